@@ -30,7 +30,15 @@ PRODUCE: Final = Api(0, "Produce", 3, 13, advertised_min=0)
 FETCH: Final = Api(1, "Fetch", 4, 18)
 LIST_OFFSETS: Final = Api(2, "ListOffsets", 1, 11)
 METADATA: Final = Api(3, "Metadata", 0, 13)
+OFFSET_COMMIT: Final = Api(8, "OffsetCommit", 2, 10)
+OFFSET_FETCH: Final = Api(9, "OffsetFetch", 1, 10)
 FIND_COORDINATOR: Final = Api(10, "FindCoordinator", 0, 6)
+JOIN_GROUP: Final = Api(11, "JoinGroup", 0, 9)
+HEARTBEAT: Final = Api(12, "Heartbeat", 0, 4)
+LEAVE_GROUP: Final = Api(13, "LeaveGroup", 0, 5)
+SYNC_GROUP: Final = Api(14, "SyncGroup", 0, 5)
+DESCRIBE_GROUPS: Final = Api(15, "DescribeGroups", 0, 6)
+LIST_GROUPS: Final = Api(16, "ListGroups", 0, 5)
 API_VERSIONS: Final = Api(18, "ApiVersions", 0, 4)
 CREATE_TOPICS: Final = Api(19, "CreateTopics", 2, 7)
 DELETE_TOPICS: Final = Api(20, "DeleteTopics", 1, 6)
@@ -40,8 +48,12 @@ OFFSET_FOR_LEADER_EPOCH: Final = Api(23, "OffsetForLeaderEpoch", 2, 4)
 DESCRIBE_CONFIGS: Final = Api(32, "DescribeConfigs", 1, 4)
 ALTER_CONFIGS: Final = Api(33, "AlterConfigs", 0, 2)
 CREATE_PARTITIONS: Final = Api(37, "CreatePartitions", 0, 3)
+DELETE_GROUPS: Final = Api(42, "DeleteGroups", 0, 2)
 INCREMENTAL_ALTER_CONFIGS: Final = Api(44, "IncrementalAlterConfigs", 0, 1)
+OFFSET_DELETE: Final = Api(47, "OffsetDelete", 0, 0)
 DESCRIBE_CLUSTER: Final = Api(60, "DescribeCluster", 0, 2)
+CONSUMER_GROUP_HEARTBEAT: Final = Api(68, "ConsumerGroupHeartbeat", 0, 1)
+CONSUMER_GROUP_DESCRIBE: Final = Api(69, "ConsumerGroupDescribe", 0, 1)
 
 APIS: Final[dict[int, Api]] = {
     api.key: api
@@ -50,7 +62,15 @@ APIS: Final[dict[int, Api]] = {
         FETCH,
         LIST_OFFSETS,
         METADATA,
+        OFFSET_COMMIT,
+        OFFSET_FETCH,
         FIND_COORDINATOR,
+        JOIN_GROUP,
+        HEARTBEAT,
+        LEAVE_GROUP,
+        SYNC_GROUP,
+        DESCRIBE_GROUPS,
+        LIST_GROUPS,
         API_VERSIONS,
         CREATE_TOPICS,
         DELETE_TOPICS,
@@ -60,7 +80,11 @@ APIS: Final[dict[int, Api]] = {
         DESCRIBE_CONFIGS,
         ALTER_CONFIGS,
         CREATE_PARTITIONS,
+        DELETE_GROUPS,
         INCREMENTAL_ALTER_CONFIGS,
+        OFFSET_DELETE,
         DESCRIBE_CLUSTER,
+        CONSUMER_GROUP_HEARTBEAT,
+        CONSUMER_GROUP_DESCRIBE,
     )
 }

@@ -269,7 +269,8 @@ def _read_value(one: _Version, field: Field, target: str) -> list[str]:
         read = f"{target}, p = read_{field.type}(b, p)"
         if not nullable:
             return [read]
-        return ["k, = P_b.unpack_from(b, p); p += 1", f"if k < 0: {target} = None", f"else: {read}"]
+        byte = f"k, = {one.pack('b')}.unpack_from(b, p); p += 1"
+        return [byte, f"if k < 0: {target} = None", f"else: {read}"]
     convert = {
         "string": "str(b[p:p + k], 'utf-8')",
         "bytes": "bytes(b[p:p + k])",

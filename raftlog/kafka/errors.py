@@ -21,14 +21,19 @@ LEADER_NOT_AVAILABLE: Final = 5
 NOT_LEADER_OR_FOLLOWER: Final = 6
 REQUEST_TIMED_OUT: Final = 7
 MESSAGE_TOO_LARGE: Final = 10
+OFFSET_METADATA_TOO_LARGE: Final = 12
 COORDINATOR_LOAD_IN_PROGRESS: Final = 14
 COORDINATOR_NOT_AVAILABLE: Final = 15
 NOT_COORDINATOR: Final = 16
 INVALID_TOPIC: Final = 17
 NOT_ENOUGH_REPLICAS: Final = 19
 INVALID_REQUIRED_ACKS: Final = 21
+ILLEGAL_GENERATION: Final = 22
+INCONSISTENT_GROUP_PROTOCOL: Final = 23
 INVALID_GROUP_ID: Final = 24
 UNKNOWN_MEMBER_ID: Final = 25
+INVALID_SESSION_TIMEOUT: Final = 26
+REBALANCE_IN_PROGRESS: Final = 27
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 INVALID_TIMESTAMP: Final = 32
 UNSUPPORTED_VERSION: Final = 35
@@ -49,13 +54,18 @@ GROUP_ID_NOT_FOUND: Final = 69
 FENCED_LEADER_EPOCH: Final = 74
 UNKNOWN_LEADER_EPOCH: Final = 75
 OFFSET_NOT_AVAILABLE: Final = 78
+MEMBER_ID_REQUIRED: Final = 79
+GROUP_MAX_SIZE_REACHED: Final = 81
 FENCED_INSTANCE_ID: Final = 82
+GROUP_SUBSCRIBED_TO_TOPIC: Final = 86
 INVALID_RECORD: Final = 87
 THROTTLING_QUOTA_EXCEEDED: Final = 89
 UNKNOWN_TOPIC_ID: Final = 100
 FENCED_MEMBER_EPOCH: Final = 110
+UNRELEASED_INSTANCE_ID: Final = 111
 UNSUPPORTED_ASSIGNOR: Final = 112
 STALE_MEMBER_EPOCH: Final = 113
+INVALID_REGULAR_EXPRESSION: Final = 128
 
 
 class Place(Enum):
@@ -66,10 +76,12 @@ class Place(Enum):
     METADATA = auto()
     ADMIN = auto()  # changes of topics and settings
     GROUPS = auto()
+    CLASSIC_GROUPS = auto()  # members of classic groups: JoinGroup, Heartbeat, commits
 
 
 _DATA, _OFFSETS = Place.DATA, Place.OFFSETS
 _METADATA, _ADMIN, _GROUPS = Place.METADATA, Place.ADMIN, Place.GROUPS
+_CLASSIC = Place.CLASSIC_GROUPS
 
 # A class without an entry has that of its base class. With places: the code of each.
 _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
@@ -82,6 +94,7 @@ _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
         _METADATA: LEADER_NOT_AVAILABLE,
         _ADMIN: REQUEST_TIMED_OUT,
         _GROUPS: COORDINATOR_NOT_AVAILABLE,
+        _CLASSIC: COORDINATOR_NOT_AVAILABLE,
     },
     own.ThrottledError: {
         _DATA: REQUEST_TIMED_OUT,
@@ -89,6 +102,7 @@ _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
         _METADATA: LEADER_NOT_AVAILABLE,
         _ADMIN: THROTTLING_QUOTA_EXCEEDED,
         _GROUPS: COORDINATOR_LOAD_IN_PROGRESS,
+        _CLASSIC: COORDINATOR_LOAD_IN_PROGRESS,
     },
     own.DiskFullError: KAFKA_STORAGE_ERROR,
     own.DiskHungError: KAFKA_STORAGE_ERROR,
@@ -100,6 +114,7 @@ _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
         _METADATA: NOT_ENOUGH_REPLICAS,
         _ADMIN: NOT_ENOUGH_REPLICAS,
         _GROUPS: COORDINATOR_NOT_AVAILABLE,
+        _CLASSIC: COORDINATOR_NOT_AVAILABLE,
     },
     own.LeaderNotAvailableError: {
         _DATA: NOT_LEADER_OR_FOLLOWER,
@@ -107,6 +122,7 @@ _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
         _METADATA: LEADER_NOT_AVAILABLE,
         _ADMIN: LEADER_NOT_AVAILABLE,
         _GROUPS: COORDINATOR_NOT_AVAILABLE,
+        _CLASSIC: COORDINATOR_NOT_AVAILABLE,
     },
     own.ClusterNotReadyError: {
         _DATA: NOT_LEADER_OR_FOLLOWER,
@@ -114,6 +130,7 @@ _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
         _METADATA: LEADER_NOT_AVAILABLE,
         _ADMIN: NOT_CONTROLLER,
         _GROUPS: COORDINATOR_NOT_AVAILABLE,
+        _CLASSIC: COORDINATOR_NOT_AVAILABLE,
     },
     own.NotCoordinatorError: NOT_COORDINATOR,
     own.CoordinatorLoadingError: COORDINATOR_LOAD_IN_PROGRESS,
@@ -124,6 +141,7 @@ _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
         _METADATA: REQUEST_TIMED_OUT,
         _ADMIN: REQUEST_TIMED_OUT,
         _GROUPS: COORDINATOR_NOT_AVAILABLE,
+        _CLASSIC: COORDINATOR_NOT_AVAILABLE,
     },
     own.CommitUnknownError: {
         _DATA: NOT_LEADER_OR_FOLLOWER,
@@ -131,6 +149,7 @@ _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
         _METADATA: LEADER_NOT_AVAILABLE,
         _ADMIN: REQUEST_TIMED_OUT,
         _GROUPS: COORDINATOR_NOT_AVAILABLE,
+        _CLASSIC: COORDINATOR_NOT_AVAILABLE,
     },
     own.RefusedError: INVALID_REQUEST,
     own.KeyRequiredError: INVALID_RECORD,
@@ -153,7 +172,18 @@ _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
     own.InvalidGroupError: INVALID_GROUP_ID,
     own.UnknownGroupError: GROUP_ID_NOT_FOUND,
     own.UnknownMemberError: UNKNOWN_MEMBER_ID,
-    own.FencedMemberError: FENCED_MEMBER_EPOCH,
+    own.FencedMemberError: {
+        _DATA: FENCED_MEMBER_EPOCH,
+        _OFFSETS: FENCED_MEMBER_EPOCH,
+        _METADATA: FENCED_MEMBER_EPOCH,
+        _ADMIN: FENCED_MEMBER_EPOCH,
+        _GROUPS: FENCED_MEMBER_EPOCH,
+        _CLASSIC: ILLEGAL_GENERATION,
+    },
+    own.RebalanceInProgressError: REBALANCE_IN_PROGRESS,
+    own.InconsistentGroupProtocolError: INCONSISTENT_GROUP_PROTOCOL,
+    own.GroupFullError: GROUP_MAX_SIZE_REACHED,
+    own.InstanceInUseError: UNRELEASED_INSTANCE_ID,
     own.InstanceFencedError: FENCED_INSTANCE_ID,
     own.GroupNotEmptyError: NON_EMPTY_GROUP,
     own.UnknownAssignorError: UNSUPPORTED_ASSIGNOR,

@@ -155,6 +155,65 @@ response 3 Metadata 0-13 9
   topic_authorized_operations int32 8-13 default=-2147483648
  cluster_authorized_operations int32 8-10 default=-2147483648
  error_code int16 13-13
+request 8 OffsetCommit 2-10 8
+ group_id string
+ generation_id_or_member_epoch int32 default=-1
+ member_id string
+ group_instance_id string 7-10 null=7-10 default=null
+ retention_time_ms int64 2-4 default=-1
+ topics []OffsetCommitRequestTopic
+  name string 2-9
+  topic_id uuid 10-10
+  partitions []OffsetCommitRequestPartition
+   partition_index int32
+   committed_offset int64
+   committed_leader_epoch int32 6-10 default=-1
+   committed_metadata string null=2-10
+response 8 OffsetCommit 2-10 8
+ throttle_time_ms int32 3-10
+ topics []OffsetCommitResponseTopic
+  name string 2-9
+  topic_id uuid 10-10
+  partitions []OffsetCommitResponsePartition
+   partition_index int32
+   error_code int16
+request 9 OffsetFetch 1-10 6
+ group_id string 1-7
+ topics []OffsetFetchRequestTopic 1-7 null=2-7
+  name string 1-7
+  partition_indexes []int32 1-7
+ groups []OffsetFetchRequestGroup 8-10
+  group_id string 8-10
+  member_id string 9-10 null=9-10 default=null
+  member_epoch int32 9-10 default=-1
+  topics []OffsetFetchRequestTopics 8-10 null=8-10
+   name string 8-9
+   topic_id uuid 10-10
+   partition_indexes []int32 8-10
+ require_stable bool 7-10
+response 9 OffsetFetch 1-10 6
+ throttle_time_ms int32 3-10
+ topics []OffsetFetchResponseTopic 1-7
+  name string 1-7
+  partitions []OffsetFetchResponsePartition 1-7
+   partition_index int32 1-7
+   committed_offset int64 1-7
+   committed_leader_epoch int32 5-7 default=-1
+   metadata string 1-7 null=1-7
+   error_code int16 1-7
+ error_code int16 2-7
+ groups []OffsetFetchResponseGroup 8-10
+  group_id string 8-10
+  topics []OffsetFetchResponseTopics 8-10
+   name string 8-9
+   topic_id uuid 10-10
+   partitions []OffsetFetchResponsePartitions 8-10
+    partition_index int32 8-10
+    committed_offset int64 8-10
+    committed_leader_epoch int32 8-10 default=-1
+    metadata string 8-10 null=8-10
+    error_code int16 8-10
+  error_code int16 8-10
 request 10 FindCoordinator 0-6 3
  key string 0-3
  key_type int8 1-6
@@ -173,6 +232,99 @@ response 10 FindCoordinator 0-6 3
   port int32 4-6
   error_code int16 4-6
   error_message string 4-6 null=4-6
+request 11 JoinGroup 0-9 6
+ group_id string
+ session_timeout_ms int32
+ rebalance_timeout_ms int32 1-9 default=-1
+ member_id string
+ group_instance_id string 5-9 null=5-9 default=null
+ protocol_type string
+ protocols []JoinGroupRequestProtocol
+  name string
+  metadata bytes
+ reason string 8-9 null=8-9 default=null
+response 11 JoinGroup 0-9 6
+ throttle_time_ms int32 2-9
+ error_code int16
+ generation_id int32 default=-1
+ protocol_type string 7-9 null=7-9 default=null
+ protocol_name string null=7-9
+ leader string
+ skip_assignment bool 9-9
+ member_id string
+ members []JoinGroupResponseMember
+  member_id string
+  group_instance_id string 5-9 null=5-9 default=null
+  metadata bytes
+request 12 Heartbeat 0-4 4
+ group_id string
+ generation_id int32
+ member_id string
+ group_instance_id string 3-4 null=3-4 default=null
+response 12 Heartbeat 0-4 4
+ throttle_time_ms int32 1-4
+ error_code int16
+request 13 LeaveGroup 0-5 4
+ group_id string
+ member_id string 0-2
+ members []MemberIdentity 3-5
+  member_id string 3-5
+  group_instance_id string 3-5 null=3-5 default=null
+  reason string 5-5 null=5-5 default=null
+response 13 LeaveGroup 0-5 4
+ throttle_time_ms int32 1-5
+ error_code int16
+ members []MemberResponse 3-5
+  member_id string 3-5
+  group_instance_id string 3-5 null=3-5
+  error_code int16 3-5
+request 14 SyncGroup 0-5 4
+ group_id string
+ generation_id int32
+ member_id string
+ group_instance_id string 3-5 null=3-5 default=null
+ protocol_type string 5-5 null=5-5 default=null
+ protocol_name string 5-5 null=5-5 default=null
+ assignments []SyncGroupRequestAssignment
+  member_id string
+  assignment bytes
+response 14 SyncGroup 0-5 4
+ throttle_time_ms int32 1-5
+ error_code int16
+ protocol_type string 5-5 null=5-5 default=null
+ protocol_name string 5-5 null=5-5 default=null
+ assignment bytes
+request 15 DescribeGroups 0-6 5
+ groups []string
+ include_authorized_operations bool 3-6
+response 15 DescribeGroups 0-6 5
+ throttle_time_ms int32 1-6
+ groups []DescribedGroup
+  error_code int16
+  error_message string 6-6 null=6-6 default=null
+  group_id string
+  group_state string
+  protocol_type string
+  protocol_data string
+  members []DescribedGroupMember
+   member_id string
+   group_instance_id string 4-6 null=4-6 default=null
+   client_id string
+   client_host string
+   member_metadata bytes
+   member_assignment bytes
+  authorized_operations int32 3-6 default=-2147483648
+request 16 ListGroups 0-5 3
+ states_filter []string 4-5
+ types_filter []string 5-5
+response 16 ListGroups 0-5 3
+ throttle_time_ms int32 1-5
+ error_code int16
+ groups []ListedGroup
+  group_id string
+  protocol_type string
+  group_state string 4-5
+  group_type string 5-5
 request 18 ApiVersions 0-4 3
  client_software_name string 3-4
  client_software_version string 3-4
@@ -332,6 +484,13 @@ response 37 CreatePartitions 0-3 2
   name string
   error_code int16
   error_message string null=0-3 default=null
+request 42 DeleteGroups 0-2 2
+ groups_names []string
+response 42 DeleteGroups 0-2 2
+ throttle_time_ms int32
+ results []DeletableGroupResult
+  group_id string
+  error_code int16
 request 44 IncrementalAlterConfigs 0-1 1
  resources []AlterConfigsResource
   resource_type int8
@@ -348,6 +507,20 @@ response 44 IncrementalAlterConfigs 0-1 1
   error_message string null=0-1
   resource_type int8
   resource_name string
+request 47 OffsetDelete 0-0 99
+ group_id string
+ topics []OffsetDeleteRequestTopic
+  name string
+  partitions []OffsetDeleteRequestPartition
+   partition_index int32
+response 47 OffsetDelete 0-0 99
+ error_code int16
+ throttle_time_ms int32
+ topics []OffsetDeleteResponseTopic
+  name string
+  partitions []OffsetDeleteResponsePartition
+   partition_index int32
+   error_code int16
 request 60 DescribeCluster 0-2 0
  include_cluster_authorized_operations bool
  endpoint_type int8 1-2 default=1
@@ -366,4 +539,58 @@ response 60 DescribeCluster 0-2 0
   rack string null=0-2 default=null
   is_fenced bool 2-2
  cluster_authorized_operations int32 default=-2147483648
+request 68 ConsumerGroupHeartbeat 0-1 0
+ group_id string
+ member_id string
+ member_epoch int32
+ instance_id string null=0-1 default=null
+ rack_id string null=0-1 default=null
+ rebalance_timeout_ms int32 default=-1
+ subscribed_topic_names []string null=0-1 default=null
+ subscribed_topic_regex string 1-1 null=1-1 default=null
+ server_assignor string null=0-1 default=null
+ topic_partitions []TopicPartitions null=0-1 default=null
+  topic_id uuid
+  partitions []int32
+response 68 ConsumerGroupHeartbeat 0-1 0
+ throttle_time_ms int32
+ error_code int16
+ error_message string null=0-1 default=null
+ member_id string null=0-1 default=null
+ member_epoch int32
+ heartbeat_interval_ms int32
+ assignment Assignment null=0-1 default=null
+  topic_partitions []TopicPartitions
+   topic_id uuid
+   partitions []int32
+request 69 ConsumerGroupDescribe 0-1 0
+ group_ids []string
+ include_authorized_operations bool
+response 69 ConsumerGroupDescribe 0-1 0
+ throttle_time_ms int32
+ groups []DescribedGroup
+  error_code int16
+  error_message string null=0-1 default=null
+  group_id string
+  group_state string
+  group_epoch int32
+  assignment_epoch int32
+  assignor_name string
+  members []Member
+   member_id string
+   instance_id string null=0-1 default=null
+   rack_id string null=0-1 default=null
+   member_epoch int32
+   client_id string
+   client_host string
+   subscribed_topic_names []string
+   subscribed_topic_regex string null=0-1 default=null
+   assignment Assignment
+    topic_partitions []TopicPartitions
+     topic_id uuid
+     topic_name string
+     partitions []int32
+   target_assignment Assignment
+   member_type int8 1-1 default=-1
+  authorized_operations int32 default=-2147483648
 """

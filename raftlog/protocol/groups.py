@@ -181,11 +181,17 @@ class ListGroupsRequest(Message):
 
 
 class GroupListing(Message):
-    """Group in a listing. ``state``: "empty", "reconciling" or "stable"."""
+    """Group in a listing.
+
+    ``type``: "consumer" (raftlog's own members, and Kafka's with group.protocol=consumer), or
+    "classic" (other members of Kafka clients). ``state``: "empty", "stable", "reconciling" of a
+    consumer group, "preparing_rebalance" and "completing_rebalance" of a classic group.
+    """
 
     group: str
     state: str
     members: int = 0
+    type: str = "consumer"
 
 
 class ListGroupsResponse(Message):
@@ -225,6 +231,12 @@ class MemberDescription(Message):
 
 
 class GroupDescription(Message):
+    """Description of a group.
+
+    ``type``: as in ``GroupListing``. ``group_epoch``, ``assignor``: of a classic group, its
+    generation and protocol.
+    """
+
     group: str
     failure: Failure | None = None
     state: str = ""
@@ -232,6 +244,7 @@ class GroupDescription(Message):
     assignor: str = ""
     coordinator: NodeId = 0
     members: list[MemberDescription] = []
+    type: str = "consumer"
 
 
 class DescribeGroupsResponse(Message):

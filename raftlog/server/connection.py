@@ -21,6 +21,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from raftlog import limits
@@ -46,6 +47,8 @@ from raftlog.server.workers import Workers
 from raftlog.types import Buffer
 
 logger = logging.getLogger(__name__)
+
+_numbers = count(1)
 
 # Seconds after the last response during which received bytes are discarded, so that the response
 # arrives: a close with unread bytes would reset the connection.
@@ -134,6 +137,8 @@ class Connection(asyncio.BufferedProtocol):
         self._draining = False  # the broker stops: close when nothing is in flight
         self._refusals = 0
         self.peer = "?"
+        self.peer_host = "?"
+        self.number = next(_numbers)  # higher for connections that begin later
         self.local_host = ""
         self.granting: Granting | None = None  # since the client claimed operator rights
         self.is_operator = False  # the client has proved that it knows the cluster secret
@@ -172,6 +177,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("peername")
+        self.peer_host = str(name[0]) if isinstance(name, tuple) else "local"
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
         local = transport.get_extra_info("sockname")
         self.local_host = str(local[0]) if isinstance(local, tuple) else ""

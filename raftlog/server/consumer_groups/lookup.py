@@ -75,18 +75,18 @@ class Lookup:
                 self._made(error)
 
     def find(self, group: str, brokers: dict[int, BrokerInfo]) -> CoordinatorInfo:
-        """Return the coordinator of the consumer group, out of ``brokers``: those that clients can
-        connect to.
-        """
+        """Return the result of ``coordinator``, or its error, for a response."""
         try:
-            broker = self._coordinator(check_group_id(group), brokers)
+            broker = self.coordinator(group, brokers)
         except RaftlogError as error:
             return CoordinatorInfo(group=group, failure=Failure.of(error))
         return CoordinatorInfo(group=group, broker_id=broker.id, host=broker.host, port=broker.port)
 
-    # -- inside
-
-    def _coordinator(self, group: str, brokers: dict[int, BrokerInfo]) -> BrokerInfo:
+    def coordinator(self, group: str, brokers: dict[int, BrokerInfo]) -> BrokerInfo:
+        """Return the coordinator of the consumer group, out of ``brokers``: those that clients can
+        connect to. Raises ``InvalidGroupError`` or ``LeaderNotAvailableError``.
+        """
+        check_group_id(group)
         topic = self._topics.get(OFFSETS_TOPIC)
         if topic is None:
             raise LeaderNotAvailableError(
@@ -100,6 +100,8 @@ class Lookup:
                 f"{OFFSETS_TOPIC}:{partition}, which stores the consumer group, has no leader"
             )
         return broker
+
+    # -- inside
 
     def _made(self, error: RaftlogError | None) -> None:
         waiting, self._waiting = self._waiting, []

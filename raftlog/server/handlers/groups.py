@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, cast
 
 from raftlog.consumer_groups import (
     Commit,
@@ -27,10 +27,9 @@ from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Failure
 from raftlog.server.context import BrokerContext
 from raftlog.server.reply import Reply
+from raftlog.server.requests.gathering import Gathering
 from raftlog.server.turns import Steps
 from raftlog.types import TopicPartition
-
-T = TypeVar("T")
 
 # Maximum wait of a heartbeat as a share of the session timeout: so that one may be lost.
 WAIT_SHARE_MAX: Final = 1 / 3
@@ -83,7 +82,7 @@ def handle_heartbeat(context: BrokerContext, request: Request, reply: Reply) -> 
             rebalance_timeout_ms=message.rebalance_timeout_ms,
             instance_id=message.instance_id,
             client_id=message.client_id,
-            host=connection.peer.rpartition(":")[0] or connection.peer,
+            host=connection.peer_host,
             rack=message.rack,
             assignor=message.assignor,
         ),
@@ -186,24 +185,6 @@ def handle_delete_offsets(context: BrokerContext, request: Request, reply: Reply
 # -- groups ------------------------------------------------------------------------------------
 
 
-class _Gathering(Generic[T]):
-    """Several results, in order, for one response: sent when the last result arrives."""
-
-    def __init__(self, count: int, send: Callable[[list[T]], None]) -> None:
-        self._answers: list[T | None] = [None] * count
-        self._missing = count
-        self._send = send
-        if not count:
-            send([])
-
-    def put(self, index: int, answer: T) -> None:
-        assert self._answers[index] is None, "each partition has one outcome"
-        self._answers[index] = answer
-        self._missing -= 1
-        if self._missing == 0:
-            self._send(cast(list[T], self._answers))
-
-
 def handle_list(context: BrokerContext, request: Request, reply: Reply) -> None:  # noqa: ARG001
     """List groups. A shard that stops during the request counts as loading: the client retries."""
     shards = context.coordinator.shards()
@@ -211,14 +192,14 @@ def handle_list(context: BrokerContext, request: Request, reply: Reply) -> None:
     def send(answers: list[list[GroupListing] | None]) -> None:
         found = [listing for answer in answers for listing in answer or ()]
         listings = [
-            wire.GroupListing(group=one.group, state=one.state, members=one.members)
+            wire.GroupListing(group=one.group, state=one.state, members=one.members, type=one.type)
             for one in sorted(found, key=lambda one: one.group)
         ]
         loading = sum(answer is None for answer in answers)
         partitions = sorted(shard.host.topic_partition.partition for shard in shards)
         reply.send(wire.ListGroupsResponse(groups=listings, loading=loading, partitions=partitions))
 
-    gathering: _Gathering[list[GroupListing] | None] = _Gathering(len(shards), send)
+    gathering: Gathering[list[GroupListing] | None] = Gathering(len(shards), send)
     for index, shard in enumerate(shards):
         put = partial(gathering.put, index)
         failed = partial(_put_nothing, put)
@@ -238,7 +219,7 @@ def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> S
     def send(groups: list[wire.GroupDescription]) -> None:
         reply.send(wire.DescribeGroupsResponse(groups=groups))
 
-    gathering = _Gathering(len(message.groups), send)
+    gathering = Gathering(len(message.groups), send)
     for index, group in enumerate(message.groups):
 
         def done(view: GroupView, index: int = index) -> None:
@@ -267,6 +248,7 @@ def _description(context: BrokerContext, view: GroupView) -> wire.GroupDescripti
         assignor=view.assignor,
         coordinator=context.broker_id,
         members=[_member(member) for member in view.members],
+        type=view.type,
     )
 
 
@@ -291,7 +273,7 @@ def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> Ste
     def send(groups: list[wire.DeletedGroup]) -> None:
         reply.send(wire.DeleteGroupsResponse(groups=groups))
 
-    gathering = _Gathering(len(message.groups), send)
+    gathering = Gathering(len(message.groups), send)
     for index, group in enumerate(message.groups):
 
         def done(_nothing: None, index: int = index, group: str = group) -> None:

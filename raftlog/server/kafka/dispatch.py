@@ -17,7 +17,11 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.handlers import (
     cluster,
     configs,
+    consumer_protocol,
     fetch,
+    group_admin,
+    group_offsets,
+    groups,
     offsets,
     produce,
     producer_ids,
@@ -37,12 +41,15 @@ class Served(NamedTuple):
     refuse: Refusal
 
 
+_groups: Final = refused_by_code(Place.GROUPS)
+_classic: Final = refused_by_code(Place.CLASSIC_GROUPS)
+
 HANDLERS: Final[dict[int, Served]] = {
     api.API_VERSIONS.key: Served(cluster.handle_api_versions, refused_by_code(Place.METADATA)),
     api.METADATA.key: Served(cluster.handle_metadata, cluster.refuse_metadata),
     api.DESCRIBE_CLUSTER.key: Served(cluster.handle_describe, refused_by_code(Place.METADATA)),
     api.FIND_COORDINATOR.key: Served(
-        cluster.handle_find_coordinator, cluster.refuse_find_coordinator
+        groups.handle_find_coordinator, groups.refuse_find_coordinator
     ),
     api.PRODUCE.key: Served(produce.handle, produce.refuse),
     api.FETCH.key: Served(fetch.handle, fetch.refuse),
@@ -55,6 +62,20 @@ HANDLERS: Final[dict[int, Served]] = {
     api.DESCRIBE_CONFIGS.key: Served(configs.handle_describe, configs.refuse_describe),
     api.ALTER_CONFIGS.key: Served(configs.handle_alter, configs.refuse_alter),
     api.INCREMENTAL_ALTER_CONFIGS.key: Served(configs.handle_incremental, configs.refuse_alter),
+    api.JOIN_GROUP.key: Served(groups.handle_join, groups.refuse_join),
+    api.SYNC_GROUP.key: Served(groups.handle_sync, _classic),
+    api.HEARTBEAT.key: Served(groups.handle_heartbeat, _classic),
+    api.LEAVE_GROUP.key: Served(groups.handle_leave, _classic),
+    api.OFFSET_COMMIT.key: Served(group_offsets.handle_commit, group_offsets.refuse_commit),
+    api.OFFSET_FETCH.key: Served(group_offsets.handle_fetch, group_offsets.refuse_fetch),
+    api.OFFSET_DELETE.key: Served(group_offsets.handle_delete, _groups),
+    api.CONSUMER_GROUP_HEARTBEAT.key: Served(consumer_protocol.handle_heartbeat, _groups),
+    api.CONSUMER_GROUP_DESCRIBE.key: Served(
+        consumer_protocol.handle_describe, consumer_protocol.refuse_describe
+    ),
+    api.LIST_GROUPS.key: Served(group_admin.handle_list, _groups),
+    api.DESCRIBE_GROUPS.key: Served(group_admin.handle_describe, group_admin.refuse_describe),
+    api.DELETE_GROUPS.key: Served(group_admin.handle_delete, group_admin.refuse_delete),
     api.INIT_PRODUCER_ID.key: Served(producer_ids.handle, refused_by_code(Place.DATA)),
 }
 

@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata, DescribeCluster and FindCoordinator: what clients request first."""
+"""ApiVersions, Metadata and DescribeCluster: what clients request first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
-from raftlog.server.kafka.reply import KafkaReply, text_of
+from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests.auto_create import create_soon
 from raftlog.server.topic_table import HostedTopic
 from raftlog.server.turns import Steps
@@ -21,12 +21,10 @@ PARTITIONS_PER_STEP: Final = 128
 ENDPOINT_BROKERS: Final = 1
 UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 NO_NODE: Final = -1
-KEY_TYPE_GROUP: Final = 0
 
 _Versions = codec.structs("response", api.API_VERSIONS.key)
 _Metadata = codec.structs("response", api.METADATA.key)
 _Cluster = codec.structs("response", api.DESCRIBE_CLUSTER.key)
-_Coordinator = codec.structs("response", api.FIND_COORDINATOR.key)
 
 
 # -- ApiVersions -----------------------------------------------------------------------------------
@@ -168,40 +166,4 @@ def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaR
                 for each in context.brokers(reply.connection.local_host)
             ],
         )
-    )
-
-
-# -- FindCoordinator -------------------------------------------------------------------------------
-
-
-def handle_find_coordinator(
-    _context: BrokerContext, request: KafkaRequest, reply: KafkaReply
-) -> None:
-    """Return that no coordinator is available: this release serves no groups of Kafka clients.
-
-    The API is served all the same: librdkafka compresses with LZ4 only if it is advertised.
-    """
-    message = request.message
-    keys = message.coordinator_keys if request.version >= 4 else [message.key]
-    is_group = request.version == 0 or message.key_type == KEY_TYPE_GROUP
-    code = errors.COORDINATOR_NOT_AVAILABLE if is_group else errors.INVALID_REQUEST
-    what = "consumer groups" if is_group else "transactions and share groups"
-    text = f"this broker does not serve {what} of Kafka clients"
-    reply.send(_coordinators(request, keys, code, text))
-
-
-def refuse_find_coordinator(request: KafkaRequest, error: RaftlogError) -> Message:
-    message = request.message
-    keys = message.coordinator_keys if request.version >= 4 else [message.key]
-    return _coordinators(request, keys, code_of(error, Place.GROUPS), text_of(error))
-
-
-def _coordinators(request: KafkaRequest, keys: list[str], code: int, text: str) -> Message:
-    if request.version < 4:
-        return _Coordinator.root(error_code=code, error_message=text, node_id=NO_NODE)
-    return _Coordinator.root(
-        coordinators=[
-            _Coordinator.Coordinator(key=key, error_code=code, error_message=text, node_id=NO_NODE)
-            for key in keys
-        ]
     )

@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata with its creation of topics, DescribeCluster, FindCoordinator."""
+"""ApiVersions, Metadata with its creation of topics, DescribeCluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.server.harness import RunningBroker, running
 from tests.server.kafka.kafka_client import KafkaClient, connected
 
 Metadata = codec.structs("request", apis.METADATA.key)
-Coordinator = codec.structs("request", apis.FIND_COORDINATOR.key).root
 
 
 def wanted(*names: str, may_create: bool = True) -> Message:
@@ -108,17 +107,3 @@ def test_describe_cluster(kafka_client: KafkaClient, kafka_broker: RunningBroker
         apis.DESCRIBE_CLUSTER, 1, codec.structs("request", 60).root(endpoint_type=2)
     )
     assert answer.error_code == 115
-
-
-@pytest.mark.parametrize("version", range(7))
-def test_no_coordinator_is_available(kafka_client: KafkaClient, version: int) -> None:
-    answer = kafka_client.ask(
-        apis.FIND_COORDINATOR, version, Coordinator(key="g", coordinator_keys=["g"])
-    )
-    found = answer if version < 4 else answer.coordinators[0]
-    assert found.error_code == errors.COORDINATOR_NOT_AVAILABLE
-    answer = kafka_client.ask(
-        apis.FIND_COORDINATOR, 6, Coordinator(key_type=1, coordinator_keys=["t"])
-    )
-    assert answer.coordinators[0].error_code == errors.INVALID_REQUEST
-    assert "transactions" in answer.coordinators[0].error_message

@@ -1,0 +1,202 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups whose coordinator assigns (KIP-848)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from raftlog import limits
+from raftlog.consumer_groups import (
+    CONSUMER_TYPE,
+    GroupShard,
+    GroupView,
+    HeartbeatDelta,
+    HeartbeatResult,
+    MemberView,
+    Share,
+)
+from raftlog.errors import InvalidRequestError, RaftlogError, UnknownGroupError
+from raftlog.kafka import api, codec, errors
+from raftlog.kafka.codec import Message
+from raftlog.kafka.connection import KafkaRequest
+from raftlog.kafka.errors import Place, code_of
+from raftlog.server.context import BrokerContext
+from raftlog.server.kafka.reply import KafkaReply, text_of
+from raftlog.server.requests.gathering import Gathering
+from raftlog.server.turns import Steps
+
+MEMBER_TYPE_CONSUMER: Final = 1
+STATES: Final = {"empty": "Empty", "reconciling": "Reconciling", "stable": "Stable"}
+
+_Heartbeat = codec.structs("response", api.CONSUMER_GROUP_HEARTBEAT.key)
+_Describe = codec.structs("response", api.CONSUMER_GROUP_DESCRIBE.key)
+
+
+# -- ConsumerGroupHeartbeat ------------------------------------------------------------------------
+
+
+def handle_heartbeat(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+    """Process a heartbeat. The response never waits: see ``ActiveShard.heartbeat_delta``."""
+    message, config = request.message, context.config
+    if message.subscribed_topic_regex:
+        reply.send(
+            _Heartbeat.root(
+                error_code=errors.INVALID_REGULAR_EXPRESSION,
+                error_message="this broker does not evaluate regular expressions. Subscribe to "
+                "topic names, or set group.protocol=classic",
+            )
+        )
+        return
+    # Before version 1, the coordinator chooses the ID.
+    member_id = message.member_id or str(uuid.UUID(bytes=context.entropy(16), version=4))
+    if len(member_id) > limits.ID_CHARS_MAX:
+        raise InvalidRequestError(
+            f"member ID of {len(member_id)} characters: the maximum is {limits.ID_CHARS_MAX}"
+        )
+    session_ms = min(
+        max(config.group_consumer_session_timeout_ms, config.group_min_session_timeout_ms),
+        config.group_max_session_timeout_ms,
+    )
+    topics, owned = message.subscribed_topic_names, message.topic_partitions
+    delta = HeartbeatDelta(
+        group=message.group_id,
+        member_id=member_id,
+        member_epoch=message.member_epoch,
+        connection=reply.connection.number,
+        session_timeout_ms=session_ms,
+        topics=None if topics is None else tuple(topics),
+        owned=None
+        if owned is None
+        else tuple((each.topic_id.hex(), tuple(each.partitions)) for each in owned),
+        rebalance_timeout_ms=message.rebalance_timeout_ms,
+        instance_id=message.instance_id,
+        client_id=request.client_id[: limits.CLIENT_ID_CHARS_MAX],
+        host=reply.connection.peer_host,
+        rack=None if message.rack_id is None else message.rack_id[: limits.RACK_CHARS_MAX],
+        assignor=message.server_assignor,
+    )
+
+    def done(result: HeartbeatResult) -> None:
+        reply.send(
+            _Heartbeat.root(
+                member_id=member_id,
+                member_epoch=result.member_epoch,
+                heartbeat_interval_ms=min(
+                    config.group_consumer_heartbeat_interval_ms, session_ms // 3
+                ),
+                assignment=_news(delta, result),
+            )
+        )
+
+    context.coordinator.shard(delta.group).heartbeat_delta(delta, done, reply.fail)
+
+
+def _news(delta: HeartbeatDelta, result: HeartbeatResult) -> Message:
+    """Return the assignment; None if the member has reported exactly this one."""
+    if result.member_epoch < 0:
+        return None
+    assigned = {
+        (share.topic_id, number) for share in result.assignment for number in share.partitions
+    }
+    if delta.owned is not None and delta.member_epoch == result.member_epoch:
+        owned = {(topic_id, number) for topic_id, numbers in delta.owned for number in numbers}
+        if owned == assigned:
+            return None
+    return _Heartbeat.Assignment(
+        topic_partitions=[
+            _Heartbeat.TopicPartitions(
+                topic_id=bytes.fromhex(share.topic_id), partitions=list(share.partitions)
+            )
+            for share in result.assignment
+        ]
+    )
+
+
+# -- ConsumerGroupDescribe -------------------------------------------------------------------------
+
+
+def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
+    """Describe groups of the consumer protocol, those of raftlog's own clients too."""
+    groups = request.message.group_ids
+    if len(groups) > limits.GROUPS_PER_REQUEST_MAX:
+        raise InvalidRequestError(
+            f"request for {len(groups)} groups: the maximum is {limits.GROUPS_PER_REQUEST_MAX}"
+        )
+
+    def send(described: list[Message]) -> None:
+        reply.send(_Describe.root(groups=described))
+
+    gathering = Gathering(len(groups), send)
+    for index, group in enumerate(groups):
+        yield None
+        done = partial(_put_view, gathering, index, group)
+        failed = partial(_put_error, gathering, index, group)
+        try:
+            context.coordinator.shard(group).ask(_describing(group), done, failed)
+        except RaftlogError as error:
+            failed(error)
+
+
+def _describing(group: str) -> Callable[[GroupShard], GroupView]:
+    return lambda groups: groups.describe(group)
+
+
+def refuse_describe(request: KafkaRequest, error: RaftlogError) -> Message:
+    """Return a response with the error for every group."""
+    return _Describe.root(groups=[_undescribed(each, error) for each in request.message.group_ids])
+
+
+def _put_view(gathering: Gathering[Message], index: int, group: str, view: GroupView) -> None:
+    if view.type != CONSUMER_TYPE:
+        error = UnknownGroupError(f"group {group!r} is a classic group: use DescribeGroups")
+        gathering.put(index, _undescribed(group, error))
+        return
+    described = _Describe.DescribedGroup(
+        group_id=group,
+        group_state=STATES[view.state],
+        group_epoch=view.group_epoch,
+        assignment_epoch=view.group_epoch,
+        assignor_name=view.assignor,
+        members=[_member(member) for member in view.members],
+    )
+    gathering.put(index, described)
+
+
+def _put_error(gathering: Gathering[Message], index: int, group: str, error: RaftlogError) -> None:
+    gathering.put(index, _undescribed(group, error))
+
+
+def _undescribed(group: str, error: RaftlogError) -> Message:
+    return _Describe.DescribedGroup(
+        group_id=group, error_code=code_of(error, Place.GROUPS), error_message=text_of(error)
+    )
+
+
+def _member(member: MemberView) -> Message:
+    return _Describe.Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack or None,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=f"/{member.host}",
+        subscribed_topic_names=list(member.topics),
+        assignment=_assignment((*member.assigned, *member.revoking)),
+        target_assignment=_assignment(member.target),
+        member_type=MEMBER_TYPE_CONSUMER,
+    )
+
+
+def _assignment(shares: Iterable[Share]) -> Message:
+    return _Describe.Assignment(
+        topic_partitions=[
+            _Describe.TopicPartitions(
+                topic_id=bytes.fromhex(share.topic_id),
+                topic_name=share.topic,
+                partitions=list(share.partitions),
+            )
+            for share in shares
+        ]
+    )

@@ -1,0 +1,251 @@
+"""FindCoordinator, JoinGroup, SyncGroup, Heartbeat and LeaveGroup: classic consumer groups."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+from raftlog import limits
+from raftlog.consumer_groups import NO_GENERATION, Departure, Join, JoinResult, Sync, SyncResult
+from raftlog.errors import RaftlogError, ThrottledError
+from raftlog.kafka import api, codec, errors
+from raftlog.kafka.codec import Message
+from raftlog.kafka.connection import KafkaRequest
+from raftlog.kafka.errors import Place, code_of
+from raftlog.server.context import BrokerContext
+from raftlog.server.kafka.reply import KafkaReply, text_of
+
+KEY_TYPE_GROUP: Final = 0
+NO_NODE: Final = -1
+CLIENT_ID_CHARS_IN_MEMBER_ID: Final = 24  # with a UUID, a member ID has at most ID_CHARS_MAX
+
+_Coordinator = codec.structs("response", api.FIND_COORDINATOR.key)
+_Join = codec.structs("response", api.JOIN_GROUP.key)
+_Sync = codec.structs("response", api.SYNC_GROUP.key)
+_Heartbeat = codec.structs("response", api.HEARTBEAT.key)
+_Leave = codec.structs("response", api.LEAVE_GROUP.key)
+
+
+# -- FindCoordinator -------------------------------------------------------------------------------
+
+
+def handle_find_coordinator(
+    context: BrokerContext, request: KafkaRequest, reply: KafkaReply
+) -> None:
+    """Return the coordinators of groups. Other kinds of coordinators do not exist: the error is not
+    retriable, or clients would wait indefinitely.
+    """
+    keys = _keys(request)
+    if request.version >= 1 and request.message.key_type != KEY_TYPE_GROUP:
+        text = "this broker does not serve transactions and share groups of Kafka clients"
+        found = [_no_coordinator(key, errors.INVALID_REQUEST, text) for key in keys]
+        reply.send(_coordinators(request, found))
+        return
+    if len(keys) > limits.GROUPS_PER_REQUEST_MAX:
+        raise ThrottledError(
+            f"request for {len(keys)} groups: the maximum is {limits.GROUPS_PER_REQUEST_MAX}"
+        )
+
+    def made(error: RaftlogError | None) -> None:
+        if error is not None:
+            reply.fail(error)
+            return
+        brokers = {each.id: each for each in context.brokers(reply.connection.local_host)}
+        found = []
+        for key in keys:
+            try:
+                broker = context.lookup.coordinator(key, brokers)
+            except RaftlogError as reason:
+                found.append(_no_coordinator(key, code_of(reason, Place.GROUPS), text_of(reason)))
+            else:
+                found.append(
+                    _Coordinator.Coordinator(
+                        key=key, node_id=broker.id, host=broker.host, port=broker.port
+                    )
+                )
+        reply.send(_coordinators(request, found))
+
+    context.lookup.when_made(made)
+
+
+def refuse_find_coordinator(request: KafkaRequest, error: RaftlogError) -> Message:
+    """Return a response with the error for every key."""
+    code, text = code_of(error, Place.GROUPS), text_of(error)
+    return _coordinators(request, [_no_coordinator(key, code, text) for key in _keys(request)])
+
+
+def _keys(request: KafkaRequest) -> list[str]:
+    message = request.message
+    return message.coordinator_keys if request.version >= 4 else [message.key]
+
+
+def _no_coordinator(key: str, code: int, text: str) -> Message:
+    return _Coordinator.Coordinator(key=key, error_code=code, error_message=text, node_id=NO_NODE)
+
+
+def _coordinators(request: KafkaRequest, found: list[Message]) -> Message:
+    if request.version >= 4:
+        return _Coordinator.root(coordinators=found)
+    only = found[0]
+    return _Coordinator.root(
+        error_code=only.error_code,
+        error_message=only.error_message,
+        node_id=only.node_id,
+        host=only.host,
+        port=only.port,
+    )
+
+
+# -- JoinGroup and SyncGroup -----------------------------------------------------------------------
+
+
+def handle_join(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+    """Join a group. The response waits until the rebalance is complete."""
+    message, config = request.message, context.config
+    timeout_ms = message.session_timeout_ms
+    if not config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms:
+        reply.send(_Join.root(error_code=errors.INVALID_SESSION_TIMEOUT))
+        return
+    client_id = request.client_id[: limits.CLIENT_ID_CHARS_MAX]
+    member_uuid = uuid.UUID(bytes=context.entropy(16), version=4)
+    connection = reply.connection
+    join = Join(
+        group=message.group_id,
+        member_id=message.member_id,
+        new_member_id=f"{client_id[:CLIENT_ID_CHARS_IN_MEMBER_ID]}-{member_uuid}",
+        instance_id=message.group_instance_id,
+        client_id=client_id,
+        host=connection.peer_host,
+        session_timeout_ms=timeout_ms,
+        rebalance_timeout_ms=message.rebalance_timeout_ms if request.version >= 1 else timeout_ms,
+        protocol_type=message.protocol_type,
+        protocols=tuple((each.name, each.metadata) for each in message.protocols),
+        reason=message.reason or "",
+        needs_member_id=request.version >= 4,
+        may_skip_assignment=request.version >= 9,
+    )
+
+    def done(result: JoinResult) -> None:
+        reply.send(_joined(result))
+
+    context.coordinator.shard(join.group).join(join, done, reply.fail, owner=connection)
+
+
+def _joined(result: JoinResult) -> Message:
+    if result.generation == NO_GENERATION:
+        code = errors.MEMBER_ID_REQUIRED
+        return _Join.root(error_code=code, member_id=result.member_id)
+    return _Join.root(
+        generation_id=result.generation,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol,
+        leader=result.leader,
+        skip_assignment=result.skip_assignment,
+        member_id=result.member_id,
+        members=[
+            _Join.JoinGroupResponseMember(
+                member_id=each.member_id,
+                group_instance_id=each.instance_id,
+                metadata=each.metadata,
+            )
+            for each in result.members
+        ],
+    )
+
+
+def refuse_join(request: KafkaRequest, error: RaftlogError) -> Message:
+    """Return a response with the error and the member's own ID."""
+    code = code_of(error, Place.CLASSIC_GROUPS)
+    return _Join.root(error_code=code, member_id=request.message.member_id)
+
+
+def handle_sync(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+    """Return the member's assignment. The response waits for the leader's assignments."""
+    message = request.message
+    sync = Sync(
+        group=message.group_id,
+        member_id=message.member_id,
+        instance_id=message.group_instance_id,
+        generation=message.generation_id,
+        protocol_type=message.protocol_type,
+        protocol=message.protocol_name,
+        assignments=tuple((each.member_id, each.assignment) for each in message.assignments),
+    )
+
+    def done(result: SyncResult) -> None:
+        reply.send(
+            _Sync.root(
+                protocol_type=result.protocol_type,
+                protocol_name=result.protocol,
+                assignment=result.assignment,
+            )
+        )
+
+    shard = context.coordinator.shard(sync.group)
+    shard.sync(sync, done, reply.fail, owner=reply.connection)
+
+
+# -- Heartbeat and LeaveGroup ----------------------------------------------------------------------
+
+
+def handle_heartbeat(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+    """Renew the session of a member."""
+    message = request.message
+
+    def done(_nothing: None) -> None:
+        reply.send(_Heartbeat.root())
+
+    context.coordinator.shard(message.group_id).classic_heartbeat(
+        lambda groups, now, _now_ms: groups.classic_heartbeat(
+            message.group_id,
+            message.member_id,
+            message.group_instance_id,
+            message.generation_id,
+            now=now,
+        ),
+        done,
+        reply.fail,
+    )
+
+
+def handle_leave(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+    """Remove members. Before version 3 there is one member, and its error is the response's."""
+    message = request.message
+    departures = (
+        [
+            Departure(each.member_id, each.group_instance_id, each.reason or "")
+            for each in message.members
+        ]
+        if request.version >= 3
+        else [Departure(message.member_id)]
+    )
+
+    def done(outcomes: Sequence[RaftlogError | None]) -> None:
+        codes = [
+            errors.NONE if error is None else code_of(error, Place.CLASSIC_GROUPS)
+            for error in outcomes
+        ]
+        if request.version < 3:
+            reply.send(_Leave.root(error_code=codes[0]))
+            return
+        reply.send(
+            _Leave.root(
+                members=[
+                    _Leave.MemberResponse(
+                        member_id=one.member_id,
+                        group_instance_id=one.instance_id,
+                        error_code=code,
+                    )
+                    for one, code in zip(departures, codes, strict=True)
+                ]
+            )
+        )
+
+    context.coordinator.shard(message.group_id).change(
+        lambda groups, now, now_ms: groups.leave(
+            message.group_id, departures, now=now, now_ms=now_ms
+        ),
+        done,
+        reply.fail,
+    )

@@ -1,0 +1,129 @@
+"""KIP-848 over a socket: a member's life, its errors, and native members beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftlog.kafka import api as apis
+from raftlog.kafka import codec, errors
+from tests.server.harness import RunningBroker
+from tests.server.kafka.group_client import GroupClient, message
+
+API = apis.CONSUMER_GROUP_HEARTBEAT
+Heartbeat = codec.structs("request", API.key)
+
+
+class Member:
+    """A member with its own ID, on a connection."""
+
+    def __init__(self, client: GroupClient, group: str, member_id: str) -> None:
+        self.client, self.group, self.id, self.epoch = client, group, member_id, 0
+        self.client.find(group)
+
+    def beat(self, *, version: int = 1, **fields: Any) -> Any:
+        asked = {
+            "group_id": self.group,
+            "member_id": self.id,
+            "member_epoch": self.epoch,
+            **fields,
+        }
+        answer = self.client.ask(API, version, message(API, **asked))
+        if not answer.error_code:
+            self.epoch, self.id = answer.member_epoch, answer.member_id
+        return answer
+
+    def join(self, **fields: Any) -> Any:
+        said = {"subscribed_topic_names": ["t"], "rebalance_timeout_ms": 20_000, **fields}
+        return self.beat(member_epoch=0, topic_partitions=[], **said)
+
+
+def partitions(answer: Any) -> list[int] | None:
+    if answer.assignment is None:
+        return None
+    return [number for topic in answer.assignment.topic_partitions for number in topic.partitions]
+
+
+def owned(broker: RunningBroker, *numbers: int) -> list[Any]:
+    ident = bytes.fromhex(broker.broker.context.topics.topic("t").id)
+    return [Heartbeat.TopicPartitions(topic_id=ident, partitions=list(numbers))]
+
+
+def test_two_members_share_the_partitions(
+    group_client: GroupClient, group_broker: RunningBroker
+) -> None:
+    one = Member(group_client, "848", "m1")
+    answer = one.join()
+    assert (partitions(answer), answer.heartbeat_interval_ms) == ([0, 1, 2, 3], 5_000)
+    assert partitions(one.beat(topic_partitions=owned(group_broker, 0, 1, 2, 3))) is None
+    two = Member(group_client, "848", "")
+    assert partitions(two.join(version=0)) == []
+    assert len(two.id) == 36
+    (kept, more) = partitions(one.beat()) or ()
+    assert partitions(two.beat()) == [], "the first member has not released anything"
+    one.beat(topic_partitions=owned(group_broker, kept, more))
+    gained = partitions(two.beat())
+    assert sorted([kept, more, *(gained or ())]) == [0, 1, 2, 3]
+    described = message(apis.CONSUMER_GROUP_DESCRIBE, group_ids=["848", "missing"])
+    for version in (0, 1):
+        found, missing = group_client.ask(apis.CONSUMER_GROUP_DESCRIBE, version, described).groups
+        assert (found.group_state, found.assignor_name) == ("Stable", "uniform")
+        assert [each.client_id for each in found.members] == ["test", "test"]
+        first = found.members[0].assignment.topic_partitions[0]
+        assert (first.topic_name, len(first.partitions)) == ("t", 2)
+        assert missing.error_code == errors.GROUP_ID_NOT_FOUND
+    assert one.beat(member_epoch=-1).member_epoch == -1
+
+
+def test_what_is_refused(group_client: GroupClient, group_broker: RunningBroker) -> None:
+    member = Member(group_client, "bad848", "m1")
+    for fields, code in [
+        ({"subscribed_topic_regex": "t.*"}, errors.INVALID_REGULAR_EXPRESSION),
+        ({"subscribed_topic_names": None}, errors.INVALID_REQUEST),
+        ({"server_assignor": "sticky"}, errors.UNSUPPORTED_ASSIGNOR),
+        ({"member_id": "x" * 65}, errors.INVALID_REQUEST),
+    ]:
+        answer = member.join(**fields)
+        assert (answer.error_code, bool(answer.error_message)) == (code, True)
+    member.join(instance_id="i")
+    other = Member(group_client, "bad848", "m2")
+    assert other.join(instance_id="i").error_code == errors.UNRELEASED_INSTANCE_ID
+    assert member.beat(member_epoch=9).error_code == errors.FENCED_MEMBER_EPOCH
+    assert other.beat(member_epoch=1).error_code == errors.UNKNOWN_MEMBER_ID
+    assert member.beat(member_epoch=-2).member_epoch == -2
+    assert partitions(other.join(instance_id="i")) == [0, 1, 2, 3]
+    assert member.beat(member_epoch=1).error_code == errors.UNKNOWN_MEMBER_ID
+    assert group_broker.broker.context.counters.mistakes == 0
+
+
+def test_a_group_has_one_kind_of_members(group_client: GroupClient) -> None:
+    member = Member(group_client, "kind", "m1")
+    member.join()
+    code = errors.INCONSISTENT_GROUP_PROTOCOL
+    assert group_client.join("kind").error_code == code
+    member.beat(member_epoch=-1)
+    group_client.alone("kind")
+    assert member.join().error_code == code
+    described = message(apis.CONSUMER_GROUP_DESCRIBE, group_ids=["kind"])
+    found = group_client.ask(apis.CONSUMER_GROUP_DESCRIBE, 1, described).groups[0]
+    assert found.error_code == errors.GROUP_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize(("version", "epoch", "code"), [(9, 0, 113), (8, 0, 22), (9, 99, 22)])
+def test_commits_are_fenced_by_the_epoch(
+    group_client: GroupClient, version: int, epoch: int, code: int
+) -> None:
+    member = Member(group_client, f"fenced{version}-{epoch}", "m1")
+    member.join()
+    commits = codec.structs("request", apis.OFFSET_COMMIT.key)
+    one = commits.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    asked = message(
+        apis.OFFSET_COMMIT,
+        group_id=member.group,
+        member_id="m1",
+        generation_id_or_member_epoch=epoch,
+        topics=[commits.OffsetCommitRequestTopic(name="t", partitions=[one])],
+    )
+    answer = group_client.ask(apis.OFFSET_COMMIT, version, asked)
+    assert answer.topics[0].partitions[0].error_code == code

@@ -1,0 +1,84 @@
+"""Groups listed, described and deleted; the groups of raftlog's own clients too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftlog.kafka import api as apis
+from raftlog.kafka import errors
+from raftlog.protocol import api as native
+from raftlog.protocol.groups import DescribeGroupsRequest, ListGroupsRequest
+from tests.server.harness import RunningBroker
+from tests.server.kafka.group_client import GroupClient, message
+
+
+def listed(client: GroupClient, version: int = 5, **filters: Any) -> dict[str, tuple[str, str]]:
+    answer = client.ask(apis.LIST_GROUPS, version, message(apis.LIST_GROUPS, **filters))
+    assert answer.error_code == errors.NONE
+    return {each.group_id: (each.group_state, each.group_type) for each in answer.groups}
+
+
+def test_groups_are_listed_with_state_and_type(group_client: GroupClient) -> None:
+    group_client.alone("listed")
+    assert listed(group_client)["listed"] == ("Stable", "Classic")
+    for version in range(6):
+        assert "listed" in listed(group_client, version)
+    assert "listed" in listed(group_client, states_filter=["stable"], types_filter=["classic"])
+    assert "listed" not in listed(group_client, states_filter=["Empty"])
+    assert "listed" not in listed(group_client, types_filter=["consumer"])
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_classic_groups_are_described(group_client: GroupClient, version: int) -> None:
+    group = f"described{version}"
+    joined = group_client.alone(group)
+    asked = message(apis.DESCRIBE_GROUPS, groups=[group, "missing", ""])
+    group_client.find("missing")
+    found, missing, bad = group_client.ask(apis.DESCRIBE_GROUPS, version, asked).groups
+    assert (found.group_state, found.protocol_type, found.protocol_data) == (
+        *("Stable", "consumer"),
+        "range",
+    )
+    (member,) = found.members
+    assert (member.member_id, member.client_id) == (joined.member_id, "test")
+    assert (member.client_host, member.member_metadata, member.member_assignment) == (
+        *("/127.0.0.1", b"topics"),
+        b"all",
+    )
+    assert missing.group_state == "Dead"
+    assert missing.error_code == (errors.NONE if version < 6 else errors.GROUP_ID_NOT_FOUND)
+    assert bad.error_code == errors.INVALID_GROUP_ID
+
+
+def test_raftlogs_own_clients_see_classic_groups(
+    group_client: GroupClient, group_broker: RunningBroker
+) -> None:
+    group_client.alone("seen")
+    with group_broker.client() as client:
+        listings = client.ask(native.LIST_GROUPS, ListGroupsRequest()).groups
+        (listing,) = [each for each in listings if each.group == "seen"]
+        assert (listing.type, listing.state, listing.members) == ("classic", "stable", 1)
+        asked = DescribeGroupsRequest(groups=["seen"])
+        (view,) = client.ask(native.DESCRIBE_GROUPS, asked).groups
+        assert (view.type, view.assignor, len(view.members)) == ("classic", "range", 1)
+
+
+def test_groups_without_members_are_deleted(
+    group_client: GroupClient, group_broker: RunningBroker
+) -> None:
+    joined = group_client.alone("doomed")
+    group_client.find("missing")
+    asked = message(apis.DELETE_GROUPS, groups_names=["doomed", "missing"])
+    for version in range(3):
+        results = group_client.ask(apis.DELETE_GROUPS, version, asked).results
+        assert [each.error_code for each in results] == [
+            errors.NON_EMPTY_GROUP,
+            errors.GROUP_ID_NOT_FOUND,
+        ]
+    group_client.leave("doomed", joined.member_id)
+    results = group_client.ask(apis.DELETE_GROUPS, 2, asked).results
+    assert results[0].error_code == errors.NONE
+    assert "doomed" not in listed(group_client)
+    assert group_broker.broker.context.counters.mistakes == 0

@@ -1,0 +1,144 @@
+"""Committed offsets: every version, by name and by topic ID, and one set for all clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftlog import limits
+from raftlog.kafka import api as apis
+from raftlog.kafka import codec, errors
+from raftlog.protocol import api as native
+from raftlog.protocol.groups import OffsetFetchRequest
+from tests.server.harness import RunningBroker
+from tests.server.kafka.group_client import GroupClient, message
+
+Commit = codec.structs("request", apis.OFFSET_COMMIT.key)
+Fetch = codec.structs("request", apis.OFFSET_FETCH.key)
+Delete = codec.structs("request", apis.OFFSET_DELETE.key)
+
+
+def topic_id(broker: RunningBroker) -> bytes:
+    return bytes.fromhex(broker.broker.context.topics.topic("t").id)
+
+
+def asked_topic(version: int, ident: bytes, wanted: list[int]) -> Any:
+    if version < 8:
+        return Fetch.OffsetFetchRequestTopic(name="t", partition_indexes=wanted)
+    new = Fetch.OffsetFetchRequestTopics
+    return new(name="t", topic_id=ident, partition_indexes=wanted)
+
+
+def commit(client: GroupClient, group: str, version: int, **fields: Any) -> list[int]:
+    """Commits offset 5 of partition 1, with a note, and what ``fields`` say. The codes."""
+    partition = Commit.OffsetCommitRequestPartition(
+        partition_index=1, committed_offset=5, committed_leader_epoch=2, committed_metadata="note"
+    )
+    topic = {"name": "t", "topic_id": bytes(16), "partitions": [partition]}
+    for name in (*topic, "committed_metadata", "partition_index", "committed_offset"):
+        if name in fields and name in topic:
+            topic[name] = fields.pop(name)
+        elif name in fields:
+            setattr(partition, name, fields.pop(name))
+    asked = message(
+        apis.OFFSET_COMMIT,
+        group_id=group,
+        topics=[Commit.OffsetCommitRequestTopic(**topic)],
+        **fields,
+    )
+    answer = client.ask(apis.OFFSET_COMMIT, version, asked)
+    return [one.error_code for topic in answer.topics for one in topic.partitions]
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+def test_every_version_of_a_commit_and_of_a_fetch(
+    group_client: GroupClient, group_broker: RunningBroker, version: int
+) -> None:
+    group, ident = f"offsets{version}", topic_id(group_broker)
+    group_client.find(group)
+    assert commit(group_client, group, version, topic_id=ident) == [errors.NONE]
+    for each in range(1, 11):
+        for wanted in ([1, 2], None):
+            topics = None if wanted is None else [asked_topic(each, ident, wanted)]
+            if topics is None and each < 2:
+                continue
+            asked = message(
+                apis.OFFSET_FETCH,
+                group_id=group,
+                topics=topics,
+                groups=[Fetch.OffsetFetchRequestGroup(group_id=group, topics=topics)],
+            )
+            answer = group_client.ask(apis.OFFSET_FETCH, each, asked)
+            found = answer if each < 8 else answer.groups[0]
+            assert found.error_code == errors.NONE
+            (topic,) = found.topics
+            assert topic.topic_id == ident if each >= 10 else topic.name == "t"
+            first = topic.partitions[0]
+            assert (first.partition_index, first.committed_offset, first.metadata) == (1, 5, "note")
+            if wanted is not None:
+                assert topic.partitions[1].committed_offset == -1
+
+
+def test_raftlogs_own_clients_see_the_same_offsets(
+    group_client: GroupClient, group_broker: RunningBroker
+) -> None:
+    group_client.find("shared")
+    commit(group_client, "shared", 9)
+    with group_broker.client() as client:
+        found = client.ask(native.OFFSET_FETCH, OffsetFetchRequest(group="shared"))
+    assert [(one.topic, one.partition, one.offset) for one in found.offsets] == [("t", 1, 5)]
+
+
+def test_commits_that_are_refused(group_client: GroupClient, group_broker: RunningBroker) -> None:
+    group = "refused"
+    joined = group_client.alone(group)
+    me = {
+        "member_id": joined.member_id,
+        "generation_id_or_member_epoch": joined.generation_id,
+    }
+    assert commit(group_client, group, 9, **me) == [errors.NONE]
+    long = "x" * (limits.OFFSET_METADATA_CHARS_MAX + 1)
+    for fields, code in [
+        ({}, errors.UNKNOWN_MEMBER_ID),
+        ({**me, "generation_id_or_member_epoch": 7}, errors.ILLEGAL_GENERATION),
+        ({**me, "member_id": "x"}, errors.UNKNOWN_MEMBER_ID),
+        ({**me, "name": "unknown"}, errors.UNKNOWN_TOPIC_OR_PARTITION),
+        ({**me, "partition_index": 4}, errors.UNKNOWN_TOPIC_OR_PARTITION),
+        ({**me, "committed_metadata": long}, errors.OFFSET_METADATA_TOO_LARGE),
+        ({**me, "committed_offset": -5}, errors.INVALID_REQUEST),
+    ]:
+        assert commit(group_client, group, 9, **fields) == [code]
+    assert commit(group_client, group, 10, **me) == [errors.UNKNOWN_TOPIC_ID]
+    assert commit(group_client, "", 9) == [errors.INVALID_GROUP_ID]
+    many = [Fetch.OffsetFetchRequestTopic(name="t", partition_indexes=[0] * 10_001)]
+    asked = message(apis.OFFSET_FETCH, group_id=group, topics=many)
+    for version in (1, 7):
+        assert (
+            group_client.ask(apis.OFFSET_FETCH, version, asked).topics[0].partitions[0].error_code
+        )
+    assert group_broker.broker.context.counters.mistakes == 0
+
+
+def test_offsets_are_deleted_of_topics_without_subscribers(group_client: GroupClient) -> None:
+    group = "deleted"
+    group_client.find(group)
+    commit(group_client, group, 9)
+    asked = message(
+        apis.OFFSET_DELETE,
+        group_id=group,
+        topics=[
+            Delete.OffsetDeleteRequestTopic(
+                name="t", partitions=[Delete.OffsetDeleteRequestPartition(partition_index=1)]
+            )
+        ],
+    )
+    joined = group_client.alone(group)
+    answer = group_client.ask(apis.OFFSET_DELETE, 0, asked)
+    assert answer.topics[0].partitions[0].error_code == errors.GROUP_SUBSCRIBED_TO_TOPIC
+    group_client.leave(group, joined.member_id)
+    answer = group_client.ask(apis.OFFSET_DELETE, 0, asked)
+    assert answer.topics[0].partitions[0].error_code == errors.NONE
+    group_client.find("missing")
+    missing = message(apis.OFFSET_DELETE, group_id="missing")
+    assert group_client.ask(apis.OFFSET_DELETE, 0, missing).error_code == errors.GROUP_ID_NOT_FOUND

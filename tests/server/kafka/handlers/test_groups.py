@@ -1,0 +1,117 @@
+"""FindCoordinator and classic groups over a socket, in every version."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.kafka import api as apis
+from raftlog.kafka import errors
+from tests.server.harness import RunningBroker
+from tests.server.kafka.group_client import GroupClient, grouped, message
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_the_coordinator_is_found(
+    group_client: GroupClient, group_broker: RunningBroker, version: int
+) -> None:
+    group_client.find("found")
+    asked = message(apis.FIND_COORDINATOR, key="found", coordinator_keys=["found", ""])
+    answer = group_client.ask(apis.FIND_COORDINATOR, version, asked)
+    found = answer if version < 4 else answer.coordinators[0]
+    assert (found.error_code, found.node_id, found.port) == (0, 1, group_broker.address.port)
+    if version >= 4:
+        assert answer.coordinators[1].error_code == errors.INVALID_GROUP_ID
+
+
+def test_there_are_no_other_coordinators(group_client: GroupClient) -> None:
+    asked = message(apis.FIND_COORDINATOR, key_type=1, coordinator_keys=["t"])
+    answer = group_client.ask(apis.FIND_COORDINATOR, 6, asked).coordinators[0]
+    assert answer.error_code == errors.INVALID_REQUEST, "clients would repeat 15 indefinitely"
+    assert "transactions" in answer.error_message
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_every_version_of_a_join(group_client: GroupClient, version: int) -> None:
+    group = f"join{version}"
+    joined = group_client.alone(group, version)
+    assert (joined.generation_id, joined.leader, joined.protocol_name) == (
+        *(1, joined.member_id),
+        "range",
+    )
+    assert joined.member_id.startswith("test-")
+    assert [one.member_id for one in joined.members] == [joined.member_id]
+    assert joined.members[0].metadata == b"topics"
+    for each in range(5):
+        assert group_client.heartbeat(group, joined, each) == errors.NONE
+    for each in range(6):
+        assert group_client.sync(group, joined, {}, each).assignment == b"all"
+
+
+def test_two_members_rebalance_and_wait_on_their_own_connections(
+    group_client: GroupClient, group_broker: RunningBroker
+) -> None:
+    one = group_client.alone("two")
+    with grouped(group_broker) as other:
+        asked = other.join  # with MEMBER_ID_REQUIRED first: the join itself waits
+        other.send_join("two")
+        given = other.receive(apis.JOIN_GROUP, 9)[1]
+        assert given.error_code == errors.MEMBER_ID_REQUIRED
+        other.send_join("two", given.member_id)
+        while group_client.heartbeat("two", one) != errors.REBALANCE_IN_PROGRESS:
+            pass  # until the join has arrived
+        again = group_client.join("two", one.member_id)
+        two = other.receive(apis.JOIN_GROUP, 9)[1]
+        assert asked
+        assert again.generation_id == two.generation_id == 2
+        assert (again.leader, two.leader, two.members) == (one.member_id, one.member_id, [])
+        other.send_sync("two", two, {})
+        given_to = {one.member_id: b"0", two.member_id: b"1"}
+        assert group_client.sync("two", again, given_to).assignment == b"0"
+        assert other.receive(apis.SYNC_GROUP, 5)[1].assignment == b"1"
+        left = other.leave("two", two.member_id)
+        assert [each.error_code for each in left.members] == [errors.NONE]
+    assert group_client.heartbeat("two", again) == errors.REBALANCE_IN_PROGRESS
+
+
+def test_the_end_of_a_connection_ends_its_wait_and_not_the_member(
+    group_client: GroupClient, group_broker: RunningBroker
+) -> None:
+    one = group_client.alone("gone")
+    with grouped(group_broker) as other:
+        other.send_join("gone", group_instance_id="i")
+        while group_client.heartbeat("gone", one) != errors.REBALANCE_IN_PROGRESS:
+            pass
+    again = group_client.join("gone", one.member_id)
+    assert sorted(each.group_instance_id or "" for each in again.members) == ["", "i"]
+
+
+def test_what_is_refused(group_client: GroupClient, group_broker: RunningBroker) -> None:
+    group_client.find("bad")
+    for fields, code in [
+        ({"session_timeout_ms": 1}, errors.INVALID_SESSION_TIMEOUT),
+        ({"protocols": []}, errors.INCONSISTENT_GROUP_PROTOCOL),
+        ({"member_id": "invented"}, errors.UNKNOWN_MEMBER_ID),
+        ({"group_instance_id": ""}, errors.INVALID_GROUP_ID),
+    ]:
+        group_client.send_join("bad", **{"version": 9, **fields})  # type: ignore[arg-type]
+        assert group_client.receive(apis.JOIN_GROUP, 9)[1].error_code == code
+    assert group_client.join("").error_code == errors.INVALID_GROUP_ID
+    joined = group_client.alone("bad")
+    old = errors.ILLEGAL_GENERATION
+    assert group_client.heartbeat("bad", joined, generation_id=9) == old
+    assert group_client.heartbeat("bad", joined, member_id="x") == errors.UNKNOWN_MEMBER_ID
+    for version in range(6):
+        left = group_client.leave("bad", "x", version=version)
+        found = left if version < 3 else left.members[0]
+        assert found.error_code == errors.UNKNOWN_MEMBER_ID
+    assert group_broker.broker.context.counters.mistakes == 0
+
+
+def test_a_static_member_is_fenced(group_client: GroupClient) -> None:
+    group_client.find("static")
+    old = group_client.join("static", group_instance_id="i")
+    group_client.sync("static", old, {old.member_id: b"x"})
+    new = group_client.join("static", group_instance_id="i")
+    assert (new.generation_id, new.skip_assignment) == (1, True)
+    code = group_client.heartbeat("static", old, group_instance_id="i")
+    assert code == errors.FENCED_INSTANCE_ID
