@@ -32,7 +32,10 @@ from raftlog.errors import (
 from raftlog.types import Offset, TopicPartition, check_group_id
 
 WATCH_INTERVAL_S: Final = 2.0
-STATES: Final = ("empty", "reconciling", "stable")
+STATES: Final = (
+    *("empty", "reconciling", "stable"),
+    *("preparing_rebalance", "completing_rebalance"),
+)
 
 
 @click.group()
@@ -56,12 +59,17 @@ def group() -> None:
 @options.as_json
 @options.bootstrap
 def list_groups(states: Sequence[str], as_json: bool, bootstrap: str) -> None:
-    """List all consumer groups with their state and number of members.
+    """List all consumer groups with their type, state and number of members.
 
     \b
     empty        no members; the offsets expire later
     reconciling  some members release partitions, or wait for them
     stable       every member has its target assignment
+
+    \b
+    Groups of type classic are of Kafka clients with group.protocol=classic:
+    preparing_rebalance   the coordinator waits for members to join
+    completing_rebalance  it waits for the assignment of the leading member
 
     \b
     Example:
@@ -196,7 +204,7 @@ def _what(deleted: dict[str, Any]) -> str:
 
 NOTHING: Final = "-"
 
-GROUP_COLUMNS: Final = ("group", "state", "members", "coordinator")
+GROUP_COLUMNS: Final = ("group", "type", "state", "members", "coordinator")
 MEMBER_COLUMNS: Final = (
     *("member", "instance", "client", "host", "epoch", "partitions", "changes"),
 )
@@ -215,6 +223,7 @@ def summary(group: GroupDescription) -> str:
     if group.unknown_lags:
         parts[-1] += f", unknown of {group.unknown_lags}"
     parts += [f"epoch {group.group_epoch}", f"coordinator {group.coordinator}"]
+    parts.append(f"type {group.type}")
     return "  ".join([*parts, f"assignor {group.assignor}"] if group.assignor else parts)
 
 
@@ -224,6 +233,7 @@ def group_to_json(
     """The group for JSON; ``members`` and ``partitions``: whether those are in it."""
     value: dict[str, Any] = {
         "group": group.group,
+        "type": group.type,
         "state": group.state,
         "group_epoch": group.group_epoch,
         "assignor": group.assignor,
@@ -247,7 +257,7 @@ def group_to_json(
 
 
 def group_row(group: GroupListing) -> tuple[Any, ...]:
-    return group.group, group.state, group.members, group.coordinator
+    return group.group, group.type, group.state, group.members, group.coordinator
 
 
 def member_row(member: MemberDescription) -> tuple[Any, ...]:

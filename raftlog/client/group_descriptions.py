@@ -14,13 +14,16 @@ class GroupListing:
     """Short description of one consumer group.
 
     ``state``: "empty" (no members), "reconciling" (members are releasing partitions or waiting for
-    them) or "stable". ``coordinator``: id of the broker that coordinates the group.
+    them) or "stable"; a classic group is "preparing_rebalance" or "completing_rebalance" instead of
+    "reconciling". ``coordinator``: id of the broker that coordinates the group. ``type``:
+    "consumer", or "classic" if members of Kafka clients assign the partitions.
     """
 
     group: str
     state: str
     members: int
     coordinator: int
+    type: str = "consumer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,9 @@ class PartitionLag:
 class GroupDescription:
     """One consumer group: its members, and every partition that it reads or has read.
 
-    ``state`` is as in ``GroupListing``. ``group_epoch`` increases when the members or the available
-    partitions change.
+    ``state`` and ``type`` are as in ``GroupListing``. ``group_epoch`` increases when the members or
+    the available partitions change. Of a classic group, ``group_epoch`` is the generation and
+    ``assignor`` the name that its members agreed on.
     """
 
     group: str
@@ -86,6 +90,7 @@ class GroupDescription:
     coordinator: int
     members: tuple[MemberDescription, ...] = ()
     partitions: tuple[PartitionLag, ...] = field(default=())
+    type: str = "consumer"
 
     @property
     def lag(self) -> int:
@@ -105,7 +110,7 @@ class GroupDescription:
 
 
 def group_listing(listing: wire.GroupListing, coordinator: int) -> GroupListing:
-    return GroupListing(listing.group, listing.state, listing.members, coordinator)
+    return GroupListing(listing.group, listing.state, listing.members, coordinator, listing.type)
 
 
 def group_description(
@@ -119,6 +124,7 @@ def group_description(
         coordinator=described.coordinator,
         members=tuple(member_description(member) for member in described.members),
         partitions=tuple(partitions),
+        type=described.type,
     )
 
 

@@ -83,10 +83,16 @@ def member(bootstrap: str, numbers: str, group: str) -> Iterator[Consumer]:
 @pytest.mark.integration
 def test_groups_are_listed(raftlog: Raftlog, group: str) -> None:
     found = {row["group"]: row for row in raftlog("group", "list", "--json").json}
-    assert found[group] == {"group": group, "state": "empty", "members": 0, "coordinator": 1}
+    assert found[group] == {
+        "group": group,
+        "type": "consumer",
+        "state": "empty",
+        "members": 0,
+        "coordinator": 1,
+    }
     header, *rows = raftlog("group", "list").out.decode().splitlines()
-    assert header.split() == ["group", "state", "members", "coordinator"]
-    assert [group, "empty", "0", "1"] in [row.split() for row in rows]
+    assert header.split() == ["group", "type", "state", "members", "coordinator"]
+    assert [group, "consumer", "empty", "0", "1"] in [row.split() for row in rows]
 
 
 @pytest.mark.integration
@@ -296,10 +302,11 @@ GROUP = GroupDescription(
 
 def test_a_group_in_one_line() -> None:
     assert summary(GROUP) == (
-        "g  stable  1 member  lag 6 (3.2 s), unknown of 1  epoch 5  coordinator 2  assignor uniform"
+        "g  stable  1 member  lag 6 (3.2 s), unknown of 1  epoch 5  coordinator 2  type consumer  "
+        "assignor uniform"
     )
     bare = GroupDescription("g", "empty", 1, "", 2)
-    assert summary(bare) == "g  empty  0 members  lag 0  epoch 1  coordinator 2"
+    assert summary(bare) == "g  empty  0 members  lag 0  epoch 1  coordinator 2  type consumer"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import drop, never, replace, value
+from tests.mutation.change import always, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 MEMBERS: Final = [
@@ -179,7 +179,7 @@ OFFSETS: Final = [
         why="an offset that is reset is overwritten by active members",
         module="raftlog/consumer_groups/commits.py",
         function="check_committer",
-        change=never("if members"),
+        change=never("if member_count"),
         tests=(
             "tests/consumer_groups/test_commits.py::test_nobody_commits_where_there_are_members",
         ),
@@ -227,4 +227,124 @@ OFFSETS: Final = [
     ),
 ]
 
-GUARDS: Final = (*MEMBERS, *OFFSETS)
+CLASSIC: Final = [
+    Guard(
+        name="a generation is given once",
+        why="members of two generations have the same number, and commit for each other",
+        module="raftlog/consumer_groups/classic.py",
+        function="ClassicGroup._complete",
+        change=drop("assign generation"),
+        tests=(
+            (
+                "tests/consumer_groups/test_classic.py"
+                "::test_a_rebalance_waits_for_the_members_and_for_given_ids"
+            ),
+        ),
+    ),
+    Guard(
+        name="a generation is that of an earlier coordinator, or newer",
+        why="a new coordinator gives a generation to other members",
+        module="raftlog/consumer_groups/classic.py",
+        function="ClassicGroup.restore",
+        change=replace("assign generation", "self.phase = _.value.elts[1]"),
+        tests=(
+            (
+                "tests/consumer_groups/test_classic.py"
+                "::test_the_next_coordinator_serves_the_same_generation"
+            ),
+        ),
+    ),
+    Guard(
+        name="a request of another generation is rejected",
+        why="a member that missed a rebalance commits offsets of another member's partitions",
+        module="raftlog/consumer_groups/classic.py",
+        function="ClassicGroup._check_generation",
+        change=never("if generation"),
+        tests=("tests/consumer_groups/test_classic.py::test_another_generation_is_refused",),
+    ),
+    Guard(
+        name="a replaced static member is fenced",
+        why="two consumers with one group.instance.id read the same partitions",
+        module="raftlog/consumer_groups/classic.py",
+        function="ClassicGroup.check_member",
+        change=never("if InstanceFencedError"),
+        tests=(
+            (
+                "tests/consumer_groups/test_classic.py"
+                "::test_a_restarted_static_member_has_its_assignment_without_a_rebalance"
+            ),
+        ),
+    ),
+    Guard(
+        name="a commit waits for the assignment of its generation",
+        why="a member commits offsets of partitions that the generation assigns to another one",
+        module="raftlog/consumer_groups/classic.py",
+        function="ClassicGroup.check_commit",
+        change=never("if phase"),
+        tests=(
+            (
+                "tests/consumer_groups/test_classic.py"
+                "::test_members_of_the_generation_commit_any_partition"
+            ),
+        ),
+    ),
+    Guard(
+        name="subscriptions and assignments are bounded",
+        why="a client fills the memory of the coordinator",
+        module="raftlog/consumer_groups/classic.py",
+        function="_check_bytes",
+        change=never("if CLASSIC_METADATA_BYTES_MAX"),
+        tests=(
+            (
+                "tests/consumer_groups/test_classic.py"
+                "::test_bounds_are_checked_before_anything_changes"
+            ),
+        ),
+    ),
+    Guard(
+        name="all subscriptions of a group are bounded",
+        why="many members fill the memory of the coordinator",
+        module="raftlog/consumer_groups/classic.py",
+        function="_check_bytes",
+        change=never("if CLASSIC_GROUP_BYTES_MAX"),
+        tests=(
+            "tests/consumer_groups/test_classic.py::test_all_subscriptions_of_a_group_are_bounded",
+        ),
+    ),
+    Guard(
+        name="a group has members of one protocol",
+        why="two members of different protocols read one partition",
+        module="raftlog/consumer_groups/group.py",
+        function="Group.check_not_classic",
+        change=never("if members"),
+        tests=(
+            (
+                "tests/consumer_groups/test_classic.py"
+                "::test_a_group_has_members_of_one_kind_and_keeps_its_offsets"
+            ),
+        ),
+    ),
+    Guard(
+        name="a delayed KIP-848 heartbeat has no effect",
+        why="a heartbeat from before an assignment counts as its release",
+        module="raftlog/consumer_groups/deltas.py",
+        function="_sequence",
+        change=never("if connection #2/2"),
+        tests=(
+            (
+                "tests/consumer_groups/test_deltas.py"
+                "::test_a_heartbeat_of_an_older_connection_changes_nothing"
+            ),
+        ),
+    ),
+    Guard(
+        name="omitted partitions are not released",
+        why="a partition that a Kafka client still reads is assigned to another member",
+        module="raftlog/consumer_groups/deltas.py",
+        function="_owned",
+        change=always("if revoking"),
+        tests=("tests/consumer_groups/test_deltas.py::test_omitted_partitions_release_nothing",),
+    ),
+]
+
+GUARDS: Final = (*MEMBERS, *CLASSIC, *OFFSETS)
