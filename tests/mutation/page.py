@@ -18,6 +18,7 @@ AREAS: Final[Mapping[str, str]] = {
     "Replication": "raftlog/replication/",
     "Consumer groups": "raftlog/consumer_groups/",
     "Protocol": "raftlog/protocol/",
+    "Kafka protocol": "raftlog/kafka/",
     "Brokers": "raftlog/server/",
     "Clients": "raftlog/client/",
     "Mirrors": "raftlog/mirror/",
