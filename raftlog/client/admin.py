@@ -63,6 +63,8 @@ class Admin(AdminBase, PlainClient):
     verify_copies = _waiting(AsyncAdmin.verify_copies)
     describe_events = _waiting(AsyncAdmin.describe_events)
     transfer_leader = _waiting(AsyncAdmin.transfer_leader)
+    reassign_partitions = _waiting(AsyncAdmin.reassign_partitions)
+    cancel_reassignment = _waiting(AsyncAdmin.cancel_reassignment)
     recover_cluster = _waiting(AsyncAdmin.recover_cluster)
     list_groups = _waiting(AsyncAdmin.list_groups)
     describe_groups = _waiting(AsyncAdmin.describe_groups)

@@ -205,6 +205,7 @@ def _overview(told: Sequence[_Told], down: set[int]) -> PartitionOverview:
         down=tuple(broker for broker in best.replicas if broker in down),
         unclean_epoch=best.unclean_epoch,
         unclean_offset=best.unclean_offset,
+        target=tuple(best.target),
     )
 
 

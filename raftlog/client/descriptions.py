@@ -107,7 +107,8 @@ class PartitionOverview:
     records (KIP-966). ``is_available``: its leader responded. Unknown offsets are -1. ``problem``:
     why a broker could not report more; empty without a problem. ``down``: replicas whose brokers do
     not respond. ``unclean_epoch``: epoch of the last leader whose election may have lost
-    acknowledged records, and ``unclean_offset``: its first offset; -1: none.
+    acknowledged records, and ``unclean_offset``: its first offset; -1: none. ``target``: replicas
+    to which the partition moves; empty without a move in progress.
     """
 
     topic: str
@@ -128,6 +129,7 @@ class PartitionOverview:
     down: tuple[int, ...] = ()
     unclean_epoch: LeaderEpoch = -1
     unclean_offset: Offset = -1
+    target: tuple[int, ...] = ()
 
     @property
     def is_under_replicated(self) -> bool:

@@ -157,6 +157,11 @@ class Journal:
         """The groups for which something was journaled, sorted."""
         return sorted(name for name, group in self._groups.items() if not group.is_new)
 
+    def has(self, group_id: str) -> bool:
+        """Whether something was journaled for the group."""
+        found = self._groups.get(group_id)
+        return found is not None and not found.is_new
+
     def group(self, group_id: str) -> RaftJournal:
         """The journal of one group, made when there is none. Always the same object."""
         found = self._groups.get(group_id)

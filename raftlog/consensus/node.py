@@ -134,6 +134,10 @@ class ConsensusNode:
         self._touch(host)
         self._work(now)
 
+    def has_journaled(self, group_id: str) -> bool:
+        """Whether this broker's journal contains the group: it has or had a part in it."""
+        return self._journal.has(group_id)
+
     def close_group(self, group_id: str, *, forget: bool) -> None:
         """Leave a group. ``forget``: remove it from the journal, if it is deleted everywhere."""
         host = self._groups.pop(group_id, None)

@@ -38,7 +38,7 @@ _ANSWERS: Final = (
     "add_partitions alter_topics api_versions create_topics delete_groups delete_offsets "
     "delete_records delete_topics describe_cluster describe_copies describe_groups describe_topics "
     "fetch find_coordinators group_heartbeat init_producer_id list_groups list_offsets metadata "
-    "offset_commit offset_fetch peer_hello peer_ping peer_prove produce recover_cluster "
+    "offset_commit offset_fetch peer_hello peer_ping peer_prove produce reassign recover_cluster "
     "replica_fetch survey transfer_leader"
 )
 _REQUESTS: Final = (

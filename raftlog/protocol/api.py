@@ -281,6 +281,15 @@ DESCRIBE_EVENTS: Final = Api(
     idempotent=True,
 )
 
+# -- moves of replicas, for operators --------------------------------------------------------------
+REASSIGN: Final = Api(
+    38,
+    "reassign",
+    cluster.ReassignRequest,
+    cluster.ReassignResponse,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -322,6 +331,7 @@ APIS: Final[dict[int, Api]] = {
         DESCRIBE_COPIES,
         VERIFY_COPY,
         DESCRIBE_EVENTS,
+        REASSIGN,
     )
 }
 

@@ -1,4 +1,6 @@
-"""``describe_cluster``, ``transfer_leader`` and ``recover_cluster``: requests of operators."""
+"""``describe_cluster``, ``transfer_leader``, ``reassign`` and ``recover_cluster``: requests of
+operators.
+"""
 
 from __future__ import annotations
 
@@ -81,6 +83,8 @@ class PartitionStatus(Message):
     ``unclean_epoch``: leader epoch of the operator's last unclean election, which may have lost
     acknowledged records; -1 if there was none. ``unclean_offset``: the leader's first offset in
     that epoch; -1 if unknown.
+
+    ``target``: replicas to which the partition moves; empty without a move in progress.
     """
 
     topic: TopicName
@@ -101,6 +105,7 @@ class PartitionStatus(Message):
     failure: Failure | None = None
     unclean_epoch: WireEpoch = -1
     unclean_offset: WireOffset = -1
+    target: NodeIds = []
 
 
 class DescribeClusterResponse(Message):
@@ -131,6 +136,38 @@ class TransferLeaderResponse(Message):
 
     leader: NodeId
     leader_epoch: WireEpoch
+
+
+class PartitionMove(Message):
+    """Requested replicas of one partition, preferred leader first.
+
+    ``before``: replicas for which the request was made; empty for any. With other replicas, the
+    request fails.
+    """
+
+    partition: PartitionIndex
+    replicas: NodeIds
+    before: NodeIds = []
+
+
+class ReassignRequest(Message):
+    """Move replicas of a topic, or cancel its moves. All moves are accepted, or none.
+
+    ``replication_factor``: 0 for that of the topic. A new one requires a move of each partition,
+    with as many replicas. ``cancel``: restore the replicas that the partitions had before the moves
+    in progress; ``moves`` is then empty.
+    """
+
+    topic: TopicName
+    moves: Annotated[list[PartitionMove], Meta(max_length=limits.PARTITIONS_PER_TOPIC_MAX)] = []
+    replication_factor: Annotated[int, Meta(ge=0, le=limits.BROKERS_PER_CLUSTER_MAX)] = 0
+    cancel: bool = False
+
+
+class ReassignResponse(Message):
+    """``moving``: the partitions of the topic with a move in progress."""
+
+    moving: Annotated[list[PartitionMove], Meta(max_length=limits.PARTITIONS_PER_TOPIC_MAX)] = []
 
 
 class RecoverClusterRequest(Message):

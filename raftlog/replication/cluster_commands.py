@@ -127,6 +127,32 @@ class SetReplicas(ClusterCommand, frozen=True, tag="set_replicas"):
     version: Version
 
 
+class Move(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Requested replicas of one partition, preferred leader first.
+
+    ``version`` and ``expected``: version of the stored assignment, and replicas of the move in
+    progress (empty: none), for which the request was made.
+    """
+
+    partition: Count
+    replicas: Brokers
+    version: Version
+    expected: Brokers = ()
+
+
+class Reassign(ClusterCommand, frozen=True, tag="reassign"):
+    """Store the replicas that partitions of a topic must get. Returns the ``TopicRecord``.
+
+    Accepted for all ``moves`` or for none. ``replication_factor``: 0 for that of the topic. A new
+    one must be the number of replicas in moves of all partitions. The partition controllers execute
+    the moves; the ``SetReplicas`` that stores the requested replicas ends a move.
+    """
+
+    topic_id: Id
+    moves: Annotated[tuple[Move, ...], Meta(max_length=limits.PARTITIONS_PER_TOPIC_MAX)]
+    replication_factor: Count = 0
+
+
 AnyClusterCommand: TypeAlias = (
     RegisterBroker
     | FenceBroker
@@ -136,6 +162,7 @@ AnyClusterCommand: TypeAlias = (
     | AlterTopic
     | AddPartitions
     | SetReplicas
+    | Reassign
 )
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")

@@ -34,6 +34,8 @@ from raftlog.replication.cluster_commands import (
     CreateTopic,
     DeleteTopic,
     FenceBroker,
+    Move,
+    Reassign,
     RegisterBroker,
     SetReplicas,
     UnfenceBroker,
@@ -50,7 +52,7 @@ from raftlog.replication.cluster_records import (
     joined,
 )
 from raftlog.replication.commands import BrokerId, DirectoryId
-from raftlog.replication.placement import Assignment, Loads, place
+from raftlog.replication.placement import Assignment, Loads, Target, place
 from raftlog.types import check_topic_name
 
 __all__ = [
@@ -305,18 +307,14 @@ class ClusterMachine:
         return extended, self._put_topic(topic, extended)
 
     def _set_replicas(self, command: SetReplicas) -> tuple[TopicRecord, ClusterChange]:
-        topic = self.topic_by_id(command.topic_id)
-        if topic is None:
-            raise UnknownTopicError(f"there is no topic with the id {command.topic_id}")
-        if command.partition >= len(topic.partitions):
-            raise UnknownPartitionError(
-                f"topic {topic.name!r} has {len(topic.partitions)} partitions: there is no "
-                f"{command.partition}"
-            )
-        self._check_members(command)
-        held = topic.partitions[command.partition]
-        if command.version <= held.version:
-            if (command.replicas, command.witnesses) == (held.replicas, held.witnesses):
+        topic = self._with_id(command.topic_id)
+        held = _assignment(topic, command.partition)
+        self._check_members(command.replicas, command.witnesses)
+        is_same = (command.replicas, command.witnesses) == (held.replicas, held.witnesses)
+        is_reached = held.target is not None and held.target.replicas == command.replicas
+        ends_move = is_same and is_reached and command.version == held.version
+        if command.version <= held.version and not ends_move:
+            if is_same:
                 return topic, ClusterChange()
             raise RefusedError(
                 f"{topic.name}:{command.partition} has replicas of version {held.version}: those "
@@ -327,6 +325,7 @@ class ClusterMachine:
             witnesses=command.witnesses,
             version=command.version,
             first=held.first or (held.replicas, held.witnesses),
+            target=None if is_reached else held.target,
         )
         partitions = list(topic.partitions)
         partitions[command.partition] = assignment
@@ -335,19 +334,72 @@ class ClusterMachine:
         changed = replace(topic, partitions=tuple(partitions))
         return changed, self._put_topic(topic, changed)
 
-    def _check_members(self, command: SetReplicas) -> None:
-        voters = (*command.replicas, *command.witnesses)
-        if not command.replicas:
-            raise InvalidPartitionsError("a partition has one replica at least")
-        if len(command.replicas) > limits.REPLICATION_FACTOR_MAX:
+    def _reassign(self, command: Reassign) -> tuple[TopicRecord, ClusterChange]:
+        topic = self._with_id(command.topic_id)
+        factor = command.replication_factor or topic.replication_factor
+        partitions = list(topic.partitions)
+        if factor != topic.replication_factor:
+            missing = set(range(len(partitions))) - {move.partition for move in command.moves}
+            if missing:
+                raise InvalidPartitionsError(
+                    f"replication factor {factor} of topic {topic.name!r} requires a move of each "
+                    f"partition, and partition {min(missing)} has none"
+                )
+        topic.config.check_replication(factor)
+        if len({move.partition for move in command.moves}) < len(command.moves):
+            raise InvalidPartitionsError("a partition is listed twice")
+        for move in command.moves:
+            target = self._target(topic, move, factor)
+            partitions[move.partition] = msgspec.structs.replace(
+                partitions[move.partition], target=target
+            )
+        changed = replace(topic, replication_factor=factor, partitions=tuple(partitions))
+        if changed == topic:
+            return topic, ClusterChange()
+        return changed, self._put_topic(topic, changed)
+
+    def _target(self, topic: TopicRecord, move: Move, factor: int) -> Target | None:
+        held, name = _assignment(topic, move.partition), f"{topic.name}:{move.partition}"
+        if len(move.replicas) != factor:
             raise InvalidPartitionsError(
-                f"{len(command.replicas)} replicas: {limits.REPLICATION_FACTOR_MAX} are the most"
+                f"{name}: {len(move.replicas)} replicas were requested, and topic {topic.name!r} "
+                f"has replication factor {factor}. Change it with `raftlog topic alter "
+                f"{topic.name} --replication-factor {len(move.replicas)}`"
+            )
+        self._check_members(move.replicas)
+        current = () if held.target is None else held.target.replicas
+        if (move.version, move.expected) != (held.version, current):
+            moving = f", and moves to {list(current)}" if current else ""
+            raise RefusedError(
+                f"{name} has replicas {list(held.replicas)} of version {held.version}{moving}: the "
+                f"request was made for version {move.version}. Create the plan again"
+            )
+        if held.target is None:
+            is_there = move.replicas == held.replicas
+            return None if is_there else Target(move.replicas, held.replicas)
+        return Target(move.replicas, held.target.origin)
+
+    def _check_members(
+        self, replicas: tuple[BrokerId, ...], witnesses: tuple[BrokerId, ...] = ()
+    ) -> None:
+        voters = (*replicas, *witnesses)
+        if not replicas:
+            raise InvalidPartitionsError("a partition has one replica at least")
+        if len(replicas) > limits.REPLICATION_FACTOR_MAX:
+            raise InvalidPartitionsError(
+                f"{len(replicas)} replicas: {limits.REPLICATION_FACTOR_MAX} are the most"
             )
         if any(one == other for one, other in pairwise(sorted(voters))):
             raise InvalidPartitionsError(f"a broker stands twice in {voters}")
         unknown = sorted(voter for voter in voters if voter not in self.brokers)
         if unknown:
             raise InvalidPartitionsError(f"brokers {unknown} were never registered")
+
+    def _with_id(self, topic_id: str) -> TopicRecord:
+        topic = self.topic_by_id(topic_id)
+        if topic is None:
+            raise UnknownTopicError(f"there is no topic with the id {topic_id}")
+        return topic
 
     def _existing(self, name: str) -> TopicRecord:
         topic = self.topics.get(name)
@@ -440,6 +492,14 @@ def _check_registration(held: BrokerRecord, wanted: BrokerRecord) -> None:
         )
 
 
+def _assignment(topic: TopicRecord, partition: int) -> Assignment:
+    if partition >= len(topic.partitions):
+        raise UnknownPartitionError(
+            f"topic {topic.name!r} has {len(topic.partitions)} partitions: there is no {partition}"
+        )
+    return topic.partitions[partition]
+
+
 def _config(overrides: Mapping[str, str], replication_factor: int) -> TopicConfig:
     config = TopicConfig.from_text(overrides)
     config.check_replication(replication_factor)
@@ -465,4 +525,5 @@ _HANDLERS: Final[
     AlterTopic: ClusterMachine._alter,
     AddPartitions: ClusterMachine._add_partitions,
     SetReplicas: ClusterMachine._set_replicas,
+    Reassign: ClusterMachine._reassign,
 }

@@ -286,13 +286,13 @@ def choose_replacement(
         ready = (broker for broker in state.witnesses if is_live(broker) and may_store(broker))
         recruit = next(ready, None)
     if free and recruit is not None:
-        return _accepted(state, _swapped(state, free[0], recruit))
+        return accepted(state, _swapped(state, free[0], recruit))
     if free and len(state.replicas) > replication_factor:
-        return _accepted(state, _demoted(state, free[0]))
+        return accepted(state, _demoted(state, free[0]))
     if recruit is not None and any(broker in state.elr for broker in dead):
         witnesses = tuple(broker for broker in state.witnesses if broker != recruit)
         grown = ChangeReplicas(state.version, (*state.replicas, recruit), witnesses)
-        return _accepted(state, grown)
+        return accepted(state, grown)
     return None
 
 
@@ -304,7 +304,7 @@ def _drop_surplus(
     for broker in reversed(state.replicas):
         others = [other for other in state.replicas if other != broker]
         if broker != state.leader and all(o in state.isr and is_live(o) for o in others):
-            return _accepted(state, _demoted(state, broker))
+            return accepted(state, _demoted(state, broker))
     return None
 
 
@@ -323,6 +323,6 @@ def _demoted(state: PartitionState, broker: BrokerId) -> ChangeReplicas:
     return ChangeReplicas(state.version, replicas, (*state.witnesses, broker))
 
 
-def _accepted(state: PartitionState, command: ChangeReplicas) -> ChangeReplicas | None:
+def accepted(state: PartitionState, command: ChangeReplicas) -> ChangeReplicas | None:
     """Return the command if the group would accept it, else None."""
     return None if isinstance(apply(state, command), Rejected) else command

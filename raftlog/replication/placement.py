@@ -35,18 +35,28 @@ class Located(Protocol):
     def rack(self) -> str: ...
 
 
+class Target(msgspec.Struct, frozen=True, array_like=True):
+    """Replicas that an operator requested for a partition. ``origin``: its replicas before, which a
+    cancellation restores.
+    """
+
+    replicas: tuple[BrokerId, ...]
+    origin: tuple[BrokerId, ...]
+
+
 class Assignment(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """Voters of one partition: ``replicas`` store its records, ``witnesses`` only vote.
 
     The first replica is the preferred leader. ``version``: version of the partition state from
     which the voters were copied (0 after creation). ``first``: initial replicas and witnesses, if
-    they were different.
+    they were different. ``target``: of a move in progress.
     """
 
     replicas: tuple[BrokerId, ...]
     witnesses: tuple[BrokerId, ...] = ()
     version: int = 0
     first: tuple[tuple[BrokerId, ...], tuple[BrokerId, ...]] | None = None
+    target: Target | None = None
 
     @property
     def voters(self) -> tuple[BrokerId, ...]:
@@ -261,7 +271,28 @@ def _leaders(
         leader = min(replicas, key=rank)
         given[leader] += 1
         leaders.append(leader)
-    while max(given.values()) - min(given.values()) > 1:
+    _balance(replica_sets, leaders, given)
+    return leaders
+
+
+def balanced_leaders(
+    replica_sets: Sequence[Sequence[BrokerId]], leaders: Sequence[BrokerId]
+) -> list[BrokerId]:
+    """Return ``leaders`` with the changes that balance them over the brokers of the sets."""
+    balanced = list(leaders)
+    given = {broker: 0 for replicas in replica_sets for broker in replicas}
+    for leader in leaders:
+        given[leader] += 1
+    _balance(replica_sets, balanced, given)
+    return balanced
+
+
+def _balance(
+    replica_sets: Sequence[Sequence[BrokerId]],
+    leaders: list[BrokerId],
+    given: dict[BrokerId, int],
+) -> None:
+    while given and max(given.values()) - min(given.values()) > 1:
         handovers = _cheaper(replica_sets, leaders, given)
         if not handovers:
             break
@@ -269,7 +300,6 @@ def _leaders(
             given[leaders[partition]] -= 1
             given[leader] += 1
             leaders[partition] = leader
-    return leaders
 
 
 def _cheaper(

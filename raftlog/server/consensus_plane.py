@@ -175,6 +175,10 @@ class ConsensusPlane:
         """``ConsensusNode.status``."""
         return self._node.status(group_id)
 
+    def has_journaled(self, group_id: str) -> bool:
+        """``ConsensusNode.has_journaled``."""
+        return self._node.has_journaled(group_id)
+
     def journaled(self, group_id: str) -> Journaled:
         """``ConsensusNode.journaled``."""
         return self._node.journaled(group_id)

@@ -56,6 +56,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.PARTITION_STATES.number: replica.handle_states,
     api.DESCRIBE_CLUSTER.number: cluster.handle_describe,
     api.TRANSFER_LEADER.number: cluster.handle_transfer_leader,
+    api.REASSIGN.number: cluster.handle_reassign,
     api.RECOVER_CLUSTER.number: cluster.handle_recover,
     api.FIND_COORDINATORS.number: groups.handle_find_coordinators,
     api.GROUP_HEARTBEAT.number: groups.handle_heartbeat,

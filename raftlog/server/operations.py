@@ -15,6 +15,8 @@ from raftlog.protocol.cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     PartitionStatus,
+    ReassignRequest,
+    ReassignResponse,
     RecoverClusterRequest,
     RecoverClusterResponse,
     ReplicaStatus,
@@ -45,6 +47,7 @@ class Operations(Protocol):
     def other_brokers(self) -> list[BrokerInfo]: ...
     def describe(self, request: DescribeClusterRequest) -> Describing: ...
     async def transfer_leader(self, request: TransferLeaderRequest) -> TransferLeaderResponse: ...
+    async def reassign(self, request: ReassignRequest) -> ReassignResponse: ...
     async def recover(self, request: RecoverClusterRequest) -> RecoverClusterResponse: ...
 
 
@@ -96,6 +99,11 @@ class AloneOperations:
     async def transfer_leader(self, _request: TransferLeaderRequest) -> TransferLeaderResponse:
         raise UnsupportedFeatureError(
             "this broker runs in single-broker mode: no other broker can become the leader"
+        )
+
+    async def reassign(self, _request: ReassignRequest) -> ReassignResponse:
+        raise UnsupportedFeatureError(
+            "this broker runs in single-broker mode: no other broker can store replicas"
         )
 
     async def recover(self, _request: RecoverClusterRequest) -> RecoverClusterResponse:

@@ -305,6 +305,7 @@ def leadership(world: World) -> None:
     partition = world.led_by(TARGET)
     ask(world, lambda admin: admin.transfer_leader(TOPIC, partition, TARGET % 3 + 1))
     ask(world, lambda admin: admin.transfer_leader(TOPIC, partition, TARGET))
+    ask(world, lambda admin: admin.cancel_reassignment(TOPIC))
     ask(world, lambda admin: admin.describe_cluster([TOPIC]))
     for broker in (world.target, world.cluster.broker(TARGET % 3 + 1)):  # it asks, and is asked
         with suppress(RaftlogError):  # refused: no broker is lost

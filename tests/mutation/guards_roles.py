@@ -222,7 +222,7 @@ ROLES: Final = [
         why="a copy that still counts is deleted",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager.may_drop",
-        change=drop("compare _broker_id"),
+        change=never("if _broker_id"),
         tests=(
             (
                 "tests/server/cluster/test_role_manager.py"

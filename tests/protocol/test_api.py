@@ -56,7 +56,7 @@ def test_what_may_be_repeated_is_said() -> None:
     once = {api.name for api in APIS.values() if not api.idempotent}
     assert once == {
         *("produce", "create_topics", "delete_topics", "add_partitions"),
-        *("transfer_leader", "recover_cluster", "revive"),
+        *("transfer_leader", "reassign", "recover_cluster", "revive"),
         "operator_prove",
         # Somebody else may have changed the group in between.
         *("offset_commit", "delete_groups", "delete_offsets"),

@@ -1,4 +1,4 @@
-"""``describe_cluster``, ``transfer_leader`` and ``recover_cluster``: the bounds in their fields."""
+"""Requests of operators: the bounds in their fields."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from raftlog import limits
 from raftlog.protocol.cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
+    ReassignRequest,
     RecoverClusterRequest,
     RecoverClusterResponse,
     ReplicaStatus,
@@ -155,6 +156,21 @@ def test_a_transfer_that_was_made_has_a_leader(name: str, value: Any) -> None:
     good = {"leader": 2, "leader_epoch": 5}
     accepted(TransferLeaderResponse, good)
     refused(TransferLeaderResponse, {**good, name: value}, path=f"$.{name}")
+
+
+@pytest.mark.parametrize(
+    ("move", "path"),
+    [
+        ({"partition": -1, "replicas": [1]}, "partition"),
+        ({"partition": 0, "replicas": [-1]}, "replicas[0]"),
+        ({"partition": 0, "replicas": [1] * (limits.BROKERS_PER_CLUSTER_MAX + 1)}, "replicas"),
+        ({"partition": 0, "replicas": [1], "before": [-1]}, "before[0]"),
+    ],
+)
+def test_a_move_of_replicas_is_bounded(move: dict[str, Any], path: str) -> None:
+    accepted(ReassignRequest, {"topic": "a", "moves": [{"partition": 0, "replicas": [2, 1]}]})
+    refused(ReassignRequest, {"topic": "a", "moves": [move]}, path=f"$.moves[0].{path}")
+    refused(ReassignRequest, {"topic": "a", "replication_factor": -1}, path="$.replication_factor")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from raftlog.replication.cluster_commands import (
     CreateTopic,
     DeleteTopic,
     FenceBroker,
+    Move,
+    Reassign,
     RegisterBroker,
     SetReplicas,
     UnfenceBroker,
@@ -37,6 +39,7 @@ COMMANDS: list[ClusterCommand] = [
     AlterTopic(name="t", changes={"retention.ms": None, "segment.ms": "5"}),
     AddPartitions(name="t", total=10),
     SetReplicas(topic_id="i", partition=0, replicas=(1, 2), witnesses=(3,), version=4),
+    Reassign(topic_id="i", moves=(Move(0, (1, 4), 3, (2,)),), replication_factor=2),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 
 from raftlog import limits
@@ -27,6 +28,8 @@ from raftlog.replication.cluster_commands import (
     AlterTopic,
     DeleteTopic,
     FenceBroker,
+    Move,
+    Reassign,
     SetReplicas,
     UnfenceBroker,
 )
@@ -34,7 +37,9 @@ from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.cluster_state import (
     ClusterMachine,
     InitialState,
+    TopicRecord,
 )
+from raftlog.replication.placement import Target
 from tests.replication.clusters import (
     cluster,
     create,
@@ -399,6 +404,105 @@ def test_replicas_that_cannot_be_are_refused(
     done(machine, create("t", replication_factor=1))
     fields = {"topic_id": "id-t", "partition": 0, "replicas": (3, 2), "witnesses": (), "version": 1}
     refused(machine, SetReplicas(**(fields | changes)), error, words)
+
+
+# -- moves of replicas
+
+
+def moving(machine: ClusterMachine, *replicas: int, **changes: Any) -> TopicRecord:
+    topic: TopicRecord = done(machine, reassign(*replicas, **changes))
+    return topic
+
+
+def reassign(*replicas: int, **changes: Any) -> Reassign:
+    fields = {"partition": 0, "replicas": replicas, "version": 0}
+    factor = changes.pop("replication_factor", 0)
+    topic_id = changes.pop("topic_id", "id-t")
+    move = Move(**(fields | changes))
+    return Reassign(topic_id=topic_id, moves=(move,), replication_factor=factor)
+
+
+def reached(*replicas: int, version: int, witnesses: tuple[int, ...] = ()) -> SetReplicas:
+    return SetReplicas(
+        topic_id="id-t", partition=0, replicas=replicas, witnesses=witnesses, version=version
+    )
+
+
+def test_a_move_lasts_until_its_replicas_are_stored() -> None:
+    machine = cluster(5)
+    before = done(machine, create("t", replication_factor=2)).partitions[0]
+    topic = moving(machine, 4, 5)
+    assert topic.partitions[0] == msgspec.structs.replace(
+        before, target=Target((4, 5), before.replicas)
+    )
+    restored = ClusterMachine()
+    restored.restore(machine.snapshot())
+    assert restored.topics["t"] == topic
+    topic = done(machine, reached(*before.replicas, 4, version=3))
+    assert topic.partitions[0].target == Target((4, 5), before.replicas)
+    topic = done(machine, reached(4, 5, version=4))
+    assert (topic.partitions[0].replicas, topic.partitions[0].target) == ((4, 5), None)
+
+
+def test_a_move_to_the_stored_replicas_ends_with_the_same_version() -> None:
+    """The partition changed nothing, or the cancellation came before its first step."""
+    machine = cluster(5)
+    held = done(machine, create("t", replication_factor=2)).partitions[0]
+    assert moving(machine, *held.replicas).partitions[0].target is None
+    moving(machine, 4, 5)
+    topic = moving(machine, *held.replicas, expected=(4, 5))
+    assert topic.partitions[0].target == Target(held.replicas, held.replicas)
+    end = reached(*held.replicas, version=0, witnesses=held.witnesses)
+    ended = done(machine, end).partitions[0]
+    assert (ended.replicas, ended.version, ended.target) == (held.replicas, 0, None)
+    assert done(machine, end).partitions[0] == ended, "once more: nothing changes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"topic_id": "gone"}, UnknownTopicError, "id gone"),
+        ({"partition": 1}, UnknownPartitionError, "there is no 1"),
+        ({"replicas": ()}, InvalidPartitionsError, "0 replicas were requested"),
+        ({"replicas": (4,)}, InvalidPartitionsError, "1 replicas were requested"),
+        ({"replicas": (4, 4)}, InvalidPartitionsError, "stands twice"),
+        ({"replicas": (4, 9)}, InvalidPartitionsError, "[9]"),
+        ({"version": 1}, RefusedError, "was made for version 1"),
+        ({"expected": (1, 2)}, RefusedError, "Create the plan again"),
+        ({"replication_factor": 16}, InvalidPartitionsError, "16"),
+    ],
+)
+def test_moves_that_cannot_be_are_refused(
+    changes: dict[str, Any], error: type[RaftlogError], words: str
+) -> None:
+    machine = cluster(5)
+    done(machine, create("t", replication_factor=2))
+    replicas = changes.pop("replicas", (4, 5))
+    refused(machine, reassign(*replicas, **changes), error, words)
+
+
+def test_a_move_replaces_only_the_one_that_it_expects() -> None:
+    machine = cluster(5)
+    done(machine, create("t", replication_factor=2))
+    moving(machine, 4, 5)
+    refused(machine, reassign(3, 4), RefusedError, "moves to [4, 5]")
+    assert moving(machine, 3, 4, expected=(4, 5)).partitions[0].target is not None
+
+
+def test_a_replication_factor_changes_with_all_partitions() -> None:
+    machine = cluster(5)
+    done(machine, create("t", partitions=2, replication_factor=1))
+    moves = tuple(Move(partition, (4, 5), 0) for partition in (0, 1))
+    half = Reassign(topic_id="id-t", moves=moves[:1], replication_factor=2)
+    refused(machine, half, InvalidPartitionsError, "partition 1 has none")
+    twice = Reassign(topic_id="id-t", moves=(*moves, moves[0]), replication_factor=2)
+    refused(machine, twice, InvalidPartitionsError, "listed twice")
+    topic = done(machine, Reassign(topic_id="id-t", moves=moves, replication_factor=2))
+    assert topic.replication_factor == 2
+    done(machine, AlterTopic(name="t", changes={"min.insync.replicas": "2"}))
+    back = tuple(Move(partition, (4,), 0, (4, 5)) for partition in (0, 1))
+    smaller = Reassign(topic_id="id-t", moves=back, replication_factor=1)
+    refused(machine, smaller, InvalidConfigError, "min.insync.replicas=2")
 
 
 def test_a_partition_starts_from_the_same_whenever_it_is_opened() -> None:

@@ -52,6 +52,9 @@ from raftlog.kafka_names import answers_kafka_names
 from raftlog.protocol import api as apis
 from raftlog.protocol.api import Api
 from raftlog.protocol.cluster import (
+    PartitionMove,
+    ReassignRequest,
+    ReassignResponse,
     RecoverClusterRequest,
     RecoverClusterResponse,
     TransferLeaderRequest,
@@ -119,7 +122,8 @@ class AdminBase:
         ``bootstrap_timeout_ms``: time limit for the first connection to the cluster, 0 to
             86,400,000 ms.
         ``cluster_secret``, ``cluster_secret_file``: secret of the cluster, or a file that contains
-            it. ``transfer_leader`` and ``recover_cluster`` need it if the brokers have one. Set at
+            it. ``transfer_leader``, ``reassign_partitions``, ``cancel_reassignment`` and
+            ``recover_cluster`` need it if the brokers have one. Set at
             most one. Default: the file in the environment variable RAFTLOG_CLUSTER_SECRET_FILE, if
             it is set.
         ``host``: environment of the client (clock, randomness, connections), for embedding and
@@ -444,6 +448,67 @@ class AsyncAdmin(LoopBound, AdminBase):
             return  # the broker requires no secret
         assert isinstance(hello, OperatorHelloResponse)
         await self._cluster.ask(connection, apis.OPERATOR_PROVE, asking.check(hello))
+
+    async def reassign_partitions(
+        self,
+        topic: str,
+        replicas: Mapping[int, Sequence[int]],
+        *,
+        before: Mapping[int, Sequence[int]] | None = None,
+        replication_factor: int = 0,
+    ) -> dict[int, tuple[int, ...]]:
+        """Request replicas for partitions, and return those of all moves that are in progress.
+
+        ``replicas``: ids of the brokers, preferred leader first, by partition. All are accepted, or
+            none.
+        ``before``: current replicas, by partition. The call fails if a partition has others.
+            Default: not checked.
+        ``replication_factor``: new replication factor of the topic; ``replicas`` then contains all
+            partitions. 0 (default) keeps it.
+
+        The call returns when the request is stored; the brokers then move one replica of each
+        partition at a time, and continue after any crash. ``describe_cluster`` shows the progress:
+        ``PartitionOverview.target`` is empty after the end. Raises ``RefusedError`` if a partition
+        has other replicas than ``before`` or moves already, and ``InvalidPartitionsError`` if a
+        broker is unknown or the number of replicas is wrong.
+        """
+        request = ReassignRequest(
+            topic=check_topic_name(topic),
+            moves=[
+                PartitionMove(
+                    partition=integer("partition", partition, 0, limits.PARTITIONS_PER_TOPIC_MAX),
+                    replicas=[integer("replica", broker, *_BROKER_IDS) for broker in brokers],
+                    before=list((before or {}).get(partition, ())),
+                )
+                for partition, brokers in sorted(replicas.items())
+            ],
+            replication_factor=integer(
+                "replication_factor", replication_factor, 0, limits.REPLICATION_FACTOR_MAX
+            ),
+        )
+        return await self._reassign(request)
+
+    async def cancel_reassignment(self, topic: str) -> dict[int, tuple[int, ...]]:
+        """Restore the replicas that the partitions of a topic had before the moves in progress.
+
+        Returns the moves that restore them, by partition. Copies that were complete before the
+        request stay complete. Raises ``InvalidPartitionsError`` if the replication factor changes:
+        set the former one instead.
+        """
+        return await self._reassign(ReassignRequest(topic=check_topic_name(topic), cancel=True))
+
+    async def _reassign(self, request: ReassignRequest) -> dict[int, tuple[int, ...]]:
+        self._bind()
+        cluster = self._cluster
+
+        async def attempt() -> Message:
+            connection = await cluster.any_connection()
+            await self._prove(connection)
+            return await cluster.ask(connection, apis.REASSIGN, request)
+
+        answer = await cluster.persist(attempt, repeatable=False)
+        assert isinstance(answer, ReassignResponse)
+        return {move.partition: tuple(move.replicas) for move in answer.moving}
 
     async def recover_cluster(
         self,

@@ -19,6 +19,7 @@ from raftlog.replication.cluster_commands import (
     ClusterCommand,
     CreateTopic,
     DeleteTopic,
+    Reassign,
 )
 from raftlog.replication.cluster_state import ClusterMachine, Refused, TopicRecord
 from raftlog.server.cluster.membership import CLUSTER_GROUP
@@ -116,6 +117,12 @@ class ClusterTopics:
         await self._propose(AddPartitions(name=name, total=total))
         record = await self._seen(name)
         await self._until_led(record)
+        return record
+
+    async def reassign(self, command: Reassign) -> TopicRecord:
+        """Store replicas that partitions are to have. Returns the topic with its moves."""
+        record = await self._propose(command)
+        assert isinstance(record, TopicRecord)
         return record
 
     # -- inside

@@ -105,6 +105,11 @@ class Liveness:
         """
         return self._last.get(broker_id)
 
+    def linked_directory(self, broker_id: int) -> str | None:
+        """Return the data directory of a connected broker; None for one that is not connected."""
+        incarnation = self._up.get(broker_id)
+        return None if incarnation is None else incarnation.directory_id
+
     def directory_of(self, broker_id: int) -> str | None:
         incarnation = self._last.get(broker_id)
         return None if incarnation is None else incarnation.directory_id

@@ -1,4 +1,4 @@
-"""Operator requests in a cluster: cluster state, leadership transfer and recovery after a loss."""
+"""Operator requests in a cluster: cluster state, leadership transfer, replica moves, recovery."""
 
 from __future__ import annotations
 
@@ -6,21 +6,32 @@ import asyncio
 import logging
 from typing import Final
 
+import msgspec
+
 from raftlog.errors import (
+    InvalidPartitionsError,
     InvalidRequestError,
     LeaderNotAvailableError,
+    RefusedError,
     UnknownPartitionError,
+    UnknownTopicError,
 )
 from raftlog.protocol.cluster import (
     BrokerStatus,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    PartitionMove,
+    PartitionStatus,
+    ReassignRequest,
+    ReassignResponse,
     RecoverClusterRequest,
     RecoverClusterResponse,
     TransferLeaderRequest,
     TransferLeaderResponse,
 )
 from raftlog.protocol.metadata import BrokerInfo
+from raftlog.replication.cluster_commands import Move, Reassign
+from raftlog.replication.cluster_state import TopicRecord
 from raftlog.replication.commands import Elect
 from raftlog.replication.election import transfer
 from raftlog.replication.partition_state import Accepted
@@ -82,8 +93,17 @@ class ClusterOperations:
                 )
                 for _, record in sorted(node.machine.brokers.items())
             ],
-            partitions=partitions,
+            partitions=[self._with_target(each) for each in partitions],
         )
+
+    def _with_target(self, status: PartitionStatus) -> PartitionStatus:
+        record = self._node.machine.topic_by_id(status.topic_id)
+        if record is None or status.partition >= len(record.partitions):
+            return status
+        target = record.partitions[status.partition].target
+        if target is None:
+            return status
+        return msgspec.structs.replace(status, target=list(target.replicas))
 
     # -- moving leadership
 
@@ -134,6 +154,70 @@ class ClusterOperations:
             )
         return member
 
+    # -- moving replicas
+
+    async def reassign(self, request: ReassignRequest) -> ReassignResponse:
+        """Store the requested replicas. The partition controllers execute the moves."""
+        record = self._node.machine.topic(request.topic)
+        if record is None:
+            raise UnknownTopicError(f"there is no topic {request.topic!r}")
+        command = _cancellation(record) if request.cancel else _reassignment(record, request)
+        if command.moves or request.replication_factor:
+            record = await self._node.topics.reassign(command)
+        return ReassignResponse(
+            moving=[
+                PartitionMove(partition=number, replicas=list(held.target.replicas))
+                for number, held in enumerate(record.partitions)
+                if held.target is not None
+            ]
+        )
+
     async def recover(self, request: RecoverClusterRequest) -> RecoverClusterResponse:
         """See ``recovery``."""
         return await self._node.recovery.recover(request)
+
+
+def _reassignment(record: TopicRecord, request: ReassignRequest) -> Reassign:
+    """Return the command, made for the current state. A move in progress is replaced by a new
+    replication factor, or if it was cancelled.
+    """
+    moves = []
+    for move in request.moves:
+        name = f"{record.name}:{move.partition}"
+        if move.partition >= len(record.partitions):
+            raise UnknownPartitionError(f"topic {record.name} has no partition {move.partition}")
+        held, replicas = record.partitions[move.partition], tuple(move.replicas)
+        if move.before and tuple(move.before) != held.replicas:
+            raise RefusedError(
+                f"{name} has replicas {list(held.replicas)}: the plan was made for {move.before}. "
+                "Create it again"
+            )
+        expected = () if held.target is None else held.target.replicas
+        is_cancelled = held.target is not None and held.target.origin == expected
+        may_replace = is_cancelled or request.replication_factor
+        if expected not in {(), replicas} and not may_replace:
+            raise RefusedError(
+                f"{name} moves to {list(expected)}. Wait for its end, or cancel it with `raftlog "
+                "cluster reassign --cancel`"
+            )
+        moves.append(Move(move.partition, replicas, held.version, expected))
+    return Reassign(
+        topic_id=record.id, moves=tuple(moves), replication_factor=request.replication_factor
+    )
+
+
+def _cancellation(record: TopicRecord) -> Reassign:
+    """Return the command that restores the replicas before the moves in progress."""
+    moves = []
+    for partition, held in enumerate(record.partitions):
+        if held.target is None:
+            continue
+        if len(held.target.origin) != record.replication_factor:
+            raise InvalidPartitionsError(
+                f"topic {record.name!r} changes its replication factor, to "
+                f"{record.replication_factor}. Set the former one instead: `raftlog topic alter "
+                f"{record.name} --replication-factor {len(held.target.origin)}`"
+            )
+        origin = held.target.origin
+        moves.append(Move(partition, origin, held.version, held.target.replicas))
+    return Reassign(topic_id=record.id, moves=tuple(moves))

@@ -21,7 +21,8 @@ from raftlog.replication.election import (
     has_leader,
 )
 from raftlog.replication.partition_state import Accepted, PartitionState
-from raftlog.replication.placement import voters_count
+from raftlog.replication.placement import Assignment, voters_count
+from raftlog.replication.reassignment import fitting_voters, next_step, surplus_witness
 from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.liveness import Liveness
 from raftlog.server.cluster.membership import CLUSTER_GROUP
@@ -80,12 +81,7 @@ class PartitionController:
             return
         command: Command | None
         if self.has_leader(member.state):
-            command = (
-                self._relief(member)
-                or self._replacement(member)
-                or self._growth(member)
-                or self._rebalance(member)
-            )
+            command = self._relief(member) or self._upkeep(member) or self._rebalance(member)
         else:
             command = self._election(member)
         if command is not None:
@@ -93,7 +89,7 @@ class PartitionController:
         elif (noted := self._replicas_to_note(member)) is not None:
             self._note_replicas(member, noted)
         else:
-            self._readmit(member)
+            self._seal_if_due(member)
 
     def has_leader(self, state: PartitionState) -> bool:
         """Whether the leader is live, in the same incarnation and on the same disk as at its
@@ -147,6 +143,40 @@ class PartitionController:
         member.turns += 1
         member.stalled_since = member.turn_began = now
         return elect
+
+    def _upkeep(self, member: HostedPartition) -> ChangeReplicas | Elect | None:
+        """Move, replace, add or remove replicas and witnesses, one step at a time: each waits until
+        the voters of the group's generation fit the last one.
+        """
+        if self._next_voters(member) is not None:
+            return None
+        held = self._assignment(member)
+        if held is None or held.target is None:
+            return (
+                self._replacement(member)
+                or self._growth(member)
+                or surplus_witness(
+                    member.state,
+                    voters_most=2 * member.replication_factor - 1,
+                    is_live=self._liveness.is_live,
+                )
+            )
+        factor, brokers = member.replication_factor, sorted(self._machine.brokers)
+        turn = member.partition % len(brokers)  # not the same helper for all partitions
+        return next_step(
+            member.state,
+            held.target.replicas,
+            copies_before=len(held.target.origin),
+            voters_wanted=voters_count(factor, max(len(brokers), factor)),
+            brokers=brokers[turn:] + brokers[:turn],
+            is_live=self._liveness.is_live,
+            directory_of=self._liveness.directory_of,
+            boot_of=self._liveness.boot_of,
+        )
+
+    def _assignment(self, member: HostedPartition) -> Assignment | None:
+        record = self._machine.topic_by_id(member.topic_id)
+        return None if record is None else record.partitions[member.partition]
 
     def _replacement(self, member: HostedPartition) -> ChangeReplicas | None:
         return choose_replacement(
@@ -203,12 +233,14 @@ class PartitionController:
         """Return what the partition's group has committed and the cluster group does not know
         yet.
         """
-        record, state = self._machine.topic_by_id(member.topic_id), member.state
-        if record is None:
+        held, state = self._assignment(member), member.state
+        if held is None:
             return None
-        held = record.partitions[member.partition]
         is_known = (held.replicas, held.witnesses) == (state.replicas, state.witnesses)
-        if is_known or held.version >= state.version:
+        ends_move = held.target is not None and held.target.replicas == state.replicas
+        if (is_known and not ends_move) or held.version > state.version:
+            return None
+        if held.version == state.version and not is_known:
             return None
         return SetReplicas(
             topic_id=member.topic_id,
@@ -230,24 +262,30 @@ class PartitionController:
 
         self._plane.propose_bytes(CLUSTER_GROUP, command.encode(), done)
 
-    def _readmit(self, member: HostedPartition) -> None:
-        """Readmit a voter from the next Raft group generation on. It has restarted with an empty
-        disk, or was lost during a recovery.
+    def _next_voters(self, member: HostedPartition) -> dict[int, str] | None:
+        """Return the voters that the group's next generation must have; None if the current one
+        fits: its voters are the replicas and witnesses, with their current data directories.
         """
         voters = self._plane.status(member.group_id).voters
-        changed = self._liveness.changed_directories(
-            voters, (*member.state.replicas, *member.state.witnesses)
+        fitting = fitting_voters(member.state, voters, self._liveness.linked_directory)
+        return None if fitting == voters else fitting
+
+    def _seal_if_due(self, member: HostedPartition) -> None:
+        """End the generation if its voters do not fit: a broker joined or left, has restarted with
+        an empty disk, or was lost during a recovery.
+        """
+        fitting = self._next_voters(member)
+        if fitting is None:
+            return
+        before = self._plane.status(member.group_id).voters
+        logger.info(
+            "voters changed: group=%s admitted=%s removed=%s",
+            member,
+            sorted(b for b, directory in fitting.items() if before.get(b) != directory),
+            sorted(before.keys() - fitting.keys()),
         )
-        if changed:
-            logger.info(
-                "voters readmitted: group=%s brokers=%s reason=directory_id_changed",
-                member,
-                sorted(changed),
-            )
-            member.deciding = True
-            self._plane.seal(
-                member.group_id, {**voters, **changed}, lambda _outcome: self._decided(member)
-            )
+        member.deciding = True
+        self._plane.seal(member.group_id, fitting, lambda _outcome: self._decided(member))
 
     def _propose(self, member: HostedPartition, command: Command) -> None:
         member.deciding = True

@@ -120,11 +120,18 @@ class Partitions:
     def state_of(self, topic_id: str, partition: int) -> PartitionState | None:
         """Return the known state of a partition, whether or not this broker is a voter of it."""
         member = self.members.get(group_id(topic_id, partition))
-        if member is None:
-            return self._gossip.told.get((topic_id, partition))
+        told = self._gossip.told.get((topic_id, partition))
+        if member is None or (told is not None and self._is_outdated(member, told)):
+            return told
         if self._is_known(member):
             return member.state
         return replace(member.state, leader=None)  # an outdated state from before this start
+
+    def _is_outdated(self, member: HostedPartition, told: PartitionState) -> bool:
+        """Whether this broker has no vote, so receives no commands, and ``told`` is newer."""
+        status = self._status(member)
+        is_voter = status is not None and status.role != "observer"
+        return not is_voter and told.version > member.state.version
 
     def _is_known(self, member: HostedPartition) -> bool:
         """Whether the group's state was received in this incarnation: a journal can end
@@ -265,6 +272,7 @@ class Partitions:
                 host.log.config = record.config
                 host.reconsider()
         for member in self._by_topic.get(record.id, ()):
+            member.replication_factor = record.replication_factor
             self._state_changed(member)
         self._topics.extend(held, [None] * (len(record.partitions) - len(held.hosts)))
         new = [p for p in range(len(record.partitions)) if self._is_missing(record, p)]
@@ -284,7 +292,11 @@ class Partitions:
         if group_id(record.id, partition) in self.members:
             return False
         voters = record.birth(partition).directories
-        return self._broker_id in (*voters, *record.partitions[partition].voters)
+        if self._broker_id in (*voters, *record.partitions[partition].voters):
+            return True
+        # A former voter keeps its generation: it has to offer it to the others, and must never vote
+        # in an older one.
+        return self._plane.has_journaled(group_id(record.id, partition))
 
     async def _open(self, record: TopicRecord, new: list[int]) -> None:
         """Open partitions: vote where this broker is a voter, store where it is a replica."""

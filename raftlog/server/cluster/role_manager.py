@@ -102,7 +102,7 @@ class RoleManager:
             self._lead(member, host)
         elif self.is_to_settle(member):
             self._change_copy(member)
-        elif self._is_current(member):
+        elif (not is_replica and self._is_former_voter(member)) or self._is_current(member):
             self._follow(member, host)
 
     def _follow(self, member: HostedPartition, host: Partition) -> None:
@@ -177,13 +177,23 @@ class RoleManager:
         self._plane.propose_bytes(member.group_id, NOTHING, done)
         return False
 
+    def _is_former_voter(self, member: HostedPartition) -> bool:
+        """Whether the group's generation is without this broker. It can commit no no-op, and need
+        not: in a later generation with its vote it would have stored that generation first.
+        """
+        return self._broker_id not in self._plane.status(member.group_id).voters
+
     def may_drop(self, member: HostedPartition) -> bool:
-        """Whether the cluster group, too, has committed that this broker is no longer a replica."""
+        """Whether the cluster group, too, has committed that this broker is no longer a replica. A
+        broker that is no longer a voter either waits for the generation without its vote.
+        """
         record = self._machine.topic_by_id(member.topic_id)
-        return (
-            record is not None
-            and self._broker_id not in record.partitions[member.partition].replicas
-        )
+        if record is None:
+            return False
+        assignment = record.partitions[member.partition]
+        if self._broker_id in assignment.replicas:
+            return False
+        return self._broker_id in assignment.witnesses or self._is_former_voter(member)
 
     # -- damage
 
@@ -239,7 +249,8 @@ class RoleManager:
             directory_of=self._liveness.directory_of,
             boot_of=self._liveness.boot_of,
         )
-        if command is None and host.hindrance.seconds >= self._replacement_delay_seconds:
+        is_late = host.hindrance.seconds >= self._replacement_delay_seconds
+        if command is None and is_late and not self._is_moving(member):
             command = step_down.successor(
                 member.state,
                 self._broker_id,
@@ -267,6 +278,11 @@ class RoleManager:
 
         self._plane.propose_bytes(member.group_id, command.encode(), done)
 
+    def _is_moving(self, member: HostedPartition) -> bool:
+        """Whether an operator has requested other replicas for the partition."""
+        record = self._machine.topic_by_id(member.topic_id)
+        return record is not None and record.partitions[member.partition].target is not None
+
     # -- the in-sync replicas
 
     def review(self, member: HostedPartition) -> None:
@@ -283,7 +299,10 @@ class RoleManager:
             self._services.loop.time(),
             is_live=self._liveness.is_live,
             directory_of=self._liveness.directory_of,
-            min_isr=host.log.config.effective_min_isr(len(member.state.replicas)),
+            # A move adds a replica for some time, and a new replication factor adds it later.
+            min_isr=host.log.config.effective_min_isr(
+                min(len(member.state.replicas), member.replication_factor)
+            ),
             may_propose=lambda: self._hears_who_decides(member),
             boot_of=self._liveness.boot_of,
         )

@@ -1,6 +1,4 @@
-"""``describe_cluster``, ``transfer_leader``, ``recover_cluster`` and ``verify_copy``: operator
-requests.
-"""
+"""Operator requests: describe, transfer leaders, move replicas, recover, verify copies."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from raftlog import limits
 from raftlog.errors import DamagedLogError, OffsetOutOfRangeError
 from raftlog.protocol.cluster import (
     DescribeClusterRequest,
+    ReassignRequest,
     RecoverClusterRequest,
     TransferLeaderRequest,
     VerifyCopyRequest,
@@ -32,6 +31,12 @@ def handle_transfer_leader(context: BrokerContext, request: Request, reply: Repl
     message = cast(TransferLeaderRequest, request.message)
     context.check_operator(reply.connection, "transfer_leader")
     context.administration.submit(lambda: context.operations.transfer_leader(message), reply)
+
+
+def handle_reassign(context: BrokerContext, request: Request, reply: Reply) -> None:
+    message = cast(ReassignRequest, request.message)
+    context.check_operator(reply.connection, "reassign")
+    context.administration.submit(lambda: context.operations.reassign(message), reply)
 
 
 def handle_recover(context: BrokerContext, request: Request, reply: Reply) -> None:

@@ -31,6 +31,9 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import (
+    PartitionMove,
+    ReassignRequest,
+    ReassignResponse,
     RecoverClusterRequest,
     RecoverClusterResponse,
     TransferLeaderRequest,
@@ -324,6 +327,29 @@ def test_transferring_a_leader_asks_the_one_that_leads() -> None:
                 await admin.transfer_leader("t", 2)
 
     run(test, brokers=3)
+
+
+def test_moving_replicas() -> None:
+    async def test(fake: FakeCluster) -> None:
+        moving = ReassignResponse(moving=[PartitionMove(partition=1, replicas=[3, 1])])
+        fake.next(apis.REASSIGN, answer_with(moving), answer_with(ReassignResponse()), vanish)
+        async with admin_of(fake) as admin:
+            found = await admin.reassign_partitions("t", {1: [3, 1]}, before={1: (1, 2)})
+            assert found == {1: (3, 1)}
+            assert await admin.cancel_reassignment("t") == {}
+            move = PartitionMove(partition=1, replicas=[3, 1], before=[1, 2])
+            asked = [m for _, m in fake.requests if isinstance(m, ReassignRequest)]
+            assert asked == [
+                ReassignRequest(topic="t", moves=[move]),
+                ReassignRequest(topic="t", cancel=True),
+            ]
+            with pytest.raises(ConnectionLostError):
+                await admin.reassign_partitions("t", {0: [1]}, replication_factor=1)
+            for partition, broker in ((-1, 1), (0, -1)):
+                with pytest.raises(InvalidRequestError):
+                    await admin.reassign_partitions("t", {partition: [broker]})
+
+    run(test)
 
 
 def test_recovering_a_cluster() -> None:

@@ -69,6 +69,7 @@ class PaperPlane:
         self._loop = loop
         self.machines: dict[str, Any] = {}
         self.leading: set[str] = set()
+        self.journaled_groups: set[str] = set()
         self.statuses: dict[str, GroupStatus] = {}
         self.proposals: list[Proposal] = []
         self.closed: list[tuple[str, bool]] = []
@@ -94,6 +95,9 @@ class PaperPlane:
 
     def status(self, group_id: str) -> GroupStatus:
         return self.statuses[group_id]
+
+    def has_journaled(self, group_id: str) -> bool:
+        return group_id in self.journaled_groups
 
     def leads(self, group_id: str) -> bool:
         return group_id in self.leading

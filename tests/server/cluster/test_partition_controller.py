@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from raftlog.replication.cluster_commands import CreateTopic, SetReplicas
+from raftlog.replication.cluster_commands import CreateTopic, Move, Reassign, SetReplicas
 from raftlog.replication.cluster_commands import decode_command as decode_cluster_command
 from raftlog.replication.cluster_records import founding_state
-from raftlog.replication.commands import ChangeReplicas, Elect
+from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation
@@ -307,6 +307,80 @@ def test_a_voter_on_a_new_disk_gets_its_vote_back() -> None:
         s.plane.agree()
         assert d.wants() is None
         assert not d.member.deciding
+
+    play(test)
+
+
+def test_a_move_goes_step_by_step_and_ends_in_the_clusters_state() -> None:
+    async def test(s: Scene) -> None:
+        topic(s)
+        s.plane.machines[CLUSTER_GROUP] = s.machine
+        s.see(4)
+        s.register(4)
+        held = s.machine.topics["t"].partitions[0]
+        first, second = held.replicas
+        move = Move(0, (first, 4), held.version)
+        s.command(Reassign(topic_id=TOPIC_ID, moves=(move,)))
+        d = Deciding(s, state_of(first, second, witnesses=held.witnesses))
+        s.see(4)
+        assert d.wants() == ChangeReplicas(1, (first, 4, second), held.witnesses)
+        s.plane.agree()
+        assert isinstance(d.wants(), SetReplicas), "so that broker 4 opens the group"
+        s.plane.agree()
+        in_sync = ChangeIsr(2, 1, {b: DISKS[b] for b in (first, second, 4)}, 1)
+        d.member.machine.apply(in_sync.encode())
+        assert d.wants() == {b: DISKS[b] for b in (1, 2, 3, 4)}, "the voters first"
+        s.plane.agree()
+        assert d.wants() == ChangeReplicas(3, (first, 4), held.witnesses)
+        s.plane.agree()
+        assert d.wants() == SetReplicas(TOPIC_ID, 0, (first, 4), held.witnesses, 4)
+        s.plane.agree()
+        assert s.machine.topics["t"].partitions[0].target is None
+        assert d.wants() == {b: DISKS[b] for b in (first, 4, *held.witnesses)}
+        s.plane.agree()
+        assert d.wants() is None
+
+    play(test)
+
+
+def test_a_move_to_what_is_there_ends_at_once() -> None:
+    async def test(s: Scene) -> None:
+        topic(s)
+        s.plane.machines[CLUSTER_GROUP] = s.machine
+        held = s.machine.topics["t"].partitions[0]
+        away = Move(0, held.replicas[::-1], held.version)
+        s.command(Reassign(topic_id=TOPIC_ID, moves=(away,)))
+        back = Move(0, held.replicas, held.version, held.replicas[::-1])
+        s.command(Reassign(topic_id=TOPIC_ID, moves=(back,)))
+        d = Deciding(s, state_of(*held.replicas, witnesses=held.witnesses, version=0))
+        assert isinstance(d.wants(), SetReplicas)
+        s.plane.agree()
+        assert s.machine.topics["t"].partitions[0].target is None
+        assert d.wants() is None
+
+    play(test)
+
+
+def test_a_failed_replica_is_not_replaced_while_replicas_move() -> None:
+    async def test(s: Scene) -> None:
+        topic(s)
+        held = s.machine.topics["t"].partitions[0]
+        s.command(Reassign(topic_id=TOPIC_ID, moves=(Move(0, held.replicas[::-1], 0),)))
+        first, second = held.replicas
+        d = Deciding(s, state_of(second, first, witnesses=held.witnesses, isr=[second], version=9))
+        s.lose(first)
+        await asyncio.sleep(2 * DELAY_S)
+        assert not isinstance(d.wants(), ChangeReplicas)
+
+    play(test)
+
+
+def test_witnesses_that_are_too_many_lose_their_vote() -> None:
+    async def test(s: Scene) -> None:
+        d = Deciding(s, state_of(1, witnesses=[2, 3]))
+        assert d.wants() == ChangeReplicas(1, (1,), (2,))
+        s.plane.agree()
+        assert d.wants() == {1: DISKS[1], 2: DISKS[2]}
 
     play(test)
 

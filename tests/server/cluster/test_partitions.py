@@ -54,6 +54,18 @@ def test_a_witness_votes_and_stores_nothing() -> None:
     hosting(test)
 
 
+def test_a_former_voter_opens_the_group_that_its_journal_has() -> None:
+    async def test(h: Hosting) -> None:
+        h.s.plane.journaled_groups.add("T1/1")
+        record = await h.create(partitions=3, replicas=1)
+        opened = {p for p in range(3) if h.partitions.member("T1", p) is not None}
+        mine = {p for p, assignment in enumerate(record.partitions) if assignment.replicas == (1,)}
+        assert opened == mine | {1}
+        assert len(opened) == 2
+
+    hosting(test)
+
+
 def test_more_partitions_are_opened_when_there_are_more() -> None:
     async def test(h: Hosting) -> None:
         await h.create()
@@ -283,6 +295,18 @@ def test_of_others_partitions_it_knows_what_it_was_told() -> None:
         told = state_of(2, 3)
         h.gossip.take([EncodedPartitionState("T9", 0, 1, told.encode())])
         assert h.partitions.state_of("T9", 0) == told
+
+    hosting(test)
+
+
+def test_a_former_voter_knows_what_it_was_told() -> None:
+    async def test(h: Hosting) -> None:
+        await h.create()
+        told = state_of(2, 3, version=9)
+        h.gossip.take([EncodedPartitionState("T1", 0, 9, told.encode())])
+        assert h.partitions.state_of("T1", 0) != told, "a voter receives commands"
+        h.s.plane.statuses["T1/0"] = status(role="observer")
+        assert h.partitions.state_of("T1", 0) == told
 
     hosting(test)
 

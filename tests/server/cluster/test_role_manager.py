@@ -215,6 +215,62 @@ def test_a_copy_goes_when_the_cluster_too_knows_that_it_is_no_replicas() -> None
     play(test)
 
 
+def test_a_copy_of_a_former_voter_goes_after_the_seal() -> None:
+    """The new generation must be agreed on before a copy that the old one may need is deleted."""
+
+    async def test(s: Scene) -> None:
+        s.machine.restore(founding_state("c"))
+        s.register(1, 2, 3)
+        s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3))
+        a = Acting(s, state_of(2, 3, version=7))
+        s.plane.statuses[a.member.group_id] = status(voters=DISKS)
+        s.command(
+            SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=(2, 3), witnesses=(), version=7)
+        )
+        a.look()
+        assert a.copies == []
+        s.plane.statuses[a.member.group_id] = status(voters={2: DISKS[2], 3: DISKS[3]})
+        a.look()
+        assert a.copies == [a.member]
+
+    play(test)
+
+
+def test_a_former_voter_that_was_down_deletes_its_copy_without_a_vote() -> None:
+    async def test(s: Scene) -> None:
+        s.machine.restore(founding_state("c"))
+        s.register(1, 2, 3)
+        s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3))
+        s.command(
+            SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=(2, 3), witnesses=(), version=7)
+        )
+        a = Acting(s, state_of(2, 3, version=7), current=False)
+        s.plane.statuses[a.member.group_id] = status(voters={2: DISKS[2], 3: DISKS[3]})
+        a.roles.look(a.member)
+        assert a.copies == [a.member]
+        assert s.plane.proposals == []
+
+    play(test)
+
+
+def test_a_voter_with_an_outdated_state_keeps_its_copy() -> None:
+    """It has not applied yet that it is a replica again."""
+
+    async def test(s: Scene) -> None:
+        s.machine.restore(founding_state("c"))
+        s.register(1, 2, 3)
+        s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3))
+        s.command(
+            SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=(2, 3), witnesses=(1,), version=7)
+        )
+        a = Acting(s, state_of(2, 3, witnesses=[1], version=7), current=False)
+        s.plane.statuses[a.member.group_id] = status(voters=DISKS)
+        a.roles.look(a.member)
+        assert a.copies == []
+
+    play(test)
+
+
 def test_a_damaged_copy_neither_leads_nor_copies() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(1, 2, epoch=4))

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from raftlog.errors import DiskFullError, NotEnoughReplicasError
+from raftlog.replication.cluster_commands import CreateTopic, Move, Reassign, SetReplicas
+from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect
 from raftlog.replication.partition_state import Accepted, PartitionState, apply
 from raftlog.server.cluster.hosted_partition import HostedPartition
@@ -20,7 +22,16 @@ from raftlog.server.hindrance import FULL_SECONDS
 from raftlog.server.partition import Partition
 from raftlog.testing.disk import FOREVER, Fault
 from tests.server.cluster.acting import REPLACEMENT_S, Acting, leading
-from tests.server.cluster.paper import DISKS, PaperSurveys, Scene, append, play, state_of, write
+from tests.server.cluster.paper import (
+    DISKS,
+    TOPIC_ID,
+    PaperSurveys,
+    Scene,
+    append,
+    play,
+    state_of,
+    write,
+)
 
 
 def step(
@@ -242,7 +253,17 @@ def test_a_follower_without_room_for_long_has_a_witness_take_its_place() -> None
         with pytest.raises(DiskFullError):
             host.append_copied(copied)
         assert await wait_and_look(a, 0.9 * REPLACEMENT_S) == []
-        assert await wait_and_look(a, 0.2 * REPLACEMENT_S) == [ChangeReplicas(1, (2, 4, 3), (1, 5))]
+        s.machine.restore(founding_state("c"))
+        s.register(1, 2, 3, 4)
+        s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3))
+        held = s.machine.topics["t"].partitions[0].replicas
+        s.command(Reassign(topic_id=TOPIC_ID, moves=(Move(0, held[::-1], 0),)))
+        assert await wait_and_look(a, 0.2 * REPLACEMENT_S) == [], "an operator moves the replicas"
+        s.command(Reassign(topic_id=TOPIC_ID, moves=(Move(0, held, 0, held[::-1]),)))
+        s.command(
+            SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=held, witnesses=(), version=1)
+        )
+        assert await wait_and_look(a, 1) == [ChangeReplicas(1, (2, 4, 3), (1, 5))]
 
     play(test)
 

@@ -17,6 +17,7 @@ from raftlog.errors import LeaderNotAvailableError
 from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import (
     DescribeClusterRequest,
+    ReassignRequest,
     RecoverClusterRequest,
     TransferLeaderRequest,
     VerifyCopyRequest,
@@ -43,6 +44,9 @@ class PaperOperations:
 
     async def transfer_leader(self, request: Any) -> Any:
         return await self._changed("moved", request)
+
+    async def reassign(self, request: Any) -> Any:
+        return await self._changed("reassigned", request)
 
     async def recover(self, request: Any) -> Any:
         return await self._changed("recovered", request)
@@ -97,6 +101,20 @@ def test_moves_of_leadership_take_turns_with_other_changes() -> None:
         a.operations.going_on[0].set_result(None)
         await s.settle()
         assert first.answers[0][0] == ("moved", move)
+        assert not second.answers
+
+    play(test)
+
+
+def test_moves_of_replicas_take_turns_with_other_changes() -> None:
+    async def test(s: Scene) -> None:
+        a = Asking(s)
+        move = ReassignRequest(topic="t", cancel=True)
+        first, second = (a.ask(cluster.handle_reassign, move) for _ in range(2))
+        await s.settle()
+        a.operations.going_on[0].set_result(None)
+        await s.settle()
+        assert first.answers[0][0] == ("reassigned", move)
         assert not second.answers
 
     play(test)

@@ -82,7 +82,9 @@ def test_without_a_secret_nothing_is_asked() -> None:
         desk.prove()
 
 
-@pytest.mark.parametrize("handler", [cluster.handle_recover, cluster.handle_transfer_leader])
+@pytest.mark.parametrize(
+    "handler", [cluster.handle_recover, cluster.handle_transfer_leader, cluster.handle_reassign]
+)
 def test_what_changes_the_cluster_is_for_operators(handler: Any) -> None:
     with pytest.raises(AccessDeniedError, match="requires the cluster secret"):
         Desk().ask(handler, None)
