@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import click
 
 from raftlog import Admin, TopicPartition
-from raftlog.cli import health, options, output
+from raftlog.cli import health, moves, options, output
 from raftlog.cli.events import events
 from raftlog.cli.main import STATUS_FAILED, Failed
 from raftlog.client.descriptions import ClusterDescription, PartitionOverview, RecoveryDescription
 from raftlog.errors import RaftlogError
+from raftlog.replication.rebalancing import PlannedMove, rebalance
 
 WATCH_INTERVAL_S: Final = 1.0
 STATUS_DEGRADED: Final = 3  # the exit status of `status` when something is wrong
@@ -21,7 +22,7 @@ STATUS_DEGRADED: Final = 3  # the exit status of `status` when something is wron
 
 @click.group()
 def cluster() -> None:
-    """Show the cluster, transfer leaders, recover from a lost majority.
+    """Show the cluster, transfer leaders, move replicas, recover from a lost majority.
 
     \b
     Example:
@@ -229,6 +230,154 @@ def transfer_leader(
         f"broker {leads.leader} leads {partition}, in epoch {leads.leader_epoch}",
         as_json=as_json,
     )
+
+
+def _broker_ids(text: str) -> list[int]:
+    ids = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() for part in ids) or len(set(ids)) < len(ids):
+        raise ValueError(f"{text!r} is not a list of different broker ids, such as 1,2,4")
+    return list(map(int, ids))
+
+
+@cluster.command()
+@click.option("--topic", metavar="T[:P]", help="Topic, or one partition of it.")
+@click.option(
+    "--brokers",
+    metavar="IDS",
+    callback=options.parsed(_broker_ids),
+    help="Brokers for the replicas, such as 1,2,4. For one partition: exactly these, preferred "
+    "leader first.",
+)
+@click.option("--plan", type=click.File(encoding="utf-8"), help="Execute the plan of this file.")
+@click.option("--generate", is_flag=True, help="Print a balanced plan as JSON; move nothing.")
+@click.option("--verify", is_flag=True, help="Print the moves in progress.")
+@click.option("--cancel", is_flag=True, help="Restore the replicas before the moves in progress.")
+@click.option("--dry-run", is_flag=True, help="Print the moves, and move nothing.")
+@click.option("--no-wait", is_flag=True, help="Return when the moves are stored.")
+@options.as_json
+@options.cluster_secret_file
+@options.bootstrap
+def reassign(
+    topic: str | None,
+    brokers: list[int] | None,
+    plan: TextIO | None,
+    generate: bool,
+    verify: bool,
+    cancel: bool,
+    dry_run: bool,
+    no_wait: bool,
+    as_json: bool,
+    cluster_secret_file: str | None,
+    bootstrap: str,
+) -> None:
+    """Move replicas to other brokers. No record is lost; clients follow automatically.
+
+    One replica of a partition moves at a time: the new one copies all records, joins the in-sync
+    replicas, and only then another one is removed. A move continues after a crash of any broker.
+    With --topic and --brokers, the replicas are spread over these brokers.
+
+    \b
+    Example:
+      raftlog cluster reassign --topic clicks:0 --brokers 1,2,4
+      raftlog cluster reassign --generate --brokers 1,2,3,4 > plan.json
+      raftlog cluster reassign --plan plan.json --no-wait
+      raftlog cluster reassign --verify
+    """
+    given = (plan is not None) + generate + verify + cancel
+    if given > 1 or (given == 0 and not (topic and brokers)):
+        raise click.UsageError(
+            "give --topic and --brokers, or one of --plan, --generate, --verify and --cancel"
+        )
+    with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
+        if verify or cancel:
+            _end_or_show(admin, topic, cancel=cancel, no_wait=no_wait, as_json=as_json)
+            return
+        if plan is not None:
+            try:
+                planned = moves.parse(plan.read())
+            except ValueError as error:
+                raise click.UsageError(str(error)) from error
+        else:
+            planned = _planned(admin, topic, brokers)
+        if generate:
+            output.print_json({"moves": moves.rows(planned)})
+            return
+        _execute(admin, planned, dry_run=dry_run, no_wait=no_wait, as_json=as_json)
+
+
+def _planned(admin: Admin, topic: str | None, brokers: list[int] | None) -> list[PlannedMove]:
+    """The plan for a topic, one partition of it, or everything."""
+    name, colon, number = (topic or "").partition(":")
+    described = admin.describe_cluster([name] if topic else None)
+    if colon and brokers:
+        partition = options.topic_partition(f"{name}:{number}").partition
+        for each in described.partitions:
+            if each.partition == partition:
+                return [PlannedMove(name, partition, each.replicas, tuple(brokers))]
+        raise Failed(f"topic {name!r} has no partition {partition}")
+    if moving := moves.moving(described):
+        raise Failed(
+            f"{len(moving)} partitions move already. Wait for their end, or cancel the moves with "
+            "`raftlog cluster reassign --cancel`"
+        )
+    places = moves.brokers_of(described, brokers)
+    most = max((len(each.replicas) for each in described.partitions), default=0)
+    if most > len(places):
+        raise Failed(f"a partition has {most} replicas, which {len(places)} brokers cannot store")
+    return rebalance(moves.placed(described.partitions), places)
+
+
+def _end_or_show(
+    admin: Admin, topic: str | None, *, cancel: bool, no_wait: bool, as_json: bool
+) -> None:
+    name = (topic or "").partition(":")[0]
+    names = [name] if name else None
+    moving = moves.moving(admin.describe_cluster(names))
+    if cancel:
+        topics = sorted({each.topic for each in moving})
+        for each in topics:
+            admin.cancel_reassignment(each)
+        if not no_wait:
+            moves.wait(admin, topics)
+        moving = moves.moving(admin.describe_cluster(names))
+    moves.print_moving(moving, as_json=as_json)
+
+
+def _execute(
+    admin: Admin, planned: list[PlannedMove], *, dry_run: bool, no_wait: bool, as_json: bool
+) -> None:
+    moves.show(planned, as_json=as_json)
+    if dry_run:
+        return
+    moves.start(admin, planned)
+    if not no_wait:
+        moves.wait(admin, {move.topic for move in planned})
+
+
+@cluster.command(name="rebalance")
+@click.option("--dry-run", is_flag=True, help="Print the moves, and move nothing.")
+@click.option("--no-wait", is_flag=True, help="Return when the moves are stored.")
+@options.as_json
+@options.cluster_secret_file
+@options.bootstrap
+def rebalance_cluster(
+    dry_run: bool,
+    no_wait: bool,
+    as_json: bool,
+    cluster_secret_file: str | None,
+    bootstrap: str,
+) -> None:
+    """Spread replicas and leaders evenly over the brokers that are up, and over their racks.
+
+    As few replicas move as possible. Replicas of brokers that are down move, too.
+
+    \b
+    Example:
+      raftlog cluster rebalance --dry-run
+    """
+    with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
+        planned = _planned(admin, None, None)
+        _execute(admin, planned, dry_run=dry_run, no_wait=no_wait, as_json=as_json)
 
 
 @cluster.command()

@@ -41,7 +41,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "cluster": Entry(
         "raftlog.cli.cluster:cluster",
-        "Show the cluster, transfer leaders, recover from a lost majority.",
+        "Show the cluster, transfer leaders, move replicas, recover from a lost majority.",
     ),
     "explain": Entry(
         "raftlog.cli.explain:explain",

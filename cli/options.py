@@ -40,13 +40,18 @@ def cluster_secret_file(command: Command) -> Command:
         callback=_take_secret_file,
         help="The configuration file of a broker (TOML): its cluster.secret.file is used.",
     )
+    return secret_file(from_config(command))
+
+
+def secret_file(command: Command) -> Command:
+    """``--cluster-secret-file``, or RAFTLOG_CLUSTER_SECRET_FILE."""
     return click.option(
         "--cluster-secret-file",
         envvar="RAFTLOG_CLUSTER_SECRET_FILE",
         show_envvar=True,
         type=click.Path(exists=True, dir_okay=False),
         help="File with the secret of the cluster, which the command requires.",
-    )(from_config(command))
+    )(command)
 
 
 def _take_secret_file(

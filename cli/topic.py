@@ -9,11 +9,13 @@ from typing import Any
 import click
 
 from raftlog import Admin, NewTopic, TopicPartition, limits
-from raftlog.cli import health, options, output
+from raftlog.cli import health, moves, options, output
+from raftlog.cli.main import Failed
 from raftlog.cli.offsets import TIME_GRAMMAR, parse_time
 from raftlog.client.descriptions import PartitionOverview
 from raftlog.clock import SystemClock
 from raftlog.errors import TopicExistsError
+from raftlog.replication.rebalancing import change_replication_factor
 from raftlog.types import Offset, TimestampMs
 
 
@@ -171,23 +173,63 @@ def _print_topic(entry: dict[str, Any]) -> None:
 @click.argument("name")
 @options.topic_config
 @click.option("--reset", multiple=True, metavar="KEY", help="Reset a setting to its default.")
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1, limits.REPLICATION_FACTOR_MAX),
+    help="New number of replicas of each partition.",
+)
+@click.option("--no-wait", is_flag=True, help="Return when the moves of replicas are stored.")
 @options.as_json
+@options.secret_file
 @options.bootstrap
 def alter(
-    name: str, config: dict[str, str], reset: tuple[str, ...], as_json: bool, bootstrap: str
+    name: str,
+    config: dict[str, str],
+    reset: tuple[str, ...],
+    replication_factor: int | None,
+    no_wait: bool,
+    as_json: bool,
+    cluster_secret_file: str | None,
+    bootstrap: str,
 ) -> None:
-    """Change a topic's settings.
+    """Change a topic's settings, or its replication factor.
+
+    A new replication factor adds or removes replicas as `raftlog cluster reassign` does.
 
     \b
     Example:
       raftlog topic alter clicks --config retention.ms=3600000
+      raftlog topic alter clicks --replication-factor 3
     """
     changes: dict[str, str | None] = {**config, **dict.fromkeys(reset)}
-    if not changes:
-        raise click.UsageError("nothing to change: give --config KEY=VALUE or --reset KEY")
-    with Admin(bootstrap) as admin:
-        admin.alter_topic(name, changes)
-    output.report({"name": name, "config": changes}, f"altered {name}", as_json=as_json)
+    if not changes and replication_factor is None:
+        raise click.UsageError(
+            "nothing to change: give --config KEY=VALUE, --reset KEY or --replication-factor N"
+        )
+    with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
+        if changes:
+            admin.alter_topic(name, changes)
+        if replication_factor is not None:
+            _change_replication_factor(admin, name, replication_factor)
+            if not no_wait:
+                moves.wait(admin, [name])
+    altered: dict[str, Any] = {"name": name, "config": changes}
+    if replication_factor is not None:
+        altered["replication_factor"] = replication_factor
+    output.report(altered, f"altered {name}", as_json=as_json)
+
+
+def _change_replication_factor(admin: Admin, name: str, factor: int) -> None:
+    described = admin.describe_cluster()
+    brokers = moves.brokers_of(described, None)
+    if factor > len(brokers):
+        raise Failed(f"{factor} replicas require as many brokers, and {len(brokers)} are up")
+    everything = moves.placed(described.partitions)
+    mine = [each for each in everything if each.topic == name]
+    planned = change_replication_factor(mine, factor, brokers, all_partitions=everything)
+    admin.reassign_partitions(
+        name, {move.partition: move.after for move in planned}, replication_factor=factor
+    )
 
 
 @topic.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +71,69 @@ def test_what_cannot_be_moved_is_named(
     assert ran.status == status
     assert reason in ran.err
     assert ran.out == b""
+
+
+def placed(raftlog: Raftlog, name: str) -> list[int]:
+    part = raftlog("topic", "describe", name, "--json").json["partitions"][0]
+    assert isinstance(part["replicas"], list)
+    return part["replicas"]
+
+
+def test_replicas_move_where_they_are_sent(
+    three: Cluster, raftlog: Raftlog, tmp_path: Path
+) -> None:
+    raftlog("topic", "create", "sent", "--replication-factor", 1)
+    (before,) = placed(raftlog, "sent")
+    to = before % 3 + 1
+    shown = raftlog("cluster", "reassign", "--topic", "sent:0", "--brokers", to, "--dry-run")
+    assert f"sent:0     {before}     {to}" in shown.out.decode()
+    plan = {"moves": [{"topic": "sent", "partition": 0, "from": [before], "to": [to]}]}
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(plan))
+    ran = raftlog("cluster", "reassign", "--plan", file, "--json")
+    assert ran.json == plan
+    assert placed(raftlog, "sent") == [to]
+    again = raftlog("cluster", "reassign", "--plan", file)
+    assert (again.status, "the plan was made for" in again.err) == (1, True)
+    assert raftlog("cluster", "reassign", "--verify", "--json").json == {"moving": []}
+    assert "no partition moves" in raftlog("cluster", "reassign", "--cancel").err
+    others = ",".join(str(broker) for broker in (1, 2, 3) if broker != to)
+    raftlog("cluster", "reassign", "--topic", "sent", "--brokers", others, "--no-wait")
+    wait_until(lambda: placed(raftlog, "sent") != [to], timeout_s=SOON_S, what="the move")
+
+
+def test_a_replication_factor_changes(three: Cluster, raftlog: Raftlog) -> None:
+    raftlog("topic", "create", "factor", "--replication-factor", 1, "--partitions", 2)
+    ran = raftlog("topic", "alter", "factor", "--replication-factor", 2, "--json")
+    assert ran.json["replication_factor"] == 2
+    assert len(placed(raftlog, "factor")) == 2
+    assert raftlog("topic", "alter", "factor", "--replication-factor", 4).status == 1
+    ran = raftlog("topic", "alter", "factor", "--replication-factor", 1, "--no-wait")
+    assert "altered factor" in ran.out.decode()
+
+
+def test_a_balanced_cluster_has_nothing_to_move(three: Cluster, raftlog: Raftlog) -> None:
+    is_idle = {"moving": []}
+    wait_until(
+        lambda: raftlog("cluster", "reassign", "--verify", "--json").json == is_idle,
+        timeout_s=SOON_S,
+        what="the end of all moves",
+    )
+    assert raftlog("cluster", "rebalance").status == 0
+    assert "no replica has to move" in raftlog("cluster", "rebalance", "--dry-run").err
+    assert raftlog("cluster", "reassign", "--generate").json == {"moves": []}
+
+
+@pytest.mark.parametrize(
+    ("topic", "brokers", "reason"),
+    [("no-such", "1", "no-such"), ("planned:7", "1", "no partition 7"), ("planned", "9", "9")],
+)
+def test_a_plan_for_what_is_not_there_fails(
+    three: Cluster, raftlog: Raftlog, topic: str, brokers: str, reason: str
+) -> None:
+    raftlog("topic", "create", "planned", "--if-not-exists")
+    ran = raftlog("cluster", "reassign", "--topic", topic, "--brokers", brokers)
+    assert (ran.status, reason in ran.err) == (1, True), ran.err
 
 
 @pytest.mark.parametrize("secret", ["", "another secret, of the right length: 0123456789"])
