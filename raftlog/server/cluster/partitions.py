@@ -433,11 +433,12 @@ class Partitions:
         Determines the work again from the current state, which may have changed. A failed attempt
         may have closed the host: the next attempt replaces it.
         """
-        host, is_replica = member.host, self._broker_id in member.state.replicas
+        host = member.host
         is_suspect = host is not None and bool(host.log.damage or host.log.doubt)
         record = self._machine.topic_by_id(member.topic_id)
         if member.group_id not in self.members or record is None:
             return
+        is_replica = self.roles.is_replica(member)
         if host is None:
             if is_replica:
                 await self._store_copies(record, [member.partition])

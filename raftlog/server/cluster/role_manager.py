@@ -81,7 +81,7 @@ class RoleManager:
 
     def _set_role(self, member: HostedPartition) -> None:
         host, state = member.host, member.state
-        is_replica = self._broker_id in state.replicas
+        is_replica = self.is_replica(member)
         if host is None:
             if is_replica and self._is_current(member):
                 self._change_copy(member)  # a witness became a replica
@@ -102,13 +102,13 @@ class RoleManager:
             self._lead(member, host)
         elif self.is_to_settle(member):
             self._change_copy(member)
-        elif (not is_replica and self._is_former_voter(member)) or self._is_current(member):
+        elif (not is_replica and not self._has_vote(member)) or self._is_current(member):
             self._follow(member, host)
 
     def _follow(self, member: HostedPartition, host: Partition) -> None:
         """Copy from the leader, wait for a leader, or replace the copy."""
         state, suspect = member.state, host.log.damage or host.log.doubt
-        is_replica = self._broker_id in state.replicas
+        is_replica = self.is_replica(member)
         can_follow = is_replica and state.leader != self._broker_id and not suspect
         leader = state.leader if can_follow else None
         if (host.leader, host.leader_epoch) != (leader, state.leader_epoch) or host.leadership:
@@ -177,11 +177,23 @@ class RoleManager:
         self._plane.propose_bytes(member.group_id, NOTHING, done)
         return False
 
-    def _is_former_voter(self, member: HostedPartition) -> bool:
-        """Whether the group's generation is without this broker. It can commit no no-op, and need
-        not: in a later generation with its vote it would have stored that generation first.
+    def _has_vote(self, member: HostedPartition) -> bool:
+        """Whether this data directory votes in the group's generation. Without a vote it can commit
+        no no-op, and need not: it would have stored a later generation with its vote first.
         """
-        return self._broker_id not in self._plane.status(member.group_id).voters
+        voters = self._plane.status(member.group_id).voters
+        return voters.get(self._broker_id) == self._me.directory_id
+
+    def is_replica(self, member: HostedPartition) -> bool:
+        """Whether this broker is a replica, by the newest state that it knows. Without a vote it
+        receives no commands, and the cluster's state may be newer.
+        """
+        state, record = member.state, self._machine.topic_by_id(member.topic_id)
+        if record is not None and not self._has_vote(member):
+            held = record.partitions[member.partition]
+            if held.version > state.version:
+                return self._broker_id in held.replicas and self._broker_id in state.replicas
+        return self._broker_id in state.replicas
 
     def may_drop(self, member: HostedPartition) -> bool:
         """Whether the cluster group, too, has committed that this broker is no longer a replica. A
@@ -193,7 +205,7 @@ class RoleManager:
         assignment = record.partitions[member.partition]
         if self._broker_id in assignment.replicas:
             return False
-        return self._broker_id in assignment.witnesses or self._is_former_voter(member)
+        return self._broker_id in assignment.witnesses or not self._has_vote(member)
 
     # -- damage
 

@@ -253,6 +253,30 @@ def test_a_former_voter_that_was_down_deletes_its_copy_without_a_vote() -> None:
     play(test)
 
 
+def test_without_a_vote_the_clusters_newer_state_counts() -> None:
+    """Its disk was wiped, and it knows the first generation only."""
+
+    async def test(s: Scene) -> None:
+        s.machine.restore(founding_state("c"))
+        s.register(1, 2, 3)
+        s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3))
+        a = Acting(s, state_of(1, 2, 3, version=0, leader=2))
+        s.plane.statuses[a.member.group_id] = status(voters={**DISKS, 1: "the former disk"})
+        a.look()
+        assert a.copies == [], "a replica that is to be readmitted"
+        s.command(
+            SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=(2, 3), witnesses=(), version=7)
+        )
+        s.plane.statuses[a.member.group_id] = status(voters=DISKS)
+        a.look()
+        assert a.copies == [], "a voter receives the command itself"
+        s.plane.statuses[a.member.group_id] = status(voters={**DISKS, 1: "the former disk"})
+        a.look()
+        assert a.copies == [a.member]
+
+    play(test)
+
+
 def test_a_voter_with_an_outdated_state_keeps_its_copy() -> None:
     """It has not applied yet that it is a replica again."""
 
