@@ -176,7 +176,7 @@ class Observer:
             return False
         lost = {machine.broker_id for machine in machines}
         states = (*self.states.values(), *self._group_states())
-        if len(lost) > 1 and any(set(state.isr) <= lost for state in states):
+        if any(set(state.isr) <= lost for state in states):
             return False
         nodes = {m.broker_id: node for m in self._machines.values() if (node := node_of(m))}
         return (
@@ -522,6 +522,8 @@ def _is_whole(node: ClusterNode, nodes: Mapping[int, ClusterNode]) -> bool:
         if len(voters) < VOTERS_MIN or voters.items() - directories.items():
             return False
     for member in node.partitions.members.values():
+        if node.plane.status(member.group_id).role == "observer":
+            continue  # a former voter, whose state is older
         state, log = member.state, member.host and member.host.log
         if log and (log.damage or not all(segment.is_in_place() for segment in log._segments)):
             return False
@@ -534,4 +536,6 @@ def _is_whole(node: ClusterNode, nodes: Mapping[int, ClusterNode]) -> bool:
 
 def _voters(node: ClusterNode) -> Iterator[Mapping[int, str]]:
     for group in ("cluster", *node.partitions.members):
-        yield node.plane.status(group).voters
+        status = node.plane.status(group)
+        if group == "cluster" or status.role != "observer":
+            yield status.voters

@@ -169,6 +169,8 @@ class WorkloadPlan:
     compaction: CompactionPlan | None = None
     group: GroupPlan | None = None
     recreates_after_s: float = 0.0  # deleted then, and made again; 0: never, as with a group
+    moves_every_s: float = 0.0  # between two requests to move replicas, on average; 0: none
+    changes_factor: bool = False  # some of those change the number of replicas
 
     @classmethod
     def draw(cls, random: Random, *, replication_factor: int, min_isr: int = 0) -> WorkloadPlan:

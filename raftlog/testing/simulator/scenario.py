@@ -33,6 +33,7 @@ from raftlog.testing.simulator.members import (
     Members,
     ask_once,
 )
+from raftlog.testing.simulator.moving import Moving, still_moving
 from raftlog.testing.simulator.network import Latency
 from raftlog.testing.simulator.observer import Observer
 from raftlog.testing.simulator.operator import recover
@@ -93,6 +94,7 @@ RETAINED_BYTES_SHARE: Final = 0.15  # of those of safety that have neither
 # sync, and a replica whose syncs take up to ``replica.lag.time.max.ms`` stays in sync.
 PATIENT_SESSION_MS: Final = 8_000
 GROUP_LONGER_S: Final = 6.0  # for members to join, and for sessions to end
+MOVES_SHARE: Final = 0.25  # of the seeds of safety of clusters
 NEVER_MS: Final = 604_800_000
 SCRUB_INTERVAL_MS: Final = 3_000  # where stored bytes are harmed: all of it is found in time
 PROGRESS_LIMIT_S: Final = 60.0  # for every client of a healed core to get on
@@ -174,6 +176,7 @@ class Scenario:
             scenario = scenario._with_group(Random(f"{seed}/group"))
             scenario = scenario._with_recreation(Random(f"{seed}/recreation"))
             scenario = scenario._with_retained_bytes(Random(f"{seed}/retained bytes"))
+            scenario = scenario._with_moves(Random(f"{seed}/moves"))
         return scenario
 
     def _with_strangers(self, random: Random, *, may_be_longer: bool) -> Scenario:
@@ -245,6 +248,17 @@ class Scenario:
         is_other |= bool(self.workload.recreates_after_s)
         if random.random() >= RETAINED_BYTES_SHARE or is_other:
             return self
+        return replace(self, workload=workload)
+
+    def _with_moves(self, random: Random) -> Scenario:
+        """Return the scenario, in some cases with an operator who moves replicas. Their number
+        stays where bytes may be lost that are acknowledged: the budget is that of the first one.
+        """
+        every_s = random.choice((0.3, 1.0, 3.0))
+        if random.random() >= MOVES_SHARE or self.mode == "liveness":
+            return self
+        is_sound = not (self.faults.harmed or self.faults.is_cache_lossy)
+        workload = replace(self.workload, moves_every_s=every_s, changes_factor=is_sound)
         return replace(self, workload=workload)
 
     def _with_losses(self, random: Random) -> Scenario:
@@ -360,6 +374,11 @@ def run(
             if scenario.workload.recreates_after_s:
                 recreating = Recreating(workload, scenario.workload.recreates_after_s)
                 workload.add("recreator", recreating.run)
+            if every_s := scenario.workload.moves_every_s:
+                moving = Moving(
+                    workload, every_s=every_s, changes_factor=scenario.workload.changes_factor
+                )
+                workload.add("mover", moving.run)
             nemesis.start()
             world.run_for(scenario.duration_s)
             nemesis.stop()
@@ -622,6 +641,8 @@ def _differing(world: World, workload: Workload, observer: Observer) -> str:
     followed by one that had not heard of it. The other way round it was not told. Elsewhere there
     may be an empty directory: of an interrupted creation, or of older files that were put back.
     """
+    if moving := still_moving(world):
+        return f"a move does not end: {moving}"
     for name in workload.partitions:
         found = {
             machine.broker_id: dump(machine, name, observer.topic_id) for machine in world.brokers

@@ -1,0 +1,73 @@
+"""An operator who moves replicas of the checked topic, changes their number, and cancels moves.
+
+Every move has to end once the faults have stopped: ``still_moving`` lists those that do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Final
+
+from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.errors import RaftlogError
+from raftlog.testing.simulator.history import Outcome
+from raftlog.testing.simulator.observer import node_of
+from raftlog.testing.simulator.process import ClientMachine
+from raftlog.testing.simulator.workload import TOPIC, Workload
+from raftlog.testing.simulator.world import World
+
+CANCELS: Final = 0.2  # the share of requests that cancel the moves in progress
+CHANGES_FACTOR: Final = 0.3  # the share of the others that change the number of replicas
+
+
+class Moving:
+    """A client that moves replicas until all is over."""
+
+    def __init__(self, workload: Workload, *, every_s: float, changes_factor: bool) -> None:
+        """``every_s``: seconds between two requests, on average."""
+        self._workload = workload
+        self._every_s = every_s
+        self._changes_factor = changes_factor
+        self._factor = workload.plan.replication_factor
+
+    async def run(self, machine: ClientMachine) -> None:
+        workload, random = self._workload, machine.random
+        admin = workload.admin(machine)
+        while not workload.is_over:
+            await asyncio.sleep(random.expovariate(1 / self._every_s))
+            other = workload.history.other(machine.name, "reassign")
+            try:
+                await self._request(admin, random)
+            except RaftlogError as error:
+                workload.history.end(other, Outcome.INFO, repr(error))
+            else:
+                workload.history.end(other, Outcome.OK)
+        await admin.close()
+
+    async def _request(self, admin: AsyncAdmin, random: Random) -> None:
+        if random.random() < CANCELS:
+            await admin.cancel_reassignment(TOPIC)
+            return
+        brokers = [machine.broker_id for machine in self._workload.world.brokers]
+        partitions = [each.partition for each in self._workload.partitions]
+        if self._changes_factor and random.random() < CHANGES_FACTOR:
+            factor = random.randint(1, len(brokers))
+            replicas = {partition: random.sample(brokers, factor) for partition in partitions}
+            await admin.reassign_partitions(TOPIC, replicas, replication_factor=factor)
+            self._factor = factor
+        else:
+            chosen = random.choice(partitions)
+            moves = {chosen: random.sample(brokers, self._factor)}
+            await admin.reassign_partitions(TOPIC, moves)
+
+
+def still_moving(world: World) -> str:
+    """The moves in progress, as any broker knows them; "" without one."""
+    for machine in world.brokers:
+        node = node_of(machine)
+        record = None if node is None else node.machine.topic(TOPIC)
+        for partition, held in enumerate(() if record is None else record.partitions):
+            if held.target is not None:
+                return f"{machine.name}: {TOPIC}:{partition} has {held}"
+    return ""
