@@ -55,6 +55,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "raftlog.cli.mirror:mirror", "Copy topics of one cluster to another, with their offsets."
     ),
     "log": Entry("raftlog.cli.log:log", "Inspect and verify the files of partitions."),
+    "security": Entry("raftlog.cli.security:security", "Create certificates for TLS."),
     "bench": Entry(
         "raftlog.cli.bench:bench",
         "Measure raftlog on this machine, compared with a baseline (the floor).",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from raftlog.client.settings import SECURITY_PROTOCOLS, TRUE
 from raftlog.config.address import BOOTSTRAP_DEFAULT
 from raftlog.config.broker import read_toml
 from raftlog.errors import InvalidConfigError
@@ -18,7 +21,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def bootstrap(command: Command) -> Command:
-    """``--bootstrap``, or RAFTLOG_BOOTSTRAP."""
+    """``--bootstrap``, or RAFTLOG_BOOTSTRAP, and the TLS options of all clients."""
+    command = _tls(command)
     return click.option(
         "--bootstrap",
         envvar="RAFTLOG_BOOTSTRAP",
@@ -28,6 +32,57 @@ def bootstrap(command: Command) -> Command:
         metavar="HOST:PORT[,...]",
         help="Addresses of brokers; one reachable address is enough.",
     )(command)
+
+
+def _tls(command: Command) -> Command:
+    """The TLS arguments of clients as options, such as ``--ssl-cafile``.
+
+    An option sets the environment variable of the argument, which every client of the command uses,
+    also in a process that the command starts.
+    """
+    file = click.Path(exists=True, dir_okay=False)
+    for name, kind, metavar, text in reversed(
+        (
+            ("security-protocol", click.Choice(SECURITY_PROTOCOLS), None, "SSL: connect by TLS."),
+            ("ssl-cafile", file, "FILE", "Accepted CA certificates (PEM)."),
+            ("ssl-certfile", file, "FILE", "Certificate of this client (PEM)."),
+            ("ssl-keyfile", file, "FILE", "Key of --ssl-certfile (PEM)."),
+            (
+                "ssl-check-hostname",
+                click.Choice(list(TRUE)),
+                None,
+                "Require the host name of the broker in its certificate.",
+            ),
+        )
+    ):
+        variable = f"RAFTLOG_{name.replace('-', '_').upper()}"
+        command = click.option(
+            f"--{name}",
+            type=kind,
+            metavar=metavar,
+            expose_value=False,
+            callback=partial(_export, variable),
+            help=f"{text}  [env var: {variable}]",
+        )(command)
+    return command
+
+
+def _export(
+    variable: str, context: click.Context, _parameter: click.Parameter, value: str | None
+) -> None:
+    """Set an environment variable until the command ends."""
+    if value is None:
+        return
+    before = os.environ.get(variable)
+    os.environ[variable] = value
+
+    def restore() -> None:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
+
+    context.call_on_close(restore)
 
 
 def cluster_secret_file(command: Command) -> Command:

@@ -19,14 +19,17 @@ from raftlog.config import Address, parse_address
 from raftlog.disk import Lock, OsDisk
 from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError
 from raftlog.testing import BrokerProcess, Cluster, wait_until
+from raftlog.testing.certificates import Certificates, create
 from raftlog.testing.cluster import local_cluster
 from raftlog.testing.probes import HOST, answers, check_free, free_ports
+from raftlog.tls import client_context
 
 # -- cluster.json ----------------------------------------------------------------------------------
 
 
 CLUSTER_FILE: Final = "cluster.json"
 HTTP_LISTEN: Final = "http.listen"
+TLS_DIRECTORY: Final = "tls"  # certificates of a secured cluster
 BROKERS_DEFAULT: Final = 3
 PORT_DEFAULT: Final = 9100
 PORT_MAX: Final = 65_535
@@ -36,6 +39,7 @@ def describe_cluster(cluster: Cluster) -> dict[str, Any]:
     """What the file holds. The pid of a broker that is down is null."""
     return {
         "bootstrap": cluster.bootstrap,
+        "environment": cluster.environment,
         "brokers": [
             {
                 "id": broker.id,
@@ -101,6 +105,12 @@ def _parse(text: str) -> Address:
     return parse_address(text.removeprefix("http://"))
 
 
+def certificates_of(directory: Path) -> Certificates | None:
+    """Return the certificates of a secured cluster in ``directory``; None if it has none."""
+    files = Certificates(directory.resolve() / TLS_DIRECTORY)
+    return files if files.ca.exists() else None
+
+
 def choose_addresses(
     directory: Path, *, brokers: int | None, port: int | None
 ) -> dict[int, Address]:
@@ -143,13 +153,26 @@ class Supervisor:
     """The brokers of one directory, from ``start`` to ``stop``."""
 
     def __init__(
-        self, directory: Path, *, addresses: Mapping[int, Address], restart: bool, note: Note
+        self,
+        directory: Path,
+        *,
+        addresses: Mapping[int, Address],
+        restart: bool,
+        note: Note,
+        secure: bool = False,
     ) -> None:
+        """``secure``: create certificates if the directory has none. With certificates, the brokers
+        use TLS.
+        """
         self._directory = directory.resolve()
         self._directory.mkdir(parents=True, exist_ok=True)
         self._lock = self._take_lock()
+        certificates = certificates_of(directory)
+        if secure and certificates is None:
+            certificates = create(self._directory / TLS_DIRECTORY)
+        settings = certificates.broker_settings() if certificates is not None else {}
         http = choose_http(self._directory, addresses)
-        self.cluster: Cluster = local_cluster(directory, addresses=addresses)
+        self.cluster: Cluster = local_cluster(directory, addresses=addresses, settings=settings)
         for broker in self.cluster.brokers:
             broker.settings = {**broker.settings, HTTP_LISTEN: str(http[broker.id])}
         self._restart = restart
@@ -257,9 +280,11 @@ def request_start(directory: Path, broker_id: int) -> Address:
     request = directory / f"start-{broker_id}"
     request.touch()
     address = addresses[broker_id]
+    certificates = certificates_of(directory)
+    tls = None if certificates is None else client_context(ca=str(certificates.ca))
     try:
         wait_until(
-            lambda: not request.exists() and answers(address),
+            lambda: not request.exists() and answers(address, tls=tls),
             timeout_s=START_TIMEOUT_S,
             what=f"broker {broker_id} at {address} (see {directory / f'broker-{broker_id}.log'})",
         )

@@ -44,6 +44,11 @@ from raftlog.cli.supervisor import (
 )
 @click.option("--restart", is_flag=True, help="Restart a broker that exits.")
 @click.option(
+    "--secure",
+    is_flag=True,
+    help="Use TLS, with certificates that are created in DIR/tls. The directory remains secured.",
+)
+@click.option(
     "--start",
     "start_id",
     type=click.IntRange(min=1),
@@ -57,6 +62,7 @@ def up(
     data_dir: Path,
     port: int | None,
     restart: bool,
+    secure: bool,
     start_id: int | None,
     as_json: bool,
 ) -> None:
@@ -78,7 +84,9 @@ def up(
             click.echo(f"broker {start_id} ready at {address}")
         return
     addresses = choose_addresses(data_dir, brokers=brokers, port=port)
-    supervisor = Supervisor(data_dir, addresses=addresses, restart=restart, note=output.note)
+    supervisor = Supervisor(
+        data_dir, addresses=addresses, restart=restart, note=output.note, secure=secure
+    )
     context.exit(_run(supervisor, as_json=as_json))
 
 
@@ -111,4 +119,7 @@ def _announce(supervisor: Supervisor, *, as_json: bool) -> None:
         click.echo(f"broker {broker['id']}: process {broker['pid']}, data in {broker['data_dir']}")
         click.echo(f"broker {broker['id']}: metrics and health at {broker['http']}")
     click.echo(f"bootstrap: {state['bootstrap']}")
+    if state["environment"]:
+        variables = " ".join(f"{name}={value}" for name, value in state["environment"].items())
+        click.echo(f"clients: export {variables}")
     click.echo("ready")

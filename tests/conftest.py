@@ -10,10 +10,13 @@ import os
 import re
 import secrets
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from raftlog.testing.certificates import Certificates
 
 pytest_plugins = ["raftlog.testing.pytest_plugin"]
 
@@ -102,6 +105,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("optional programs")
         terminalreporter.line(f"skipped for want of a program: {count} places in the tests")
         terminalreporter.line(f"to run them, too (Debian): apt install {packages}")
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """A CA, a certificate of local brokers and one of clients, for all tests of the run."""
+    from raftlog.testing import certificates
+
+    return certificates.create(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ class Admin(AdminBase, PlainClient):
             client_id=settings.client_id,
             bootstrap_timeout_ms=settings.bootstrap_timeout_ms,
             cluster_secret=self._secret.decode(),
+            **self._security,
             host=self._host,
         )
         self._closed = False

@@ -7,7 +7,7 @@ offsets without gaps. It has no ranges, and does not convert records.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from raftlog import limits
 from raftlog.client.consumer_core import Checked, ConsumerCore
@@ -15,6 +15,7 @@ from raftlog.client.environment import ClientEnvironment
 from raftlog.client.settings import (
     CLIENT_ID_DEFAULT,
     Bootstrap,
+    SecurityArguments,
     connection_settings,
     consumer_settings,
 )
@@ -48,6 +49,7 @@ class BatchReader(PlainClient):
         bootstrap_timeout_ms: int = 3_000,
         metadata_max_age_ms: int = 30_000,
         host: ClientEnvironment | None = None,
+        **security: Unpack[SecurityArguments],
     ) -> None:
         """Create the reader. It opens its first connection with the first read.
 

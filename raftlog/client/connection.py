@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
-from raftlog import __version__, limits
+from raftlog import __version__, limits, tls
 from raftlog.config import Address
 from raftlog.errors import (
     BrokerUnavailableError,
@@ -227,10 +228,12 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(None)
+        why = f" ({exc})" if exc else ""
+        advice = tls.explain(exc) or "check whether the broker is running"
         self._end(
             ConnectionLostError(
-                f"the connection to {self.address} was lost before the response arrived"
-                f"{f' ({exc})' if exc else ''}. Check whether the broker is running"
+                f"the connection to {self.address} was lost before the response arrived{why}: "
+                f"{advice}"
             )
         )
 
@@ -244,15 +247,19 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class SocketConnector:
-    """``Connector`` for TCP. Its connections share a receive buffer, because they share a loop."""
+    """``Connector`` for TCP; with ``tls``, for TLS over TCP.
 
-    def __init__(self) -> None:
+    Its connections share a receive buffer, because they share a loop.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._scratch = memoryview(bytearray(limits.RECEIVE_BYTES))
 
     async def __call__(self, host: str, port: int, /) -> Connection:
         loop = asyncio.get_running_loop()
         connection = Connection(Address(host, port), scratch=self._scratch)
-        transport, _ = await loop.create_connection(lambda: connection, host, port)
+        transport, _ = await loop.create_connection(lambda: connection, host, port, ssl=self._tls)
         tcp_socket = transport.get_extra_info("socket")
         if tcp_socket is not None and tcp_socket.family in (socket.AF_INET, socket.AF_INET6):
             tcp_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

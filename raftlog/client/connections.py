@@ -6,10 +6,12 @@ Runs on one event loop. ``cluster`` selects the brokers and sends the requests.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from raftlog import tls
 from raftlog.client.connection import Connection, Connector, SocketConnector
 from raftlog.client.hedged_request import Attempt, NoAnswerError, first_answer
 from raftlog.client.metadata import unreachable
@@ -80,7 +82,7 @@ class Connections:
 
     async def _open(self, address: Address) -> Connection:
         if self._connector is None:
-            self._connector = SocketConnector()
+            self._connector = SocketConnector(self._settings.tls)
         timeout_ms = min(self._settings.request_timeout_ms, CONNECT_TIMEOUT_MS_MAX)
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
@@ -95,9 +97,16 @@ class Connections:
             self._check_cluster(address, hello.cluster_id)
         except (ConnectionLostError, RequestTimedOutError) as error:
             connection.abort(error)
+            if self._settings.tls is None:
+                cause = "requires TLS (security_protocol='SSL')"
+            else:
+                cause = (
+                    "requires a certificate of this client (ssl_certfile, ssl_keyfile) from the "
+                    "CA in its tls.client.ca.file"
+                )
             raise BrokerUnavailableError(
                 f"connected, but received no handshake response: {error}. Check whether the "
-                "broker is overloaded"
+                f"broker {cause}, or is overloaded"
             ) from error
         except BaseException as error:
             connection.abort(ClosedError(f"the handshake failed: {error}"))
@@ -154,6 +163,8 @@ async def join(task: asyncio.Task[T]) -> T:
 
 def _reason(error: OSError) -> str:
     """Return the cause without the address, which the caller adds."""
+    if isinstance(error, ssl.SSLError):
+        return tls.explain(error)
     if isinstance(error, ConnectionRefusedError):
         return "connection refused: no process listens on this port"
     return error.strerror or str(error) or type(error).__name__

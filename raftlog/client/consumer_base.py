@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic
+from typing import Any, Generic, Unpack
 
 from raftlog import limits
 from raftlog.client.consumer_core import ConsumerCore
@@ -15,6 +15,7 @@ from raftlog.client.settings import (
     CLIENT_ID_DEFAULT,
     Arguments,
     Bootstrap,
+    SecurityArguments,
     connection_settings,
     consumer_settings,
     function,
@@ -69,6 +70,7 @@ class ConsumerBase(Generic[K, V]):
         bootstrap_timeout_ms: int = 3_000,
         metadata_max_age_ms: int = 30_000,
         host: ClientEnvironment | None = None,
+        **security: Unpack[SecurityArguments],
     ) -> None:
         """Create the consumer. It opens its first connection when a topic or partition is named.
 
@@ -105,10 +107,9 @@ class ConsumerBase(Generic[K, V]):
         ``client_id``: name of this client in the broker log, up to 256 characters.
         ``bootstrap_timeout_ms``: time limit for the first connection, 0 to 86,400,000.
         ``metadata_max_age_ms``: interval of metadata refreshes, which find new partitions.
-        ``host``: environment of the client, for embedding and tests.
+        ``host``: environment of the client. ``security``: TLS arguments (`SecurityArguments`).
 
-        Raises ``InvalidRequestError``, ``InvalidGroupError`` (group, instance id, assignor) or
-        ``TypeError``, which names the argument that is wrong.
+        Raises ``InvalidRequestError``, ``InvalidGroupError`` or ``TypeError``, with the argument.
         """
         self._wire(locals())
         self._setup()

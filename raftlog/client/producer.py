@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from raftlog import limits
 from raftlog.client.batch import TopicQueues
@@ -24,6 +24,7 @@ from raftlog.client.producer_core import ProducerCore, check_partition
 from raftlog.client.settings import (
     CLIENT_ID_DEFAULT,
     Bootstrap,
+    SecurityArguments,
     Serializer,
     connection_settings,
     function,
@@ -74,6 +75,7 @@ class ProducerBase:
         bootstrap_timeout_ms: int = 3_000,
         metadata_max_age_ms: int = 30_000,
         host: ClientEnvironment | None = None,
+        **security: Unpack[SecurityArguments],
     ) -> None:
         """Create the producer. It opens its first connection with the first record.
 
@@ -106,8 +108,8 @@ class ProducerBase:
             86,400,000 ms.
         ``metadata_max_age_ms``: interval of metadata refreshes, which find new partitions, 100 to
             86,400,000 ms.
-        ``host``: environment of the client (clock, randomness, connections), for embedding and
-            tests.
+        ``host``: environment of the client, for embedding and tests.
+        ``security``: TLS: ``security_protocol``, ``ssl_cafile`` and so on (`SecurityArguments`).
 
         Raises ``InvalidRequestError`` or ``TypeError`` if an argument is wrong. The error names it.
         """

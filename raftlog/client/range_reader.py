@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from raftlog import limits
 from raftlog.client.batch import ProducerIdAndEpoch
@@ -20,6 +20,7 @@ from raftlog.client.settings import (
     CLIENT_ID_DEFAULT,
     DAY_MS,
     Bootstrap,
+    SecurityArguments,
     connection_settings,
     consumer_settings,
     integer,
@@ -70,6 +71,7 @@ class RangeReader(PlainClient):
         bootstrap_timeout_ms: int = 3_000,
         metadata_max_age_ms: int = 30_000,
         host: ClientEnvironment | None = None,
+        **security: Unpack[SecurityArguments],
     ) -> None:
         """Create the reader. It opens its first connection with the first read.
 

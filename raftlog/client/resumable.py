@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from xxhash import xxh3_64_intdigest
 
@@ -30,6 +30,7 @@ from raftlog.client.settings import (
     BATCH_BYTES_MIN,
     CLIENT_ID_DEFAULT,
     Bootstrap,
+    SecurityArguments,
     connection_settings,
     integer,
     producer_settings,
@@ -117,6 +118,7 @@ class ResumableProducer(ProducerThread):
         bootstrap_timeout_ms: int = 3_000,
         metadata_max_age_ms: int = 30_000,
         host: ClientEnvironment | None = None,
+        **security: Unpack[SecurityArguments],
     ) -> None:
         """Create the producer. It opens its first connection with the first call. acks is "all".
 

@@ -6,15 +6,16 @@ Every check says which argument is wrong, what it was, and what it takes.
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypedDict
 
-from raftlog import limits
+from raftlog import limits, tls
 from raftlog.client.partitioner import Partitioner
 from raftlog.config import Address, parse_address
 from raftlog.config.address import BOOTSTRAP_DEFAULT
-from raftlog.errors import InvalidGroupError, InvalidRequestError
+from raftlog.errors import InvalidConfigError, InvalidGroupError, InvalidRequestError
 from raftlog.record import Codec
 from raftlog.types import check_group_id
 
@@ -30,6 +31,10 @@ BOOTSTRAP_VARIABLE: Final = "RAFTLOG_BOOTSTRAP"
 SECRET_FILE_VARIABLE: Final = "RAFTLOG_CLUSTER_SECRET_FILE"
 CLIENT_ID_DEFAULT: Final = "raftlog-python"
 DAY_MS: Final = 86_400_000
+
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL")
+TLS_FILES: Final = ("ssl_cafile", "ssl_certfile", "ssl_keyfile")
+TRUE: Final = {"true": True, "false": False}
 
 LINGER_MS_MAX: Final = 60_000
 BATCH_BYTES_MIN: Final = 1_024
@@ -54,6 +59,26 @@ RESETS: Final[dict[object, OffsetReset]] = {
 }
 
 
+class SecurityArguments(TypedDict, total=False):
+    """TLS arguments of every client, with the names of kafka-python.
+
+    An argument that is not set, or None, is taken from the environment variable RAFTLOG_ and its
+    name in capitals, such as RAFTLOG_SSL_CAFILE.
+
+    ``security_protocol``: "PLAINTEXT", or "SSL" for TLS. Default: "PLAINTEXT".
+    ``ssl_cafile``: file with the accepted CA certificates (PEM). Default: those of the system.
+    ``ssl_certfile``, ``ssl_keyfile``: certificate and key (PEM) of this client, for brokers with
+        tls.client.ca.file. Set both or none.
+    ``ssl_check_hostname``: require the host name of the broker in its certificate. Default: True.
+    """
+
+    security_protocol: str | None
+    ssl_cafile: str | None
+    ssl_certfile: str | None
+    ssl_keyfile: str | None
+    ssl_check_hostname: bool | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
     """Settings of every client: broker addresses and time limits."""
@@ -63,6 +88,7 @@ class ConnectionSettings:
     request_timeout_ms: int
     bootstrap_timeout_ms: int
     metadata_max_age_ms: int
+    tls: ssl.SSLContext | None = None  # None: connections without TLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +166,7 @@ def connection_settings(arguments: Arguments) -> ConnectionSettings:
         request_timeout_ms=_integer(arguments, "request_timeout_ms", 1, DAY_MS),
         bootstrap_timeout_ms=_integer(arguments, "bootstrap_timeout_ms", 0, DAY_MS),
         metadata_max_age_ms=_integer(arguments, "metadata_max_age_ms", 100, DAY_MS),
+        tls=tls_context(arguments["security"]),
     )
 
 
@@ -322,6 +349,58 @@ def function(name: str, value: Any) -> Any:
     if value is not None and not callable(value):
         raise TypeError(f"{name}={value!r} is not a function or None")
     return value
+
+
+def tls_context(security: SecurityArguments) -> ssl.SSLContext | None:
+    """Return the TLS context of a client, or None for security_protocol="PLAINTEXT".
+
+    Raises ``InvalidRequestError`` or ``TypeError`` if an argument is wrong, or a file unusable.
+    """
+    given: dict[str, Any] = {name: value for name, value in security.items() if value is not None}
+    for name in security.keys() - SecurityArguments.__annotations__.keys():
+        raise TypeError(f"unexpected keyword argument {name!r}")
+    protocol = given.get("security_protocol") or _variable("security_protocol") or "PLAINTEXT"
+    if protocol not in SECURITY_PROTOCOLS:
+        raise InvalidRequestError(
+            f"security_protocol={protocol!r} is not valid. Set 'PLAINTEXT' or 'SSL'"
+        )
+    if protocol == "PLAINTEXT":
+        for name in given.keys() & set(TLS_FILES):
+            raise InvalidRequestError(f"{name} requires security_protocol='SSL'")
+        return None
+    for name in given.keys() & set(TLS_FILES):
+        if not isinstance(given[name], str | os.PathLike):
+            raise TypeError(f"{name}={given[name]!r} is not a str")
+    ca, certificate, key = (os.fspath(given.get(name) or _variable(name)) for name in TLS_FILES)
+    if bool(certificate) != bool(key):
+        raise InvalidRequestError("ssl_certfile and ssl_keyfile require each other. Set both")
+    try:
+        return tls.client_context(
+            ca=ca,
+            certificate=certificate,
+            key=key,
+            check_hostname=_checks_hostname(given.get("ssl_check_hostname")),
+        )
+    except InvalidConfigError as error:
+        raise InvalidRequestError(f"ssl_cafile, ssl_certfile or ssl_keyfile: {error}") from error
+
+
+def _checks_hostname(value: Any) -> bool:
+    if value is None:
+        text = _variable("ssl_check_hostname") or "true"
+        if text not in TRUE:
+            raise InvalidRequestError(
+                f"RAFTLOG_SSL_CHECK_HOSTNAME={text!r} is not valid. Set true or false"
+            )
+        return TRUE[text]
+    if not isinstance(value, bool):
+        raise TypeError(f"ssl_check_hostname={value!r} is not a bool")
+    return value
+
+
+def _variable(name: str) -> str:
+    """Return the environment variable that replaces an argument; empty if it is not set."""
+    return os.environ.get(f"RAFTLOG_{name.upper()}", "")
 
 
 def operator_secret(secret: str | None, path: str | None) -> bytes:

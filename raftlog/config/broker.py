@@ -76,6 +76,11 @@ class BrokerConfig:
     replica_replacement_delay_ms: int = 600_000
     request_receive_timeout_ms: int = 60_000
     socket_request_max_bytes: int = limits.FRAME_BYTES_MAX
+    tls_ca_file: str = ""
+    tls_certificate_file: str = ""
+    tls_client_ca_file: str = ""
+    tls_key_file: str = ""
+    tls_min_version: str = "TLSv1.2"
     unclean_recovery_timeout_ms: int = 300_000
 
     @classmethod
@@ -86,6 +91,7 @@ class BrokerConfig:
         """
         config = cls(**parse(BROKER_KEYS, overrides, what="broker"))
         _check_voters(config)
+        _check_tls(config)
         _check_times(config)
         return config
 
@@ -118,6 +124,31 @@ def _check_voters(config: BrokerConfig) -> None:
         raise InvalidConfigError(
             f"{len(config.voters)} voters and no secret: set cluster.secret or "
             "cluster.secret.file to the same text on every broker"
+        )
+
+
+def _check_tls(config: BrokerConfig) -> None:
+    if not config.tls_certificate_file:
+        for name, path in (
+            ("tls.key.file", config.tls_key_file),
+            ("tls.ca.file", config.tls_ca_file),
+            ("tls.client.ca.file", config.tls_client_ca_file),
+        ):
+            if path:
+                raise InvalidConfigError(
+                    f"{name}={path} requires tls.certificate.file: without it, the broker does not "
+                    "use TLS. Set tls.certificate.file and tls.key.file"
+                )
+        return
+    if not config.tls_key_file:
+        raise InvalidConfigError(
+            f"tls.certificate.file={config.tls_certificate_file} requires its private key. Set "
+            "tls.key.file"
+        )
+    if len(config.voters) > 1 and not config.tls_ca_file:
+        raise InvalidConfigError(
+            "brokers with tls.certificate.file connect to each other by TLS. Set tls.ca.file to "
+            "the CA certificate that signed the certificates of all brokers"
         )
 
 

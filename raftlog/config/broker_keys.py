@@ -507,6 +507,44 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "bytes",
         "The largest request.",
     ),
+    ConfigKey(
+        "tls.ca.file",
+        "",
+        _optional_path,
+        "a file, or nothing",
+        "CA certificates (PEM) with which this broker verifies other brokers. Required for TLS in "
+        "a cluster of several brokers.",
+    ),
+    ConfigKey(
+        "tls.certificate.file",
+        "",
+        _optional_path,
+        "a file, or nothing",
+        "Certificate chain of this broker (PEM). With it, the broker accepts only TLS on `listen`, "
+        "from clients and brokers. A changed file is reloaded without a restart.",
+    ),
+    ConfigKey(
+        "tls.client.ca.file",
+        "",
+        _optional_path,
+        "a file, or nothing",
+        "CA certificates (PEM) of clients and brokers. With it, the broker accepts only "
+        "connections with a certificate that one of them signed.",
+    ),
+    ConfigKey(
+        "tls.key.file",
+        "",
+        _optional_path,
+        "a file, or nothing",
+        "Private key of `tls.certificate.file` (PEM, without a password). Only the broker's user "
+        "and group may read it (chmod 600).",
+    ),
+    word(
+        "tls.min.version",
+        "TLSv1.2",
+        ("TLSv1.2", "TLSv1.3"),
+        "Oldest TLS version that the broker accepts.",
+    ),
     number(
         "unclean.recovery.timeout.ms",
         300_000,

@@ -140,11 +140,19 @@ _NO_HTTP: Final = (
     "this port uses the raftlog protocol, not HTTP. Connect with a raftlog client, for example "
     "`raftlog topic list`"
 )
+_NO_TLS: Final = (
+    "this broker does not use TLS on this port. Set security_protocol='PLAINTEXT' on the client, "
+    "or tls.certificate.file on the broker"
+)
+_TLS: Final = (
+    "a TLS server is at this address. If it is a raftlog broker, set security_protocol='SSL' and "
+    "ssl_cafile"
+)
 _STRANGERS: Final[tuple[tuple[tuple[bytes, ...], str], ...]] = (
     (_HTTP_METHODS, _NO_HTTP),
     ((b"HTTP",), "an HTTP server is at this address, not a raftlog broker. Check host and port"),
-    ((b"\x16\x03",), "this port does not support TLS. Connect without TLS"),
-    ((b"\x15\x03",), "a TLS server is at this address, not a raftlog broker. Check host and port"),
+    ((b"\x16\x03",), _NO_TLS),
+    ((b"\x15\x03",), _TLS),
 )
 
 

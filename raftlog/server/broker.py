@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from raftlog import limits
 from raftlog.clock import Clock
@@ -51,6 +51,7 @@ from raftlog.server.partition import HostServices, Partition
 from raftlog.server.peers.channel import PeerConnector, SocketPeerConnector
 from raftlog.server.purgatory import Purgatory
 from raftlog.server.scrubber import LogVerifier
+from raftlog.server.tls import BrokerTls
 from raftlog.server.topic_table import TopicTable
 from raftlog.server.turns import Turns
 from raftlog.server.workers import Workers
@@ -105,7 +106,7 @@ class MakeWorkers(Protocol):
 class Surroundings:
     """Environment of a broker besides its clock and its disk. Tests replace it."""
 
-    connector: PeerConnector = field(default_factory=SocketPeerConnector)
+    around_connector: Callable[[PeerConnector], PeerConnector] = lambda connector: connector
     make_workers: MakeWorkers = Workers
     make_connection: Callable[[ConnectionServices], Connection] = Connection
     chance: Callable[[], float] = field(default_factory=lambda: random.Random().random)
@@ -147,6 +148,7 @@ class Broker:
         on_fatal: OnFatal,
         *,
         journal: Journal | None = None,
+        tls: BrokerTls | None = None,
         surroundings: Surroundings = REAL,
     ) -> None:
         """``journal``: of a broker in a cluster, which has ``voters`` in its configuration."""
@@ -157,6 +159,7 @@ class Broker:
         self._on_fatal = on_fatal
         self._servers: list[asyncio.Server] = []
         self.disk_watch = _watch(config, loop, workers)
+        self.tls = tls
         counters, events = Counters(clock.machine.monotonic), EventLog()
         verifier = LogVerifier(counters, on_damage=self._damage_found)
         services = HostServices(
@@ -196,7 +199,7 @@ class Broker:
             self._join_cluster(journal, services, surroundings)
         begin_to_coordinate(self.context)
         self.housekeeping = self._keep_house(surroundings)
-        self._time_keeping = loop.create_task(self._keep_time())
+        self._tasks = self._start_tasks()
         self.disk_watch.start(on_logs_hung=self._logs_hang, while_hung=self._while_disk_hangs)
 
     def _make_connections(self, validation: Workers, surroundings: Surroundings) -> Connections:
@@ -229,6 +232,13 @@ class Broker:
         return Housekeeping(
             context.config, context.loop, hosts, context.verifier, compactor, self._save_copies
         )
+
+    def _start_tasks(self) -> list[asyncio.Task[None]]:
+        loop = self.context.loop
+        tasks = [loop.create_task(self._keep_time())]
+        if self.tls is not None:
+            tasks.append(loop.create_task(self.tls.watch(self._workers.admin.run)))
+        return tasks
 
     async def _keep_time(self) -> None:
         """Compare the clocks periodically. Save the trusted time from time to time, and as a test
@@ -268,7 +278,7 @@ class Broker:
                 host=services,
                 admin_worker=self._workers.admin,
                 journal_worker=self._workers.journal,
-                connector=surroundings.connector,
+                connector=surroundings.around_connector(SocketPeerConnector(self.tls)),
                 chance=surroundings.chance,
                 entropy=surroundings.entropy,
                 new_id=surroundings.new_id,
@@ -302,13 +312,14 @@ class Broker:
         surroundings: Surroundings = REAL,
     ) -> Broker:
         """Recover the data directory, then serve. Raises ``DataDirectoryError``, and
-        ``InvalidConfigError`` for assignors that cannot be loaded.
+        ``InvalidConfigError`` for assignors or certificates that cannot be loaded.
 
         Without sockets to listen on, connections are created by ``connections.make()`` only. With
         ``any_id``, the broker uses the id of the data directory, not ``config.id``.
         """
         load_assignors(config.group_assignors)  # before any file is opened
         loop = asyncio.get_running_loop()
+        tls = BrokerTls(config, loop.time) if config.tls_certificate_file else None
         make_workers = surroundings.make_workers
         workers = BrokerWorkers(
             sync=make_workers(loop, count=limits.SYNC_THREADS, name="sync"),
@@ -349,6 +360,7 @@ class Broker:
             workers,
             on_fatal,
             journal=journal,
+            tls=tls,
             surroundings=surroundings,
         )
         if store.saved_time_ms is None:  # the next start needs a saved time, however soon it is
@@ -363,8 +375,20 @@ class Broker:
         if listening:
             context.address = advertised(context.config, address_of(listening[0]))
         for sock in listening:
-            server = await context.loop.create_server(self.connections.make, sock=sock)
+            server = await context.loop.create_server(
+                self.connections.make, sock=sock, **self._tls_options()
+            )
             self._servers.append(server)
+
+    def _tls_options(self) -> dict[str, Any]:
+        """Return the arguments of ``create_server`` for TLS."""
+        if self.tls is None:
+            return {}
+        return {
+            "ssl": self.tls.listener,
+            "ssl_handshake_timeout": limits.TLS_HANDSHAKE_S,
+            "ssl_shutdown_timeout": limits.TLS_SHUTDOWN_S,
+        }
 
     async def stop(self) -> None:
         """Respond to requests in flight (in bounded time), sync everything, and close.
@@ -380,7 +404,8 @@ class Broker:
         for server in self._servers:
             server.close()
         await self.housekeeping.stop()
-        self._time_keeping.cancel()
+        for task in self._tasks:
+            task.cancel()
         context.purgatory.expire_all()
         await context.coordinator.stop()
         await self.connections.drain(seconds_max=max(0.0, deadline - loop.time()))

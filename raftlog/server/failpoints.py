@@ -18,7 +18,7 @@ from raftlog.protocol.frame import FRAME
 from raftlog.protocol.schema import Message
 from raftlog.server.broker import Surroundings
 from raftlog.server.connection import Connection, ConnectionServices
-from raftlog.server.peers.channel import PeerConnector, SocketPeerConnector
+from raftlog.server.peers.channel import PeerConnector
 from raftlog.types import Buffer
 
 Hit = Callable[[str], None]
@@ -26,10 +26,10 @@ Hit = Callable[[str], None]
 _FAILED: Final = "failed by a failpoint"
 
 
-def surroundings(hit: Hit, *, connector: PeerConnector | None = None) -> Surroundings:
+def surroundings(hit: Hit) -> Surroundings:
     """Return the real environment, with ``hit`` called wherever a frame leaves."""
     return Surroundings(
-        connector=FailpointConnector(connector or SocketPeerConnector(), hit),
+        around_connector=partial(FailpointConnector, hit=hit),
         make_connection=partial(FailpointConnection, hit=hit),
     )
 

@@ -20,6 +20,7 @@ from typing import Final
 from raftlog.config.address import Address
 from raftlog.errors import BrokerUnavailableError
 from raftlog.protocol.topics import PartitionDescription
+from raftlog.testing.certificates import environment_of
 from raftlog.testing.probes import (
     HOST,
     answers,
@@ -60,6 +61,11 @@ class Cluster:
     def bootstrap(self) -> str:
         return ",".join(str(broker.address) for broker in self.brokers)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables of clients of brokers with TLS; empty without TLS."""
+        return environment_of(self.brokers[0].settings)
+
     def broker(self, broker_id: int) -> BrokerProcess:
         """Return the broker with this id; ids start from 1. Raises `ValueError` for an unknown
         id."""
@@ -98,7 +104,7 @@ class Cluster:
             for other in waiting:
                 if not other.running:
                     raise BrokerUnavailableError(f"broker {other.id} ended: {other.last_words()}")
-            return sides[broker.id] <= members(broker.address)
+            return sides[broker.id] <= members(broker.address, tls=broker.tls)
 
         for broker in waiting:
             wait_until(
@@ -143,7 +149,7 @@ class Cluster:
         """Return each broker's view of a partition, by broker id, without brokers that do not
         respond."""
         asked = [broker for broker in self.brokers if broker.running and not broker.paused]
-        views = {b.id: describe_partition(b.address, topic, partition) for b in asked}
+        views = {b.id: describe_partition(b.address, topic, partition, tls=b.tls) for b in asked}
         return {broker_id: view for broker_id, view in views.items() if view is not None}
 
     def leader(self, topic: str, partition: int) -> int | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import random
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, TypeAlias
 
 from raftlog.config.address import Address
 from raftlog.errors import BrokerUnavailableError, RaftlogError
@@ -89,11 +90,21 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def ask(address: Address, api: Api, message: Message) -> Message | None:
+Tls: TypeAlias = ssl.SSLContext | None  # None: the broker does not use TLS
+
+
+def ask(address: Address, api: Api, message: Message, *, tls: Tls = None) -> Message | None:
     """Send one request to the broker at ``address``. Returns its response; None if there is
     none."""
     try:
-        with socket.create_connection(address, timeout=ANSWER_TIMEOUT_S) as connection:
+        with ExitStack() as stack:
+            connection = stack.enter_context(
+                socket.create_connection(address, timeout=ANSWER_TIMEOUT_S)
+            )
+            if tls is not None:
+                connection = stack.enter_context(
+                    tls.wrap_socket(connection, server_hostname=address.host)
+                )
             state = ClientConnectionState()
             _, buffers = state.send(api, message)
             connection.sendall(b"".join(buffers))
@@ -109,23 +120,26 @@ def ask(address: Address, api: Api, message: Message) -> Message | None:
         return None
 
 
-def answers(address: Address) -> bool:
+def answers(address: Address, *, tls: Tls = None) -> bool:
     """Return whether a raftlog broker at ``address`` responds to an ``api_versions`` request."""
-    return ask(address, API_VERSIONS, ApiVersionsRequest(client_id="raftlog.testing")) is not None
+    request = ApiVersionsRequest(client_id="raftlog.testing")
+    return ask(address, API_VERSIONS, request, tls=tls) is not None
 
 
-def members(address: Address) -> set[int]:
+def members(address: Address, *, tls: Tls = None) -> set[int]:
     """Return the brokers of the cluster, in the view of the one at ``address``; empty without a
     controller."""
-    answer = ask(address, METADATA, MetadataRequest(topics=[]))
+    answer = ask(address, METADATA, MetadataRequest(topics=[]), tls=tls)
     if not isinstance(answer, MetadataResponse) or answer.controller is None:
         return set()
     return {broker.id for broker in answer.brokers}
 
 
-def describe_partition(address: Address, topic: str, partition: int) -> PartitionDescription | None:
+def describe_partition(
+    address: Address, topic: str, partition: int, *, tls: Tls = None
+) -> PartitionDescription | None:
     """Return the view of a partition of the broker at ``address``; None without a response."""
-    answer = ask(address, DESCRIBE_TOPICS, DescribeTopicsRequest(topics=[topic]))
+    answer = ask(address, DESCRIBE_TOPICS, DescribeTopicsRequest(topics=[topic]), tls=tls)
     if not isinstance(answer, DescribeTopicsResponse):
         return None
     found = [part for part in answer.topics[0].partitions if part.info.partition == partition]

@@ -13,6 +13,7 @@ import json
 import os
 import select
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ import raftlog
 from raftlog.config.address import Address
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing.probes import POLL_INTERVAL_S, answers, check_free
+from raftlog.tls import client_context
 
 READY_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 20.0
@@ -100,6 +102,17 @@ class BrokerProcess:
         return self._paused and self.running
 
     @property
+    def tls(self) -> ssl.SSLContext | None:
+        """The context of a client of the broker; None if its settings have no certificate."""
+        if "tls.certificate.file" not in self.settings:
+            return None
+        return client_context(
+            ca=self.settings.get("tls.ca.file", ""),
+            certificate=self.settings["tls.certificate.file"],
+            key=self.settings.get("tls.key.file", ""),
+        )
+
+    @property
     def log_path(self) -> Path:
         """Path of the broker's log output."""
         return self._beside(".log")
@@ -148,7 +161,7 @@ class BrokerProcess:
     def wait_ready(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Return when the broker responds. Raises with its final log output if it ends."""
         deadline = time.monotonic() + timeout_s
-        while not answers(self.address):
+        while not answers(self.address, tls=self.tls):
             status = self.exit_status
             if status is not None:
                 raise BrokerUnavailableError(

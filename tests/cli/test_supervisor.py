@@ -156,6 +156,7 @@ def test_the_record_names_what_runs(supervise: Supervise, tmp_path: Path) -> Non
     http = recorded_addresses(tmp_path, "http")[1]
     assert recorded(tmp_path) == {
         "bootstrap": str(broker.address),
+        "environment": {},
         "brokers": [
             {
                 "id": 1,

@@ -151,3 +151,24 @@ def test_three_brokers_survive_ctrl_c_with_all_records(
     again = spawn("up", "--data-dir", tmp_path)
     assert first_lines(again)[-2] == f"bootstrap: {state['bootstrap']}"
     assert raftlog("tail", "t", "-p", 1, "-o", "earliest", "-n", 100, *at).out == lines
+
+
+def test_a_secured_cluster_uses_tls_between_its_brokers_and_stays_secured(
+    spawn: Spawn, raftlog: Raftlog, tmp_path: Path
+) -> None:
+    process = spawn("up", "--secure", "--brokers", 3, "--data-dir", tmp_path, "--port", 0)
+    lines = first_lines(process)
+    state = json.loads((tmp_path / "cluster.json").read_bytes())
+    ca = str(tmp_path / "tls" / "ca.pem")
+    assert state["environment"] == {"RAFTLOG_SECURITY_PROTOCOL": "SSL", "RAFTLOG_SSL_CAFILE": ca}
+    assert lines[-2].startswith("clients: export RAFTLOG_SECURITY_PROTOCOL=SSL ")
+    reached = ("--bootstrap", state["bootstrap"])
+    options = (*reached, "--security-protocol", "SSL", "--ssl-cafile", ca)
+    assert raftlog("topic", "create", "t", *options).status == 0
+    assert raftlog("produce", "t", *options, stdin=b"hello\n").status == 0
+    assert raftlog("topic", "list", *reached).status == 1
+    process.terminate()
+    process.wait(timeout=30)
+    again = spawn("up", "--data-dir", tmp_path)
+    assert any(line.startswith("clients: export ") for line in first_lines(again))
+    assert raftlog("tail", "t", "-o", "earliest", "-n", 1, *options).out == b"hello\n"

@@ -14,9 +14,11 @@ from raftlog.client.settings import (
     integer,
     parse_bootstrap,
     producer_settings,
+    tls_context,
 )
 from raftlog.errors import InvalidRequestError, RaftlogError
 from raftlog.record import Codec
+from raftlog.testing.certificates import Certificates
 
 CONNECTION = {
     "bootstrap": "a:1",
@@ -24,6 +26,7 @@ CONNECTION = {
     "request_timeout_ms": 1_000,
     "bootstrap_timeout_ms": 0,
     "metadata_max_age_ms": 30_000,
+    "security": {},
 }
 PRODUCER = {
     "acks": "all",
@@ -184,3 +187,41 @@ def test_where_to_read_from(changes: dict[str, Any], error: type[Exception], par
         consumer_settings({**CONSUMER, **changes})
     found = consumer_settings({**CONSUMER, "read_from": "replica", "client_rack": "a"})
     assert (found.read_from, found.client_rack) == ("replica", "a")
+
+
+# -- TLS -------------------------------------------------------------------------------------------
+
+
+def test_tls_arguments_come_from_the_environment_if_they_are_not_given(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tls_context({}) is None
+    for name, value in certificates.environment().items():
+        monkeypatch.setenv(name, value)
+    found = tls_context({})
+    assert found is not None
+    assert found.check_hostname
+    assert [dict(ca)["notAfter"] for ca in found.get_ca_certs()], "the CA of the environment"
+    assert tls_context({"security_protocol": "PLAINTEXT"}) is None
+    monkeypatch.setenv("RAFTLOG_SSL_CHECK_HOSTNAME", "false")
+    unchecked = tls_context({})
+    assert unchecked is not None
+    assert not unchecked.check_hostname
+
+
+@pytest.mark.parametrize(
+    ("security", "named"),
+    [
+        ({"security_protocol": "SASL_SSL"}, "security_protocol='SASL_SSL'"),
+        ({"ssl_cafile": "ca.pem"}, "ssl_cafile requires security_protocol='SSL'"),
+        ({"security_protocol": "SSL", "ssl_certfile": "c"}, "ssl_certfile and ssl_keyfile require"),
+        ({"security_protocol": "SSL", "ssl_cafile": 1}, "ssl_cafile=1"),
+        ({"security_protocol": "SSL", "ssl_cafile": "/none"}, "/none cannot be read"),
+        ({"security_protocol": "SSL", "ssl_check_hostname": "no"}, "ssl_check_hostname='no'"),
+        ({"ssl_password": "x"}, "'ssl_password'"),
+    ],
+)
+def test_a_bad_tls_argument_is_named(security: Any, named: str) -> None:
+    with pytest.raises((RaftlogError, TypeError)) as caught:
+        tls_context(security)
+    assert named in str(caught.value)

@@ -96,6 +96,30 @@ def test_a_cluster_has_voters_and_a_secret(settings: dict[str, str]) -> None:
     assert config.to_text()["voters"] == "1@a:1,2@b:2"
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tls.key.file": "k"}, "tls.key.file=k requires tls.certificate.file"),
+        ({"tls.ca.file": "ca"}, "tls.ca.file=ca requires tls.certificate.file"),
+        ({"tls.client.ca.file": "ca"}, "tls.client.ca.file=ca requires tls.certificate.file"),
+        ({"tls.certificate.file": "c"}, "Set tls.key.file"),
+        (
+            {
+                "tls.certificate.file": "c",
+                "tls.key.file": "k",
+                "voters": "1@a:1,2@b:1",
+                "cluster.secret": "x" * 32,
+            },
+            "Set tls.ca.file",
+        ),
+        ({"tls.min.version": "TLSv1.1"}, "TLSv1.2, TLSv1.3"),
+    ],
+)
+def test_incomplete_tls_settings_are_refused(settings: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidConfigError, match=words):
+        BrokerConfig.from_text(settings)
+
+
 def test_one_voter_needs_no_secret() -> None:
     assert BrokerConfig.from_text({"voters": "1@a:1"}).voters == ((1, Address("a", 1)),)
 

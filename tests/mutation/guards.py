@@ -28,6 +28,7 @@ from tests.mutation import (
     guards_producers,
     guards_raft,
     guards_roles,
+    guards_security,
     guards_states,
 )
 from tests.mutation.guard import Guard
@@ -57,4 +58,5 @@ GUARDS: Final[tuple[Guard, ...]] = (
     *guards_bounds.GUARDS,
     *guards_kafka.GUARDS,
     *guards_kafka_port.GUARDS,
+    *guards_security.GUARDS,
 )

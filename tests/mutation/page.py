@@ -13,6 +13,7 @@ AREAS: Final[Mapping[str, str]] = {
     "The disk": "raftlog/disk.py",
     "Settings": "raftlog/config/",
     "Batches": "raftlog/record/",
+    "TLS": "raftlog/tls.py",
     "Storage": "raftlog/storage/",
     "Consensus": "raftlog/consensus/",
     "Replication": "raftlog/replication/",

@@ -96,7 +96,7 @@ def test_a_refusal_reaches_the_client_that_asked(
     ("data", "words"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", "not HTTP"),
-        (b"\x16\x03\x01\x02\x00\x01\x00", "does not support TLS"),
+        (b"\x16\x03\x01\x02\x00\x01\x00", "does not use TLS"),
         (FRAME.pack(1 << 31, MAGIC, 1, 0, 0, 0, 0), "exceeds the limit"),
         (raw(1, b"\x80", correlation_id=FAREWELL_CORRELATION_ID), "reserved"),
         (raw(1, b"\x80") + raw(1, b"\x80"), "two requests in flight"),

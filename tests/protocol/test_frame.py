@@ -131,7 +131,7 @@ def test_a_kept_frame_does_not_change_with_its_scratch() -> None:
         (b"PRI * HTTP/2.0\r\n", "not HTTP"),
         (b"GET RLx ", "not HTTP"),
         (b"HTTP/1.1 400 Bad Request", "an HTTP server"),
-        (bytes.fromhex("160301020001"), "this port does not support TLS"),
+        (bytes.fromhex("160301020001"), "this broker does not use TLS"),
         (bytes.fromhex("150301000202"), "a TLS server"),
         (b"SSH-2.0-OpenSSH_9.2", "not a raftlog frame: they start with 53 53 48"),
         (bytes(5), "not a raftlog frame"),

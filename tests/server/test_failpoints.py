@@ -259,13 +259,14 @@ def test_unset_is_a_broker_with_nothing_in_its_way() -> None:
     assert type(disk) is OsDisk
     assert around is REAL
     assert around.make_connection is Connection
-    assert type(around.connector) is SocketPeerConnector
+    connector = SocketPeerConnector()
+    assert around.around_connector(connector) is connector
 
 
 def test_set_is_a_broker_on_failpoints() -> None:
     disk, around = world({VARIABLE: "segment.*=note"}, BrokerConfig())
     assert type(disk) is FailpointDisk
-    assert type(around.connector) is FailpointConnector
+    assert type(around.around_connector(SocketPeerConnector())) is FailpointConnector
     assert around.make_connection is not Connection
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, Unpack
 
 from raftlog import limits
 from raftlog.client.aio.loop_bound import LoopBound
@@ -34,6 +34,7 @@ from raftlog.client.retry import may_retry
 from raftlog.client.settings import (
     CLIENT_ID_DEFAULT,
     Bootstrap,
+    SecurityArguments,
     connection_settings,
     integer,
     operator_secret,
@@ -111,6 +112,7 @@ class AdminBase:
         cluster_secret: str | None = None,
         cluster_secret_file: str | None = None,
         host: ClientEnvironment | None = None,
+        **security: Unpack[SecurityArguments],
     ) -> None:
         """Create the client. It opens its first connection with the first call.
 
@@ -128,6 +130,7 @@ class AdminBase:
             it is set.
         ``host``: environment of the client (clock, randomness, connections), for embedding and
             tests.
+        ``security``: TLS: ``security_protocol``, ``ssl_cafile`` and so on (`SecurityArguments`).
 
         Raises ``InvalidRequestError`` or ``TypeError`` if an argument is wrong. The error names it.
         """
@@ -135,6 +138,7 @@ class AdminBase:
         arguments = {**locals(), "metadata_max_age_ms": _METADATA_MAX_AGE_MS}
         del arguments["cluster_secret"], arguments["cluster_secret_file"]
         self._settings = connection_settings(arguments)
+        self._security = security
         self._host = host or ClientEnvironment()
         self._setup()
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, cast
 
-from raftlog import limits
+from raftlog import limits, tls
 from raftlog.config import Address
 from raftlog.errors import BrokerUnavailableError, ConnectionLostError, RaftlogError
 from raftlog.protocol.api import Api
@@ -38,14 +39,32 @@ class PeerConnector(Protocol):
         ...
 
 
+class PeerTls(Protocol):
+    """TLS for connections to other brokers."""
+
+    @property
+    def peer(self) -> ssl.SSLContext:
+        """Return the context of a new connection."""
+        ...
+
+
 class SocketPeerConnector:
-    """The ``PeerConnector`` for TCP."""
+    """The ``PeerConnector`` for TCP; with ``tls``, for TLS over TCP."""
+
+    def __init__(self, tls: PeerTls | None = None) -> None:
+        self._tls = tls
 
     async def connect(
         self, address: Address, protocol_factory: Callable[[], asyncio.BufferedProtocol]
     ) -> asyncio.Transport:
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_connection(protocol_factory, address.host, address.port)
+        context = None if self._tls is None else self._tls.peer
+        try:
+            transport, _ = await loop.create_connection(
+                protocol_factory, address.host, address.port, ssl=context
+            )
+        except ssl.SSLError as error:
+            raise BrokerUnavailableError(tls.explain(error, ca_setting="tls.ca.file")) from error
         tcp_socket = transport.get_extra_info("socket")
         if tcp_socket is not None and tcp_socket.family in (socket.AF_INET, socket.AF_INET6):
             tcp_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

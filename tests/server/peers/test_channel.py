@@ -6,11 +6,12 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raftlog.config import Address
+from raftlog.config import Address, BrokerConfig
 from raftlog.errors import (
     AccessDeniedError,
     BrokerUnavailableError,
@@ -24,6 +25,8 @@ from raftlog.protocol.connection import Request, ServerConnectionState
 from raftlog.protocol.frame import farewell
 from raftlog.protocol.peer import PeerPingRequest, PeerPingResponse, RaftRequest
 from raftlog.server.peers.channel import PeerChannel, SocketPeerConnector
+from raftlog.server.tls import BrokerTls
+from raftlog.testing.certificates import Certificates, create
 from tests.client.virtual import VirtualLoop
 
 PING = PeerPingRequest(sent=1, broker_epoch=0)
@@ -245,5 +248,32 @@ def test_the_connector_for_sockets_connects_without_delay_and_says_when_it_canno
         await server.wait_closed()
         with pytest.raises(OSError):
             await connector.connect(address, lambda: channel)
+
+    asyncio.run(test())
+
+
+def test_a_connection_to_a_broker_with_tls_verifies_its_certificate(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    def settings(ca: Path) -> BrokerTls:
+        settings = certificates.broker_settings() | {"tls.ca.file": str(ca)}
+        return BrokerTls(BrokerConfig.from_text(settings), lambda: 0.0)
+
+    stranger = create(tmp_path / "stranger")
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        answering, peer = settings(certificates.ca), Peer()
+        server = await loop.create_server(lambda: peer, "127.0.0.1", 0, ssl=answering.listener)
+        address = Address(*server.sockets[0].getsockname()[:2])
+        channel = PeerChannel(loop, lambda _error: None, scratch=memoryview(bytearray(4_096)))
+        transport = await SocketPeerConnector(answering).connect(address, lambda: channel)
+        assert transport.get_extra_info("ssl_object").version() == "TLSv1.3"
+        channel.abort(ConnectionLostError("done"))
+        other = SocketPeerConnector(settings(stranger.ca))
+        with pytest.raises(BrokerUnavailableError, match=r"Set tls\.ca\.file to the certificate"):
+            await other.connect(address, lambda: channel)
+        server.close()
+        await server.wait_closed()
 
     asyncio.run(test())

@@ -56,6 +56,7 @@ class CutConnector(SocketPeerConnector):
     """Sockets, except to whom the link is cut."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.cut: set[int] = set()  # ports
 
     async def connect(

@@ -1,0 +1,63 @@
+"""``raftlog security``: certificates for TLS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from raftlog.cli import options, output
+from raftlog.testing.certificates import DAYS_DEFAULT, LOCAL_HOSTS, create
+
+
+@click.group()
+def security() -> None:
+    """Create certificates for TLS.
+
+    \b
+    Example:
+      raftlog security init certs --hosts log1.example.com,log2.example.com
+    """
+
+
+@security.command()
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--hosts",
+    default=",".join(LOCAL_HOSTS),
+    show_default=True,
+    metavar="HOST,...",
+    help="Host names and IP addresses of the brokers, as clients connect to them.",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3_650),
+    default=DAYS_DEFAULT,
+    show_default=True,
+    help="Validity of the certificates. The CA is valid for ten years.",
+)
+@options.as_json
+def init(directory: Path, hosts: str, days: int, as_json: bool) -> None:
+    """Create a development CA, and certificates for brokers and clients.
+
+    Repeat it to renew the certificates before they expire: the CA is kept, and running brokers
+    reload broker.pem and broker.key. Requires the package `cryptography` (raftlog[security]).
+
+    \b
+    Example:
+      raftlog security init certs --hosts log1.example.com,10.0.0.1
+    """
+    names = [host.strip() for host in hosts.split(",") if host.strip()]
+    if not names:
+        raise click.UsageError("--hosts contains no host")
+    files = create(directory, hosts=names, days=days)
+    settings, variables = files.broker_settings(), files.environment()
+    if as_json:
+        output.print_json({"broker": settings, "environment": variables})
+        return
+    click.echo("Settings of each broker:")
+    for key, value in settings.items():
+        click.echo(f"  {key} = {output.to_json(value)}")
+    click.echo("Environment of clients:")
+    for key, value in variables.items():
+        click.echo(f"  export {key}={value}")
