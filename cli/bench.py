@@ -87,6 +87,9 @@ _ROUNDS: Final = click.option(
     type=click.IntRange(1, 100),
     help="Number of rounds; the median is reported.",
 )
+_SECURE: Final = click.option(
+    "--secure", is_flag=True, help="Connect by TLS. The floor does not use TLS."
+)
 _SIZE: Final = click.option(
     "--size",
     "value_bytes",
@@ -122,8 +125,9 @@ def bench() -> None:
     type=click.Choice(["none", "lz4", "zstd", "gzip"]),
     help="Compression of the producer.",
 )
+@_SECURE
 @scope(records=2 * MILLION, has_size=True)
-def produce(run: Scope, one_by_one: bool, compression: str) -> None:
+def produce(run: Scope, one_by_one: bool, compression: str, secure: bool) -> None:
     """Measure acknowledged records per second of one producer, all synced to disk.
 
     \b
@@ -133,7 +137,7 @@ def produce(run: Scope, one_by_one: bool, compression: str) -> None:
     from raftlog.bench.produce import produce as measure
     from raftlog.bench.target import target
 
-    with target(run.directory) as broker:
+    with target(run.directory, secure=secure) as broker:
         figure = measure(
             broker.bootstrap,
             broker.directory,
@@ -178,8 +182,9 @@ def consume(run: Scope, arrow: bool) -> None:
     type=click.IntRange(100),
     help="Round trips per round.",
 )
+@_SECURE
 @scope(has_size=True)
-def e2e(run: Scope, count: int) -> None:
+def e2e(run: Scope, count: int, secure: bool) -> None:
     """Measure the round trip of one record in microseconds, with one in flight.
 
     \b
@@ -189,7 +194,7 @@ def e2e(run: Scope, count: int) -> None:
     from raftlog.bench.produce import round_trip as measure
     from raftlog.bench.target import target
 
-    with target(run.directory) as broker:
+    with target(run.directory, secure=secure) as broker:
         figure = measure(
             broker.bootstrap,
             broker.directory,

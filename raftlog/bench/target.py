@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from raftlog import Admin, NewTopic, Producer
+from raftlog.testing.certificates import create
 from raftlog.testing.cluster import cluster
 
 FILL_RECORDS: Final = 1_000
@@ -40,16 +42,40 @@ def scratch(directory: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def target(
-    directory: Path | None, *, brokers: int = 1, settings: Mapping[str, str] | None = None
+    directory: Path | None,
+    *,
+    brokers: int = 1,
+    settings: Mapping[str, str] | None = None,
+    secure: bool = False,
 ) -> Iterator[Target]:
-    """A new broker, or a cluster of them, in a directory of ``scratch``; stopped afterwards."""
-    with (
-        scratch(directory) as home,
-        cluster(brokers=brokers, directory=home, settings=settings, with_relays=False) as running,
-    ):
+    """A new broker, or a cluster of them, in a directory of ``scratch``; stopped afterwards.
+
+    ``secure``: with TLS, which the environment selects for the clients of this process.
+    """
+    with ExitStack() as stack:
+        home = stack.enter_context(scratch(directory))
+        if secure:
+            files = create(home / "tls")
+            settings = {**(settings or {}), **files.broker_settings()}
+            stack.enter_context(_environment(files.environment()))
+        running = stack.enter_context(
+            cluster(brokers=brokers, directory=home, settings=settings, with_relays=False)
+        )
         pids = tuple(broker.pid for broker in running.brokers if broker.pid is not None)
         assert len(pids) == brokers
         yield Target(running.bootstrap, pids, home)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables until the block ends."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ class BrokerTls:
     def __init__(self, config: BrokerConfig, now: Callable[[], float]) -> None:
         self._config = config
         self.contexts = _read(config)
-        self._rejected: tuple[tuple[int, int, int], ...] | None = None  # files that were logged
+        self._rejected: tuple[tuple[int, int, int], ...] | None = None  # invalid files
         self.listener = ListenerContext(lambda: self.contexts.server, now)
 
     @property
@@ -63,20 +63,22 @@ class BrokerTls:
         try:
             found = await run(self._changed)
         except InvalidConfigError as error:
-            stamp = _stamp(self._config)
-            if stamp != self._rejected:
-                logger.warning("certificates not reloaded: error=%s", error)
-            self._rejected = stamp
+            logger.warning("certificates not reloaded: error=%s", error)
             return
         if found is not None:
             self.contexts = found
-            self._rejected = None
             logger.info("certificates reloaded: file=%s", self._config.tls_certificate_file)
 
     def _changed(self) -> Contexts | None:
-        if _stamp(self._config) == self.contexts.stamp:
+        """Read the files if they have changed since they were last read. Blocking."""
+        stamp = _stamp(self._config)
+        if stamp in (self.contexts.stamp, self._rejected):
             return None
-        return _read(self._config)
+        try:
+            return _read(self._config)
+        except InvalidConfigError:
+            self._rejected = stamp
+            raise
 
 
 def _read(config: BrokerConfig) -> Contexts:

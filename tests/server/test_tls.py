@@ -151,6 +151,18 @@ def test_a_broker_with_a_client_ca_serves_its_certificates_only(
                 assert wanted in refusal(broker, **arguments, **named)
 
 
+def test_the_last_bytes_arrive_before_the_broker_closes(
+    secured: RunningBroker, certificates: Certificates
+) -> None:
+    context = tls.client_context(ca=str(certificates.ca))
+    with raw(secured) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as browser:
+        browser.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        found = b""
+        while part := browser.recv(65_536):
+            found += part
+    assert found.startswith(b"HTTP/1.1 400")
+
+
 def test_an_older_version_than_configured_is_refused(
     tmp_path: Path, certificates: Certificates
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +20,11 @@ from confluent_kafka.admin import (
 )
 
 import raftlog
+from raftlog.clock import SystemClock
 from raftlog.record import Codec, parse_header
+from raftlog.testing.certificates import Certificates
 from tests.kafka.clients.native import native_records
-from tests.server.harness import RunningBroker
+from tests.server.harness import RunningBroker, running
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 TIMEOUT_S = 20
@@ -168,3 +171,17 @@ def test_a_topic_that_is_recreated(address: str) -> None:
         (message,) = read(address, "rd-again", 1)
         assert message.value() == value
         done(admin.delete_topics(["rd-again"]))
+
+
+def test_a_client_with_tls_is_served_by_a_broker_with_tls(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    named = certificates.broker_settings().items()
+    settings = {name.replace(".", "_"): value for name, value in named}
+    tls = {"security.protocol": "ssl", "ssl.ca.location": str(certificates.ca)}
+    with running(tmp_path / "data", clock=SystemClock(), **settings) as broker:
+        address = str(broker.address)
+        admin = AdminClient({"bootstrap.servers": address, **tls})
+        done(admin.create_topics([NewTopic("t", 1, 1)]))
+        write(address, "t", [b"a", b"b"], **tls)
+        assert [message.value() for message in read(address, "t", 2, **tls)] == [b"a", b"b"]
