@@ -22,7 +22,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def bootstrap(command: Command) -> Command:
     """``--bootstrap``, or RAFTLOG_BOOTSTRAP, and the TLS options of all clients."""
-    command = _tls(command)
+    command = tls(command)
     return click.option(
         "--bootstrap",
         envvar="RAFTLOG_BOOTSTRAP",
@@ -34,8 +34,8 @@ def bootstrap(command: Command) -> Command:
     )(command)
 
 
-def _tls(command: Command) -> Command:
-    """The TLS arguments of clients as options, such as ``--ssl-cafile``.
+def tls(command: Command) -> Command:
+    """The TLS arguments of all clients of a command as options, such as ``--ssl-cafile``.
 
     An option sets the environment variable of the argument, which every client of the command uses,
     also in a process that the command starts.
