@@ -68,9 +68,11 @@ OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     errors.RecordTooLargeError: "fail",
     errors.BadRecordError: "info",  # of a consumer
     errors.CorruptBatchError: "fail",
+    errors.KafkaBatchError: "info",
     errors.DeserializationError: "info",
     # A wrong sequence may mean that the broker lost data that an attempt had stored.
     errors.OutOfOrderSequenceError: "info",
+    errors.UnknownProducerError: "info",
     errors.ProducerFencedError: "info",
     # A connection or a client ended: requests in flight may have arrived.
     errors.FrameError: "info",
@@ -100,6 +102,10 @@ OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     errors.PartitionNotOwnedError: "info",
     errors.GroupNotEmptyError: "info",
     errors.UnknownAssignorError: "info",
+    errors.GroupFullError: "fail",
+    errors.InconsistentGroupProtocolError: "info",
+    errors.InstanceInUseError: "info",
+    errors.RebalanceInProgressError: "fail",
     # A failing disk may have stored the data.
     errors.StorageError: "info",
     errors.DataDirectoryError: "info",

@@ -135,7 +135,11 @@ _OWNED: Final[Mapping[str, str]] = {
     "cluster_secret_file": _NO_SECRET,
     "host": "it is for embedding",
 }
-_NO_SECURITY: Final = ("security_", "ssl_", "sasl_")
+_SECURITY: Final = ("security_", "ssl_", "sasl_")
+_VARIABLES: Final = (
+    "set RAFTLOG_SECURITY_PROTOCOL=SSL and RAFTLOG_SSL_CAFILE for the driver and the executors "
+    "(spark.executorEnv.RAFTLOG_...)"
+)
 
 
 def parse_address_list(texts: Texts) -> str:
@@ -197,6 +201,8 @@ def parse_settings(texts: Texts, *, writing: bool) -> Settings:
             continue
         if setting in _OWNED:
             raise InvalidRequestError(f"option {name} is not for this: {_OWNED[setting]}")
+        if setting.startswith(_SECURITY):
+            raise InvalidRequestError(f"option {name} is not for this: {_VARIABLES}")
         if setting in others.keys() - known.keys():
             raise InvalidRequestError(
                 f"option {name} has no effect here: it is a setting of "
@@ -235,8 +241,8 @@ def _kafka(name: str, known: Mapping[str, _Parse]) -> InvalidRequestError:
         advice = f"it is called {dotted(setting)} here"
     elif setting in _OWNED:
         advice = _OWNED[setting]
-    elif setting.startswith(_NO_SECURITY):
-        advice = "raftlog's clients have no such setting; leave it out, and protect the network"
+    elif setting.startswith(_SECURITY):
+        advice = _VARIABLES
     else:
         near = difflib.get_close_matches(setting, known, n=1)
         there = dotted(near[0]) if near else ", ".join(map(dotted, known))

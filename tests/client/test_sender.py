@@ -17,8 +17,8 @@ from raftlog.errors import (
     InvalidRequestError,
     NotLeaderError,
     OutcomeUnknownError,
-    OutOfOrderSequenceError,
     RecordTooLargeError,
+    UnknownProducerError,
     UnknownTopicError,
     UnsupportedVersionError,
 )
@@ -241,7 +241,7 @@ def test_a_broker_that_lost_what_it_acknowledged_is_told_of() -> None:
             log.batches.clear()
             log.end = 0
             log.producers = type(log.producers)()
-            assert type(await outcome(rig.send(b"b"))) is OutOfOrderSequenceError
+            assert type(await outcome(rig.send(b"b"))) is UnknownProducerError
             assert (await rig.send(b"c")).offset == 0
 
     run(test)

@@ -85,13 +85,13 @@ BUILDS: Final[tuple[Build, ...]] = (
     Build(
         name="epoch-and-chain",
         why="a follower keeps a tail that was never committed, and goes on from it",
-        without=("an epoch that ended earlier at the leader", "chain of what is copied"),
+        without=("an epoch that ended earlier at the leader", "hash chain of replicated batches"),
         arguments=("--nemesis", "partition,kill,pause", "--time", "90", "--seed", "3"),
     ),
     Build(
         name="commits",
         why="a commit of offsets is told ok that only the coordinator has, and a failover takes it",
-        without=("an answer waits for its commit",),
+        without=("a response waits for its commit",),
         arguments=("--workload", "offsets", "--nemesis", "partition",
                    "--time", "90", "--seed", "4"),
     ),

@@ -8,6 +8,7 @@ import pytest
 
 from raftlog import Admin, Consumer, Producer
 from raftlog.client.range_reader import RangeReader
+from raftlog.client.settings import SecurityArguments
 from raftlog.errors import InvalidRequestError
 from raftlog.spark_source import client_options
 from raftlog.spark_source.client_options import (
@@ -89,7 +90,10 @@ def test_every_setting_is_one_of_the_client() -> None:
 def test_every_parameter_of_a_client_is_a_setting_or_refused_with_advice(
     client: type[object],
 ) -> None:
-    for name in inspect.signature(client).parameters:
+    parameters = inspect.signature(client).parameters.values()
+    security = SecurityArguments.__annotations__
+    names = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    for name in (*names, *security):
         if name in {**CONNECTION_SETTINGS, **READ_SETTINGS, **WRITE_SETTINGS}:
             continue
         for writing in (False, True):
@@ -122,7 +126,7 @@ def test_a_setting_given_in_two_ways_is_refused() -> None:
         ("kafka.request.timeout.ms", "5", r"it is called raftlog\.request\.timeout\.ms here"),
         ("kafka.group.id", "g", "groupId with commitOffsets=true"),
         ("kafka.auto.offset.reset", "x", "set startingOffsets"),
-        ("kafka.security.protocol", "SSL", "no such setting; leave it out, and protect"),
+        ("kafka.security.protocol", "SSL", "set RAFTLOG_SECURITY_PROTOCOL=SSL"),
         ("kafka.fetch.max.wait", "5", r"there is raftlog\.fetch\.max\.wait\.ms"),
         ("kafka.zzz", "5", "raftlog has no setting of that name"),
     ],

@@ -52,7 +52,9 @@ class Moving:
         brokers = [machine.broker_id for machine in self._workload.world.brokers]
         partitions = [each.partition for each in self._workload.partitions]
         if self._changes_factor and random.random() < CHANGES_FACTOR:
-            factor = random.randint(1, len(brokers))
+            # Fewer replicas than the workload's do not survive the faults that are drawn.
+            fewest = self._workload.plan.replication_factor
+            factor = random.randint(fewest, len(brokers))
             replicas = {partition: random.sample(brokers, factor) for partition in partitions}
             await admin.reassign_partitions(TOPIC, replicas, replication_factor=factor)
             self._factor = factor

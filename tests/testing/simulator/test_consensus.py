@@ -142,7 +142,7 @@ def test_a_quiet_day_is_quiet() -> None:
     # The fault that is kept may end a process, and with it its connections.
     assert (report.counts["kill"], report.counts["disconnect"]) <= (1, 4)
     assert report.acked == report.counts["Applied"] > 30
-    assert report.counts["Unknown"] <= 3
+    assert report.counts["Unknown"] <= 5
 
 
 # -- bad builds are found --------------------------------------------------------------------------
@@ -289,7 +289,12 @@ Sabotage = Callable[[pytest.MonkeyPatch], None]
         (skip_sync_of_a_rewrite, {"power"}, 60, "durable only on|damaged|goes back|to \\("),
         (trust_the_page_cache, {"broken disk"}, 10, "durable only on|damaged"),
         (send_at_once, {"crash"}, 3, "sends what is not durable"),
-        (truncate_what_matches, {"large", "late", "flap", "crash"}, 300, "durable only on"),
+        (
+            truncate_what_matches,
+            {"large", "late", "flap", "crash"},
+            300,
+            "durable only on|is not there",
+        ),
         (count_votes_of_one, {"crash", "cut"}, 20, "lead generation"),
         (vote_for_any_log, {"crash", "cut"}, 60, "command \\d+ is|durable only on"),
         (hear_any_directory, {"wipe", "crash"}, 20, "durable only on|lead generation"),
