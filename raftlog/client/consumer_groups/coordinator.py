@@ -101,9 +101,9 @@ class Coordinators:
             _check(answer, repeatable=_is_repeatable(api))
             self._check_heard(message, answer)
         except (RetriableError, OutcomeUnknownError) as error:
-            if found is not None and not isinstance(
-                error, StaleMemberEpochError | CoordinatorLoadingError
-            ):
+            # A broker that reports that it is loading may be a former coordinator that cannot reach
+            # the others: another broker is asked who the coordinator is.
+            if found is not None and not isinstance(error, StaleMemberEpochError):
                 self._cluster.doubt(found.broker_id)
                 self.forget(group, found)
             raise

@@ -554,7 +554,7 @@ def _judge(
         Dump(machine.name, name, records)
         for machine in world.brokers
         for name in names
-        if (records := dump(machine, name, observer.topic_id)) is not None
+        if (records := _copy(machine, name, observer)) is not None
     ]
     if not stuck:
         reads = {name: [reading.records[name] for reading in readings] for name in names}
@@ -638,22 +638,14 @@ def _differing(world: World, workload: Workload, observer: Observer) -> str:
     """What brokers have, if it is not so that exactly the replicas have all of a partition.
 
     A follower may lack deleted records that its leader has: it led when they were deleted, and was
-    followed by one that had not heard of it. The other way round it was not told. Elsewhere there
-    may be an empty directory: of an interrupted creation, or of older files that were put back.
+    followed by one that had not heard of it. The other way round it was not told.
     """
     if moving := still_moving(world):
         return f"a move does not end: {moving}"
     for name in workload.partitions:
-        found = {
-            machine.broker_id: dump(machine, name, observer.topic_id) for machine in world.brokers
-        }
+        found = {machine.broker_id: _copy(machine, name, observer) for machine in world.brokers}
+        copies = {broker: records for broker, records in found.items() if records is not None}
         state = observer.states.get(name.partition)
-        replicas = () if state is None else state.replicas
-        copies = {
-            broker: records
-            for broker, records in found.items()
-            if records or (records is not None and broker in replicas)
-        }
         if state is None or copies.keys() != set(state.replicas) or state.leader is None:
             return f"{name}, in {state}: brokers {list(copies)} have it"
         sizes = {broker: len(records) for broker, records in copies.items()}
@@ -684,6 +676,20 @@ def _end_brokers(world: World, how: str) -> None:
     )
     if not down:
         raise SimulationError("a broker does not stop")
+
+
+def _copy(
+    machine: BrokerMachine, partition: TopicPartition, observer: Observer
+) -> list[Seen] | None:
+    """What a machine's disk holds of a partition, as a replica or not.
+
+    An empty directory of one that is no replica is no copy: it is of an interrupted creation, or of
+    older files that were put back.
+    """
+    records = dump(machine, partition, observer.topic_id)
+    state = observer.states.get(partition.partition)
+    is_replica = state is None or machine.broker_id in state.replicas
+    return records if records or is_replica else None
 
 
 def dump(

@@ -105,6 +105,22 @@ def test_what_passes_is_tried_again(trouble: Any) -> None:
     run(test)
 
 
+def test_one_that_goes_on_loading_is_given_up_when_there_is_another() -> None:
+    """A former coordinator that reaches no broker loads its groups for as long as that lasts."""
+
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        groups = FakeCoordinator(fake, broker=2)
+        coordinators = Coordinators(cluster_of(fake))
+        await coordinators.call("g", apis.OFFSET_FETCH, FETCH)
+        groups.move(3)
+        fake.next(apis.OFFSET_FETCH, refuse(CoordinatorLoadingError("soon")))
+        await coordinators.call("g", apis.OFFSET_FETCH, FETCH)
+        assert asked(fake, OffsetFetchRequest) == [2, 2, 3]
+
+    run(test, brokers=3)
+
+
 def test_one_that_says_nothing_is_given_up_when_there_is_another() -> None:
     async def test(fake: FakeCluster) -> None:
         fake.create("t")
