@@ -176,6 +176,7 @@ def test_an_unclosed_one_warns() -> None:
         del producer
         gc.collect()
 
+    gc.collect()  # what other tests left
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         run(test)
