@@ -5,21 +5,18 @@ A request with several groups is answered when each of them has a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, cast
 
 from raftlog.consumer_groups import (
     Commit,
     Committed,
-    GroupListing,
-    GroupShard,
     GroupView,
     Heartbeat,
     HeartbeatResult,
     MemberView,
     Share,
-    StateChange,
 )
 from raftlog.errors import RaftlogError
 from raftlog.protocol import groups as wire
@@ -27,7 +24,7 @@ from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Failure
 from raftlog.server.context import BrokerContext
 from raftlog.server.reply import Reply
-from raftlog.server.requests.gathering import Gathering
+from raftlog.server.requests.groups import Listed, delete_groups, describe_groups, list_groups
 from raftlog.server.turns import Steps
 from raftlog.types import TopicPartition
 
@@ -189,7 +186,7 @@ def handle_list(context: BrokerContext, request: Request, reply: Reply) -> None:
     """List groups. A shard that stops during the request counts as loading: the client retries."""
     shards = context.coordinator.shards()
 
-    def send(answers: list[list[GroupListing] | None]) -> None:
+    def send(answers: list[Listed]) -> None:
         found = [listing for answer in answers for listing in answer or ()]
         listings = [
             wire.GroupListing(group=one.group, state=one.state, members=one.members, type=one.type)
@@ -199,18 +196,7 @@ def handle_list(context: BrokerContext, request: Request, reply: Reply) -> None:
         partitions = sorted(shard.host.topic_partition.partition for shard in shards)
         reply.send(wire.ListGroupsResponse(groups=listings, loading=loading, partitions=partitions))
 
-    gathering: Gathering[list[GroupListing] | None] = Gathering(len(shards), send)
-    for index, shard in enumerate(shards):
-        put = partial(gathering.put, index)
-        failed = partial(_put_nothing, put)
-        try:
-            shard.ask(lambda groups: list(groups.list()), put, failed)
-        except RaftlogError as error:
-            failed(error)
-
-
-def _put_nothing(put: Callable[[None], None], _error: RaftlogError) -> None:
-    put(None)
+    list_groups(shards, send)
 
 
 def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> Steps:
@@ -219,25 +205,15 @@ def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> S
     def send(groups: list[wire.GroupDescription]) -> None:
         reply.send(wire.DescribeGroupsResponse(groups=groups))
 
-    gathering = Gathering(len(message.groups), send)
-    for index, group in enumerate(message.groups):
-
-        def done(view: GroupView, index: int = index) -> None:
-            gathering.put(index, _description(context, view))
-
-        def failed(error: RaftlogError, index: int = index, group: str = group) -> None:
-            failure = Failure.of(error)
-            gathering.put(index, wire.GroupDescription(group=group, failure=failure))
-
-        yield None
-        try:
-            context.coordinator.shard(group).ask(_describing(group), done, failed)
-        except RaftlogError as error:
-            failed(error)
+    return describe_groups(context, message.groups, partial(_described, context), send)
 
 
-def _describing(group: str) -> Callable[[GroupShard], GroupView]:
-    return lambda groups: groups.describe(group)
+def _described(
+    context: BrokerContext, group: str, found: GroupView | RaftlogError
+) -> wire.GroupDescription:
+    if isinstance(found, RaftlogError):
+        return wire.GroupDescription(group=group, failure=Failure.of(found))
+    return _description(context, found)
 
 
 def _description(context: BrokerContext, view: GroupView) -> wire.GroupDescription:
@@ -273,21 +249,8 @@ def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> Ste
     def send(groups: list[wire.DeletedGroup]) -> None:
         reply.send(wire.DeleteGroupsResponse(groups=groups))
 
-    gathering = Gathering(len(message.groups), send)
-    for index, group in enumerate(message.groups):
-
-        def done(_nothing: None, index: int = index, group: str = group) -> None:
-            gathering.put(index, wire.DeletedGroup(group=group))
-
-        def failed(error: RaftlogError, index: int = index, group: str = group) -> None:
-            gathering.put(index, wire.DeletedGroup(group=group, failure=Failure.of(error)))
-
-        yield None
-        try:
-            context.coordinator.shard(group).change(_deleting(group), done, failed)
-        except RaftlogError as error:
-            failed(error)
+    return delete_groups(context, message.groups, _deleted, send)
 
 
-def _deleting(group: str) -> Callable[[GroupShard, float, int], StateChange[None]]:
-    return lambda groups, _now, _now_ms: groups.delete_group(group)
+def _deleted(group: str, error: RaftlogError | None) -> wire.DeletedGroup:
+    return wire.DeletedGroup(group=group, failure=None if error is None else Failure.of(error))

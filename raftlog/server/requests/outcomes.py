@@ -9,15 +9,19 @@ T = TypeVar("T")
 
 
 class Outcomes(Generic[T]):
-    """``complete`` is called once every part has an outcome, with all of them in order."""
+    """``complete`` is called once every part has an outcome, with all of them in order.
+
+    Without parts, it is called at once.
+    """
 
     __slots__ = ("_complete", "_missing", "_outcomes")
 
     def __init__(self, count: int, complete: Callable[[list[T]], None]) -> None:
-        """``count``: number of parts, at least 1."""
         self._outcomes: list[T | None] = [None] * count
         self._missing = count
         self._complete = complete
+        if not count:
+            complete([])
 
     def settle(self, index: int, outcome: T) -> None:
         """Set the outcome of a part."""

@@ -22,3 +22,17 @@ def test_a_part_has_one_outcome() -> None:
     outcomes.settle(0, "a")
     with pytest.raises(AssertionError):
         outcomes.settle(0, "b")
+
+
+def test_a_part_can_have_the_outcome_none() -> None:
+    found: list[list[str | None]] = []
+    outcomes: Outcomes[str | None] = Outcomes(2, found.append)
+    outcomes.settle(1, "b")
+    outcomes.settle(0, None)
+    assert found == [[None, "b"]]
+
+
+def test_without_parts_it_is_complete_at_once() -> None:
+    found: list[list[str]] = []
+    Outcomes(0, found.append)
+    assert found == [[]]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import Final
 
 from raftlog import limits
 from raftlog.consumer_groups import (
     CONSUMER_TYPE,
-    GroupShard,
     GroupView,
     HeartbeatDelta,
     HeartbeatResult,
@@ -24,7 +22,7 @@ from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.reply import KafkaReply, text_of
-from raftlog.server.requests.gathering import Gathering
+from raftlog.server.requests.groups import check_count, describe_groups
 from raftlog.server.turns import Steps
 
 MEMBER_TYPE_CONSUMER: Final = 1
@@ -120,27 +118,12 @@ def _news(delta: HeartbeatDelta, result: HeartbeatResult) -> Message:
 def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
     """Describe groups of the consumer protocol, those of raftlog's own clients too."""
     groups = request.message.group_ids
-    if len(groups) > limits.GROUPS_PER_REQUEST_MAX:
-        raise InvalidRequestError(
-            f"request for {len(groups)} groups: the maximum is {limits.GROUPS_PER_REQUEST_MAX}"
-        )
+    check_count(groups)
 
     def send(described: list[Message]) -> None:
         reply.send(_Describe.root(groups=described))
 
-    gathering = Gathering(len(groups), send)
-    for index, group in enumerate(groups):
-        yield None
-        done = partial(_put_view, gathering, index, group)
-        failed = partial(_put_error, gathering, index, group)
-        try:
-            context.coordinator.shard(group).ask(_describing(group), done, failed)
-        except RaftlogError as error:
-            failed(error)
-
-
-def _describing(group: str) -> Callable[[GroupShard], GroupView]:
-    return lambda groups: groups.describe(group)
+    yield from describe_groups(context, groups, _described, send)
 
 
 def refuse_describe(request: KafkaRequest, error: RaftlogError) -> Message:
@@ -148,24 +131,20 @@ def refuse_describe(request: KafkaRequest, error: RaftlogError) -> Message:
     return _Describe.root(groups=[_undescribed(each, error) for each in request.message.group_ids])
 
 
-def _put_view(gathering: Gathering[Message], index: int, group: str, view: GroupView) -> None:
-    if view.type != CONSUMER_TYPE:
+def _described(group: str, found: GroupView | RaftlogError) -> Message:
+    if isinstance(found, RaftlogError):
+        return _undescribed(group, found)
+    if found.type != CONSUMER_TYPE:
         error = UnknownGroupError(f"group {group!r} is a classic group: use DescribeGroups")
-        gathering.put(index, _undescribed(group, error))
-        return
-    described = _Describe.DescribedGroup(
+        return _undescribed(group, error)
+    return _Describe.DescribedGroup(
         group_id=group,
-        group_state=STATES[view.state],
-        group_epoch=view.group_epoch,
-        assignment_epoch=view.group_epoch,
-        assignor_name=view.assignor,
-        members=[_member(member) for member in view.members],
+        group_state=STATES[found.state],
+        group_epoch=found.group_epoch,
+        assignment_epoch=found.group_epoch,
+        assignor_name=found.assignor,
+        members=[_member(member) for member in found.members],
     )
-    gathering.put(index, described)
-
-
-def _put_error(gathering: Gathering[Message], index: int, group: str, error: RaftlogError) -> None:
-    gathering.put(index, _undescribed(group, error))
 
 
 def _undescribed(group: str, error: RaftlogError) -> Message:

@@ -21,7 +21,8 @@ from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.reply import KafkaReply
-from raftlog.server.requests.gathering import Gathering
+from raftlog.server.requests.groups import check_count
+from raftlog.server.requests.outcomes import Outcomes
 from raftlog.types import TopicPartition
 
 TOPIC_IDS_SINCE = 10  # version of OffsetCommit and OffsetFetch
@@ -178,18 +179,14 @@ def handle_fetch(context: BrokerContext, request: KafkaRequest, reply: KafkaRepl
             lambda groups: groups.fetch(message.group_id, _names(topics)), fetched, reply.fail
         )
         return
-    if len(message.groups) > limits.GROUPS_PER_REQUEST_MAX:
-        raise InvalidRequestError(
-            f"request for {len(message.groups)} groups: the maximum is "
-            f"{limits.GROUPS_PER_REQUEST_MAX}"
-        )
+    check_count(message.groups)
 
     def send(groups: list[Message]) -> None:
         reply.send(_Fetch.root(groups=groups))
 
-    gathering = Gathering(len(message.groups), send)
+    outcomes: Outcomes[Message] = Outcomes(len(message.groups), send)
     for index, group in enumerate(message.groups):
-        _fetch_group(context, group, version, partial(gathering.put, index))
+        _fetch_group(context, group, version, partial(outcomes.settle, index))
 
 
 def _fetch_group(

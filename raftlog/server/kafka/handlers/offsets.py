@@ -168,9 +168,6 @@ def _each(
         rest = iter(answers)
         complete([(name, [next(rest) for _ in partitions]) for name, partitions in topics])
 
-    if not queries:
-        complete(topics)
-        return
     outcomes: Outcomes[Message] = Outcomes(len(queries), regroup)
     for index, (name, each) in enumerate(queries):
         if index:
