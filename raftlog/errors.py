@@ -77,11 +77,20 @@ from collections.abc import Callable
 from enum import Enum
 from typing import ClassVar, Final, Self
 
+from raftlog import limits
+
 
 class RaftlogError(Exception):
     """Base of every error that raftlog raises on purpose. ``code`` is its number on the wire."""
 
     code: ClassVar[int] = -1
+
+    @property
+    def wire_text(self) -> str:
+        """The text for a response: encodable, at most ``ERROR_MESSAGE_CHARS_MAX`` characters."""
+        # A path that is not valid UTF-8 contains surrogates, which cannot be encoded.
+        text = str(self)[: limits.ERROR_MESSAGE_CHARS_MAX]
+        return text.encode("utf-8", "replace").decode("utf-8")
 
 
 class RetriableError(RaftlogError):

@@ -61,9 +61,7 @@ class Failure(Message):
 
     @classmethod
     def of(cls, error: RaftlogError) -> Failure:
-        # A path that is not valid UTF-8 contains surrogates, which the encoder rejects.
-        message = str(error)[: limits.ERROR_MESSAGE_CHARS_MAX].encode("utf-8", "replace")
-        return cls(code=error.code, message=message.decode("utf-8"))
+        return cls(code=error.code, message=error.wire_text)
 
     def to_error(self) -> RaftlogError:
         return from_code(self.code, self.message)

@@ -138,7 +138,7 @@ class Administration:
             message = await operation()
         except RaftlogError as error:
             reply.fail(error)
-        except Exception as error:  # noqa: BLE001 - told, logged and counted
+        except Exception as error:  # noqa: BLE001 - reported, logged and counted
             reply.fail_by_mistake(error)
         else:
             reply.send(message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from raftlog.errors import AccessDeniedError, RaftlogError, UnsupportedApiError
+from raftlog.errors import AccessDeniedError, UnsupportedApiError
 from raftlog.protocol import api
 from raftlog.protocol.connection import Request
 from raftlog.server.connection import Connection
@@ -86,18 +86,11 @@ def dispatch(context: BrokerContext, connection: Connection, request: Request) -
     if request.api.peer_only and connection.peer_identity is None:
         _deny(connection, request, reply)
         return None
-    try:
-        handler = HANDLERS.get(request.api.number)
-        if handler is None:
-            raise UnsupportedApiError(f"this broker does not serve {request.api.name}")
-        steps = handler(context, request, reply)
-    except RaftlogError as error:
-        reply.refuse(error)
-    except Exception as error:  # noqa: BLE001 - told, logged and counted
-        reply.fail_by_mistake(error)
-    else:
-        return None if steps is None else reply.guarded(steps)
-    return None
+    return reply.run(HANDLERS.get(request.api.number, _refuse_api), context, request)
+
+
+def _refuse_api(_context: BrokerContext, request: Request, _reply: Reply) -> Steps | None:
+    raise UnsupportedApiError(f"this broker does not serve {request.api.name}")
 
 
 def _deny(connection: Connection, request: Request, reply: Reply) -> None:

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from raftlog.errors import OutcomeUnknownError, RaftlogError
+from raftlog.kafka.connection import KafkaRequest
 from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Message
 from raftlog.server.connection import Connection, memory_of
 from raftlog.server.turns import Steps
 from raftlog.types import Buffer
+
+if TYPE_CHECKING:
+    from raftlog.server.context import BrokerContext
+
+RequestT = TypeVar("RequestT", Request, KafkaRequest)
 
 logger = logging.getLogger(__name__)
 
@@ -25,29 +31,34 @@ _EMPTY: Final = memoryview(b"")
 class Exchange(ABC):
     """A request and its reply, of either protocol. Replied to once, at any time."""
 
-    __slots__ = ("_began", "connection")
+    __slots__ = ("_began", "connection", "request")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, request: Request | KafkaRequest) -> None:
         self.connection = connection
+        # Without the attachment: a response may take long, and megabytes would stay in memory.
+        self.request: Request | KafkaRequest = (
+            request._replace(attachment=_EMPTY) if request.attachment else request
+        )
         self._began = connection.services.counters.now()
 
     @property
-    @abstractmethod
     def name(self) -> str:
         """The name of the request's API, for the log."""
+        return self.request.api.name
 
     @property
-    @abstractmethod
     def size_bytes(self) -> int:
         """Approximate memory of the request while it waits, in bytes."""
+        return memory_of(self.request)
 
     @abstractmethod
     def send(self, message: Any) -> None:
         """Send the response ``message`` of the protocol."""
 
-    @abstractmethod
     def none(self) -> None:
         """End a request that has no response."""
+        self.connection.finish(self.request)
+        self._ended()
 
     @abstractmethod
     def fail(self, error: RaftlogError) -> None:
@@ -69,6 +80,25 @@ class Exchange(ABC):
     def _ended(self) -> None:
         self.connection.services.counters.request_ended(self.name, self._began)
 
+    def run(
+        self,
+        handle: Callable[[BrokerContext, RequestT, Self], Steps | None],
+        context: BrokerContext,
+        request: RequestT,
+    ) -> Steps | None:
+        """Handle the request, or return the steps that do. Every error becomes a response, so that
+        an error ends only this request.
+        """
+        try:
+            steps = handle(context, request, self)
+        except RaftlogError as error:
+            self.refuse(error)
+        except Exception as error:  # noqa: BLE001 - reported, logged and counted
+            self.fail_by_mistake(error)
+        else:
+            return None if steps is None else self.guarded(steps)
+        return None
+
     def guarded(self, steps: Steps) -> Steps:
         """Return steps that convert errors to a response, so that an error ends only this
         request.
@@ -77,7 +107,7 @@ class Exchange(ABC):
             yield from steps
         except RaftlogError as error:
             self.refuse(error)
-        except Exception as error:  # noqa: BLE001 - told, logged and counted
+        except Exception as error:  # noqa: BLE001 - reported, logged and counted
             self.fail_by_mistake(error)
 
     def fail_by_mistake(self, error: Exception) -> None:
@@ -105,20 +135,9 @@ class Exchange(ABC):
 class Reply(Exchange):
     """Reply to a request of raftlog's protocol."""
 
-    __slots__ = ("request",)
+    __slots__ = ()
 
-    def __init__(self, connection: Connection, request: Request) -> None:
-        super().__init__(connection)
-        # Without the attachment: a response may take long, and megabytes would stay in memory.
-        self.request = request._replace(attachment=_EMPTY) if request.attachment else request
-
-    @property
-    def name(self) -> str:
-        return self.request.api.name
-
-    @property
-    def size_bytes(self) -> int:
-        return memory_of(self.request)
+    request: Request
 
     def send(self, message: Message, attachment: Sequence[Buffer] = ()) -> None:
         self.connection.respond(self.request, message, attachment)
@@ -132,8 +151,3 @@ class Reply(Exchange):
             self._ended()
         else:
             self.drop(error)
-
-    def none(self) -> None:
-        """End a request that has no response."""
-        self.connection.finish(self.request)
-        self._ended()

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from raftlog.errors import RaftlogError
 from raftlog.kafka import api
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place
@@ -86,13 +85,4 @@ def dispatch(context: BrokerContext, connection: Connection, request: KafkaReque
     """
     context.counters.requests += 1
     served = HANDLERS[request.api.key]
-    reply = KafkaReply(connection, request, served.refuse)
-    try:
-        steps = served.handle(context, request, reply)
-    except RaftlogError as error:
-        reply.refuse(error)
-    except Exception as error:  # noqa: BLE001 - told, logged and counted
-        reply.fail_by_mistake(error)
-    else:
-        return None if steps is None else reply.guarded(steps)
-    return None
+    return KafkaReply(connection, request, served.refuse).run(served.handle, context, request)

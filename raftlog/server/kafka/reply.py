@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from asyncio import TimerHandle
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-from raftlog import limits
 from raftlog.errors import RaftlogError, RequestTimedOutError
 from raftlog.kafka import codec, errors
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place
-from raftlog.server.connection import Connection, memory_of
+from raftlog.server.connection import Connection
 from raftlog.server.reply import Exchange
 
-_EMPTY: Final = memoryview(b"")
 # Returns the response to a request that failed as a whole: with the error wherever the API's
 # response has a place for one.
 Refusal: TypeAlias = Callable[[KafkaRequest, RaftlogError], Message]
@@ -24,11 +22,12 @@ Refusal: TypeAlias = Callable[[KafkaRequest, RaftlogError], Message]
 class KafkaReply(Exchange):
     """Reply to a request of Kafka's protocol."""
 
-    __slots__ = ("_refusal", "_timer", "is_over", "request")
+    __slots__ = ("_refusal", "_timer", "is_over")
+
+    request: KafkaRequest
 
     def __init__(self, connection: Connection, request: KafkaRequest, refusal: Refusal) -> None:
-        super().__init__(connection)
-        self.request = request._replace(attachment=_EMPTY) if request.attachment else request
+        super().__init__(connection, request)
         self._refusal = refusal
         self._timer: TimerHandle | None = None
         self.is_over = False  # replied to, possibly with a timeout
@@ -47,14 +46,6 @@ class KafkaReply(Exchange):
             )
         )
 
-    @property
-    def name(self) -> str:
-        return self.request.api.name
-
-    @property
-    def size_bytes(self) -> int:
-        return memory_of(self.request)
-
     def send(self, message: Message) -> None:
         if self.is_over:
             return  # it has timed out
@@ -71,17 +62,6 @@ class KafkaReply(Exchange):
         else:
             self.drop(error)
 
-    def none(self) -> None:
-        self.connection.finish(self.request)
-        self._ended()
-
-
-def text_of(error: RaftlogError) -> str:
-    """Return the text of an error for a client, at most ``ERROR_MESSAGE_CHARS_MAX`` characters."""
-    # A path that is not valid UTF-8 contains surrogates, which cannot be encoded.
-    text = str(error)[: limits.ERROR_MESSAGE_CHARS_MAX]
-    return text.encode("utf-8", "replace").decode("utf-8")
-
 
 def refused_by_code(place: Place) -> Refusal:
     """Return the refusal of an API whose response has an error code, and possibly a text, for the
@@ -92,7 +72,7 @@ def refused_by_code(place: Place) -> Refusal:
         response = codec.structs("response", request.api.key).root()
         response.error_code = errors.code_of(error, place)
         if hasattr(response, "error_message"):
-            response.error_message = text_of(error)
+            response.error_message = error.wire_text
         return response
 
     return refuse

@@ -11,7 +11,7 @@ from raftlog.kafka import codec, errors
 from raftlog.kafka.connection import KafkaConnectionState, KafkaRequest
 from raftlog.kafka.errors import Place
 from raftlog.server.connection import Connection
-from raftlog.server.kafka.reply import KafkaReply, refused_by_code, text_of
+from raftlog.server.kafka.reply import KafkaReply, refused_by_code
 from raftlog.server.metrics import Counters
 from tests.kafka.wire import request
 
@@ -73,5 +73,5 @@ def test_a_request_without_a_response_closes_the_connection() -> None:
 
 
 def test_texts_are_short_and_can_be_encoded() -> None:
-    assert text_of(InvalidTopicError("\udcff")).encode() == b"?"
-    assert len(text_of(InvalidTopicError("x" * 10_000))) == limits.ERROR_MESSAGE_CHARS_MAX
+    assert InvalidTopicError("\udcff").wire_text.encode() == b"?"
+    assert len(InvalidTopicError("x" * 10_000).wire_text) == limits.ERROR_MESSAGE_CHARS_MAX

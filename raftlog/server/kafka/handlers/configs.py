@@ -20,7 +20,7 @@ from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.kafka.names import TOPIC_FACTS, own_settings
 from raftlog.server.context import BrokerContext
-from raftlog.server.kafka.reply import KafkaReply, text_of
+from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests import topics as requests
 from raftlog.server.topic_table import HostedTopic
 from raftlog.server.turns import Steps
@@ -301,7 +301,7 @@ def refuse_alter(request: KafkaRequest, error: RaftlogError) -> Message:
 
 def _fail(result: Message, error: RaftlogError) -> None:
     result.error_code = code_of(error, Place.ADMIN)
-    result.error_message = text_of(error)
+    result.error_message = error.wire_text
 
 
 def _check_count(reply: KafkaReply, count: int) -> None:

@@ -21,7 +21,7 @@ from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
-from raftlog.server.kafka.reply import KafkaReply, text_of
+from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests.groups import check_count, describe_groups
 from raftlog.server.turns import Steps
 
@@ -149,7 +149,7 @@ def _described(group: str, found: GroupView | RaftlogError) -> Message:
 
 def _undescribed(group: str, error: RaftlogError) -> Message:
     return _Describe.DescribedGroup(
-        group_id=group, error_code=code_of(error, Place.GROUPS), error_message=text_of(error)
+        group_id=group, error_code=code_of(error, Place.GROUPS), error_message=error.wire_text
     )
 
 

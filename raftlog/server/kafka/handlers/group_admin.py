@@ -16,7 +16,7 @@ from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
-from raftlog.server.kafka.reply import KafkaReply, text_of
+from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests.groups import (
     Listed,
     check_count,
@@ -121,7 +121,7 @@ def _undescribed(version: int, group: str, error: RaftlogError) -> Message:
         group_id=group,
         group_state=DEAD,
         error_code=code_of(error, Place.GROUPS),
-        error_message=text_of(error),
+        error_message=error.wire_text,
     )
 
 

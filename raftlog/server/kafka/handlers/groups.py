@@ -14,7 +14,7 @@ from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
-from raftlog.server.kafka.reply import KafkaReply, text_of
+from raftlog.server.kafka.reply import KafkaReply
 
 KEY_TYPE_GROUP: Final = 0
 NO_NODE: Final = -1
@@ -57,7 +57,7 @@ def handle_find_coordinator(
             try:
                 broker = context.lookup.coordinator(key, brokers)
             except RaftlogError as reason:
-                found.append(_no_coordinator(key, code_of(reason, Place.GROUPS), text_of(reason)))
+                found.append(_no_coordinator(key, code_of(reason, Place.GROUPS), reason.wire_text))
             else:
                 found.append(
                     _Coordinator.Coordinator(
@@ -71,7 +71,7 @@ def handle_find_coordinator(
 
 def refuse_find_coordinator(request: KafkaRequest, error: RaftlogError) -> Message:
     """Return a response with the error for every key."""
-    code, text = code_of(error, Place.GROUPS), text_of(error)
+    code, text = code_of(error, Place.GROUPS), error.wire_text
     return _coordinators(request, [_no_coordinator(key, code, text) for key in _keys(request)])
 
 

@@ -29,7 +29,7 @@ from raftlog.record import BatchHeader, parse_header
 from raftlog.record.kafka_batch import check_batch, to_stored
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.parts import check_count, hint_leaders, host_of, topic_name
-from raftlog.server.kafka.reply import KafkaReply, text_of
+from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests.append import ACKS_ALL, ACKS_NONE, Stored, append
 from raftlog.server.requests.outcomes import Outcomes
 from raftlog.server.turns import Steps
@@ -265,5 +265,5 @@ def _refused(partition: int, error: RaftlogError) -> Message:
             )
             for row in rows
         ],
-        error_message=text_of(error),
+        error_message=error.wire_text,
     )

@@ -26,7 +26,7 @@ from raftlog.kafka.names import own_settings
 from raftlog.server.administration import NamedTopic
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.parts import check_count, unsigned
-from raftlog.server.kafka.reply import KafkaReply, text_of
+from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests import topics as requests
 from raftlog.server.requests.deletion import Deleted, Deletion
 from raftlog.server.requests.topics import Changed
@@ -136,7 +136,7 @@ def _created(context: BrokerContext, wanted: Message, changed: Changed) -> Messa
         return _Created.CreatableTopicResult(
             name=wanted.name,
             error_code=_code(changed),
-            error_message=text_of(changed),
+            error_message=changed.wire_text,
             configs=None,
         )
     result = _Created.CreatableTopicResult(
@@ -169,7 +169,7 @@ def refuse_create(request: KafkaRequest, error: RaftlogError) -> Message:
             _Created.CreatableTopicResult(
                 name=topic.name,
                 error_code=_code(error),
-                error_message=text_of(error),
+                error_message=error.wire_text,
                 configs=None,
             )
             for topic in request.message.topics
@@ -222,7 +222,7 @@ def _deleted(topic: _Doomed, changed: Changed) -> Message:
         name=topic.name,
         topic_id=topic.topic_id,
         error_code=code,
-        error_message=text_of(changed),
+        error_message=changed.wire_text,
     )
 
 
@@ -264,7 +264,7 @@ def handle_extend(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
 def _extended(topic: Message, changed: Changed) -> Message:
     result = _Extended.CreatePartitionsTopicResult(name=topic.name)
     if isinstance(changed, RaftlogError):
-        result.error_code, result.error_message = _code(changed), text_of(changed)
+        result.error_code, result.error_message = _code(changed), changed.wire_text
     return result
 
 
