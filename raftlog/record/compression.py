@@ -104,7 +104,7 @@ def _decompress_lz4(data: Buffer, length: int) -> bytes:
 # -- zstd ------------------------------------------------------------------------------------------
 
 _compressors: Final[dict[int, Pool[zstandard.ZstdCompressor]]] = {}  # by level: 1 to 22
-zstd_decompressors: Final = Pool(
+_decompressors: Final = Pool(
     lambda: zstandard.ZstdDecompressor(max_window_size=limits.BATCH_UNCOMPRESSED_BYTES_MAX)
 )
 
@@ -130,16 +130,25 @@ def _decompress_zstd(data: Buffer, length: int) -> bytes:
             raise CorruptBatchError(
                 f"the payload's zstd frame does not say that it holds the {length} bytes promised"
             )
-        if frame.window_size > limits.BATCH_UNCOMPRESSED_BYTES_MAX:
-            raise CorruptBatchError(
-                f"the payload's zstd frame asks for a window of {frame.window_size} bytes, over "
-                f"{limits.BATCH_UNCOMPRESSED_BYTES_MAX}"
-            )
-        decompressor = zstd_decompressors.take()
-        payload = decompressor.decompress(data, max_output_size=length, allow_extra_data=False)
+        return unpack_zstd_frame(data, frame, length)
     except zstandard.ZstdError as error:
         raise CorruptBatchError(f"the payload is not one zstd frame: {error}") from error
-    zstd_decompressors.give_back(decompressor, size_bytes=decompressor.memory_size())
+
+
+def unpack_zstd_frame(data: Buffer, frame: zstandard.FrameParameters, size_max: int) -> bytes:
+    """Decompress exactly one frame, of at most ``size_max`` bytes. ``frame``: its parameters.
+
+    Raises ``CorruptBatchError`` if its window is over ``limits.BATCH_UNCOMPRESSED_BYTES_MAX``, and
+    ``ZstdError``.
+    """
+    if frame.window_size > limits.BATCH_UNCOMPRESSED_BYTES_MAX:
+        raise CorruptBatchError(
+            f"the zstd frame asks for a window of {frame.window_size} bytes, over "
+            f"{limits.BATCH_UNCOMPRESSED_BYTES_MAX}"
+        )
+    decompressor = _decompressors.take()
+    payload = decompressor.decompress(data, max_output_size=size_max, allow_extra_data=False)
+    _decompressors.give_back(decompressor, size_bytes=decompressor.memory_size())
     return payload
 
 

@@ -27,7 +27,7 @@ import zstandard
 from raftlog import limits
 from raftlog.errors import CorruptBatchError
 from raftlog.record import compression
-from raftlog.record.compression import GZIP_WINDOW_BITS, Codec, zstd_decompressors
+from raftlog.record.compression import GZIP_WINDOW_BITS, Codec, unpack_zstd_frame
 from raftlog.types import Buffer
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -81,17 +81,9 @@ def _unpack_zstd(data: Buffer, size_max: int) -> bytes:
             raise CorruptBatchError(
                 f"the records' zstd frame has {size} bytes uncompressed, over {size_max}"
             )
-        if frame.window_size > limits.BATCH_UNCOMPRESSED_BYTES_MAX:
-            raise CorruptBatchError(
-                f"the records' zstd frame asks for a window of {frame.window_size} bytes, over "
-                f"{limits.BATCH_UNCOMPRESSED_BYTES_MAX}"
-            )
-        decompressor = zstd_decompressors.take()
-        section = decompressor.decompress(data, max_output_size=size_max, allow_extra_data=False)
+        return unpack_zstd_frame(data, frame, size_max)
     except zstandard.ZstdError as error:
         raise CorruptBatchError(f"the records are not one zstd frame: {error}") from error
-    zstd_decompressors.give_back(decompressor, size_bytes=decompressor.memory_size())
-    return section
 
 
 def _zstd_size_max(data: Buffer, has_checksum: bool) -> int:
