@@ -21,7 +21,7 @@ from raftlog.types import Buffer
 
 LENGTH_BYTES: Final = 4
 REQUEST_BYTES_MIN: Final = 8  # of the header without a client ID
-# Bytes of a connection that tell Kafka's protocol from raftlog's: the length and half of the key.
+# Bytes of a connection that distinguish Kafka's protocol from raftlog's: length, half of the key.
 CHOICE_BYTES: Final = 6
 _HEAD: Final = struct.Struct(">hhi")
 _INT32: Final = struct.Struct(">i")

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final
+from typing import Final, Literal
 
 from raftlog.client.admin import Admin
 from raftlog.client.batch_reader import BatchReader
@@ -433,9 +433,7 @@ def _known(found: Mapping[str, TopicListing]) -> dict[str, tuple[str, int]]:
 
 
 def _offsets(
-    admin: Admin, partitions: list[TopicPartition], at: str
+    admin: Admin, partitions: list[TopicPartition], at: Literal["earliest", "latest"]
 ) -> dict[TopicPartition, Offset]:
-    found = admin.list_offsets(
-        dict.fromkeys(partitions, "earliest" if at == "earliest" else "latest")
-    )
+    found = admin.list_offsets(dict.fromkeys(partitions, at))
     return {tp: hit.offset if hit else 0 for tp, hit in found.items()}

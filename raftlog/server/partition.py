@@ -290,12 +290,11 @@ class Partition:
         header: BatchHeader,
         *,
         to_be_committed: bool = True,
-        base_offset: Offset = NO_BASE_OFFSET,
+        at_offset: Offset = NO_BASE_OFFSET,
     ) -> Appended:
         """Append a validated batch. ``when_committed`` and ``when_on_disk`` report its progress.
 
-        ``base_offset``: as in ``Log.append``.
-
+        ``at_offset``: as in ``Log.append``.
 
         Raises ``NotLeaderError``, also when the log is corrupt and other brokers can lead, and
         ``NotEnoughReplicasError`` if it is ``to_be_committed``.
@@ -317,7 +316,7 @@ class Partition:
                 header,
                 leader_epoch=self.leader_epoch,
                 now_ms=self._services.clock.wall_ms(),
-                at_offset=base_offset,
+                at_offset=at_offset,
             )
         except StorageFailedError as error:
             self._services.on_failed(error)

@@ -127,11 +127,11 @@ class Partitions:
             return member.state
         return replace(member.state, leader=None)  # an outdated state from before this start
 
-    def _is_outdated(self, member: HostedPartition, told: PartitionState) -> bool:
-        """Whether this broker has no vote, so receives no commands, and ``told`` is newer."""
+    def _is_outdated(self, member: HostedPartition, received: PartitionState) -> bool:
+        """Whether this broker has no vote, so receives no commands, and ``received`` is newer."""
         status = self._status(member)
         is_voter = status is not None and status.role != "observer"
-        return not is_voter and told.version > member.state.version
+        return not is_voter and received.version > member.state.version
 
     def _is_known(self, member: HostedPartition) -> bool:
         """Whether the group's state was received in this incarnation: a journal can end

@@ -77,7 +77,7 @@ class _Produce:
             is_large = uncompressed_bytes > limits.VALIDATED_ON_LOOP_BYTES_MAX
             header: BatchHeader = (yield check) if is_large else check()
             done = partial(self._done, index, part)
-            append(host, batch, header, self._acks, done, base_offset=part.base_offset)
+            append(host, batch, header, self._acks, done, at_offset=part.base_offset)
         except RaftlogError as error:
             self._settle(index, self._failed(part, error))
 

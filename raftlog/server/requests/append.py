@@ -38,15 +38,15 @@ def append(
     acks: int,
     done: OnStored,
     *,
-    base_offset: Offset = NO_BASE_OFFSET,
+    at_offset: Offset = NO_BASE_OFFSET,
 ) -> None:
     """Append a batch of a producer, and call ``done`` once it is as durable as ``acks`` requires.
 
-    ``base_offset``: as in ``Log.append``. Raises the errors of ``Partition.append``; ``done`` is
+    ``at_offset``: as in ``Log.append``. Raises the errors of ``Partition.append``; ``done`` is
     then not called.
     """
-    _check_producible(header, base_offset)
-    appended = host.append(batch, header, to_be_committed=acks == ACKS_ALL, base_offset=base_offset)
+    _check_producible(header, at_offset)
+    appended = host.append(batch, header, to_be_committed=acks == ACKS_ALL, at_offset=at_offset)
     acknowledge = partial(_acknowledge, host, appended, done)
     end_offset = appended.last_offset + 1
     if acks == ACKS_ALL:
@@ -70,13 +70,13 @@ def _acknowledge(
     done(Stored(appended.base_offset, timestamp_ms, log.log_start_offset))
 
 
-def _check_producible(header: BatchHeader, base_offset: Offset) -> None:
+def _check_producible(header: BatchHeader, at_offset: Offset) -> None:
     """Reject batches that are valid, and that a producer must not send."""
     if header.is_transactional or header.is_control:
         raise UnsupportedFeatureError(
             "transactional and control batches are not accepted: this release has no transactions"
         )
-    if not header.is_dense and base_offset == NO_BASE_OFFSET:
+    if not header.is_dense and at_offset == NO_BASE_OFFSET:
         raise CorruptBatchError(
             f"a batch of {header.record_count} records spans {header.last_offset_delta + 1} "
             "offsets. Only a mirror, which requests the base offset, may send a batch with gaps"
