@@ -137,6 +137,11 @@ class Observer:
         """The brokers that lead partitions, by the newest that is known."""
         return {state.leader for state in self.states.values() if state.leader is not None}
 
+    def is_replica(self, machine: BrokerMachine, partition: TopicPartition) -> bool:
+        """Whether a broker is a replica of the partition, by the newest state that is known."""
+        state = self.states.get(partition.partition)
+        return state is None or machine.broker_id in state.replicas
+
     def is_lost_to(self, core: Collection[int]) -> set[int]:
         """The partitions none of whose members that may lead is one of ``core``."""
         return {

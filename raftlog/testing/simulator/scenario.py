@@ -544,14 +544,19 @@ def _judge(
     """Heal everything, let everybody come to an end, read everything, and compare."""
     readings = [Reading() for _ in range(READERS)]
     stuck = _settle(world, workload, observer, readings)
-    _end_brokers(world, scenario.last_words)
     names = workload.partitions
+    # A broker that replaces another one which is stopping has no complete copy yet.
+    complete = {
+        name: {machine.broker_id for machine in world.brokers if observer.is_replica(machine, name)}
+        for name in names
+    }
+    _end_brokers(world, scenario.last_words)
     if scenario.is_compacted:
         for machine in world.brokers:
             for name in names:
                 _finish_compaction(machine, name)
     dumps = [
-        Dump(machine.name, name, records)
+        Dump(machine.name, name, records, is_in_sync=machine.broker_id in complete[name])
         for machine in world.brokers
         for name in names
         if (records := _copy(machine, name, observer)) is not None
@@ -687,9 +692,7 @@ def _copy(
     older files that were put back.
     """
     records = dump(machine, partition, observer.topic_id)
-    state = observer.states.get(partition.partition)
-    is_replica = state is None or machine.broker_id in state.replicas
-    return records if records or is_replica else None
+    return records if records or observer.is_replica(machine, partition) else None
 
 
 def dump(
