@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from raftlog.consensus import NotProposed, Outcome
-from raftlog.testing.simulator.consensus_world import World
+from raftlog.testing.simulator.consensus_world import SYNC_MEANS_MAX, World
 from tests.testing.simulator.consensus_worlds import GROUP, process_of, world_of
 
 
@@ -35,6 +35,16 @@ def test_events_come_in_the_order_of_time_and_then_of_asking() -> None:
     assert (seen, world.now) == (["now", "a", "b"], 1.5)
     world.run_until(9.0)
     assert (seen[-1], world.now, world.events) == ("late", 9.0, 4)
+
+
+def test_no_sync_takes_longer_than_the_groups_have_to_recover(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = world_of(started=False)
+    broker = world.brokers[1]
+    broker.sync_s = 2.0
+    monkeypatch.setattr(world.random, "random", lambda: 1 - 2**-53)  # of which expovariate is made
+    assert world.sync_time(broker) == SYNC_MEANS_MAX * broker.sync_s
 
 
 def test_the_hash_is_of_what_happened_and_when() -> None:
