@@ -28,7 +28,7 @@ from raftlog.consensus import Applied, Outcome
 from raftlog.errors import LeaderNotAvailableError, NotLeaderError, RaftlogError
 from raftlog.server.cluster.fetch_session import FetchSession
 from raftlog.server.cluster.hosted_partition import HostedPartition
-from raftlog.server.cluster.role_manager import NOTHING
+from raftlog.server.cluster.role_manager import NO_OP
 from raftlog.server.offset_waiters import Acknowledge
 from raftlog.server.partition import Partition
 from raftlog.server.rounds import Rounds
@@ -110,7 +110,7 @@ class LeadershipCheck:
             else:
                 done(LeaderNotAvailableError(f"{member}: {outcome.reason}"))
 
-        self._propose(member.group_id, NOTHING, ended)
+        self._propose(member.group_id, NO_OP, ended)
 
     def forget(self, group_id: str) -> None:
         """Forget a partition that this broker no longer stores."""

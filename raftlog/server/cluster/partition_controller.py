@@ -77,7 +77,7 @@ class PartitionController:
 
     def look(self, member: HostedPartition) -> None:
         """Propose the next change that the partition needs, if this broker leads its group."""
-        if member.deciding or not self._plane.leads(member.group_id):
+        if member.control.is_proposing or not self._plane.leads(member.group_id):
             return
         command: Command | None
         if self.has_leader(member.state):
@@ -85,9 +85,9 @@ class PartitionController:
         else:
             command = self._election(member)
         if command is not None:
-            self._propose(member, command)
+            self._propose(member, command, member.group_id)
         elif (noted := self._replicas_to_note(member)) is not None:
-            self._note_replicas(member, noted)
+            self._propose(member, noted, CLUSTER_GROUP)
         else:
             self._seal_if_due(member)
 
@@ -122,26 +122,26 @@ class PartitionController:
         is live. The links of the leader to its followers may be down while its link to this broker
         is up.
         """
-        state, now = member.state, self._now()
-        turn = self._lag_max_seconds * 2 ** min(member.turns, TURNS_DOUBLED_MAX)
+        state, notes, now = member.state, member.control, self._now()
+        turn = self._lag_max_seconds * 2 ** min(notes.transfers, TURNS_DOUBLED_MAX)
         if len(state.isr) >= state.min_isr:
-            member.stalled_since = None
-            if now - member.turn_began >= turn:
-                member.turns = 0
+            notes.under_min_isr_since = None
+            if now - notes.transferred_at >= turn:
+                notes.transfers = 0
             return None
         others = {*state.isr, *state.elr} - {state.leader}
         if not any(map(self._liveness.is_live, others)):
-            member.stalled_since = None
+            notes.under_min_isr_since = None
             return None
-        if member.stalled_since is None:
-            member.stalled_since = now
-        if now - member.stalled_since < turn:
+        if notes.under_min_isr_since is None:
+            notes.under_min_isr_since = now
+        if now - notes.under_min_isr_since < turn:
             return None
         elect = self._surveys.choose(member, without=state.leader)
         if not isinstance(elect, Elect):
             return None
-        member.turns += 1
-        member.stalled_since = member.turn_began = now
+        notes.transfers += 1
+        notes.under_min_isr_since = notes.transferred_at = now
         return elect
 
     def _upkeep(self, member: HostedPartition) -> ChangeReplicas | Elect | None:
@@ -216,17 +216,17 @@ class PartitionController:
             directory_of=self._liveness.directory_of,
             boot_of=self._liveness.boot_of,
         )
+        notes, now = member.control, self._now()
         if elect is None:
-            member.misled_since = None
+            notes.nonpreferred_since = None
             return None
-        now = self._now()
-        if member.misled_since is None:
-            member.misled_since = now
-        is_due = now - member.misled_since >= self._rebalance_delay_seconds
+        if notes.nonpreferred_since is None:
+            notes.nonpreferred_since = now
+        is_due = now - notes.nonpreferred_since >= self._rebalance_delay_seconds
         if not is_due or self._rebalanced >= REBALANCED_AT_A_TIME:
             return None
         self._rebalanced += 1
-        member.misled_since = None
+        notes.nonpreferred_since = None
         return elect
 
     def _replicas_to_note(self, member: HostedPartition) -> SetReplicas | None:
@@ -250,18 +250,6 @@ class PartitionController:
             version=state.version,
         )
 
-    def _note_replicas(self, member: HostedPartition, command: SetReplicas) -> None:
-        member.deciding = True
-
-        def done(outcome: Outcome) -> None:
-            if not (isinstance(outcome, Applied) and isinstance(outcome.result, Done)):
-                logger.debug(
-                    "proposal failed: partition=%s command=%s outcome=%s", member, command, outcome
-                )
-            self._decided(member)
-
-        self._plane.propose_bytes(CLUSTER_GROUP, command.encode(), done)
-
     def _next_voters(self, member: HostedPartition) -> dict[int, str] | None:
         """Return the voters that the group's next generation must have; None if the current one
         fits: its voters are the replicas and witnesses, with their current data directories.
@@ -284,23 +272,27 @@ class PartitionController:
             sorted(b for b, directory in fitting.items() if before.get(b) != directory),
             sorted(before.keys() - fitting.keys()),
         )
-        member.deciding = True
-        self._plane.seal(member.group_id, fitting, lambda _outcome: self._decided(member))
+        member.control.is_proposing = True
 
-    def _propose(self, member: HostedPartition, command: Command) -> None:
-        member.deciding = True
+        def done(_outcome: Outcome) -> None:
+            member.control.is_proposing = False
+
+        self._plane.seal(member.group_id, fitting, done)
+
+    def _propose(
+        self, member: HostedPartition, command: Command | SetReplicas, group_id: str
+    ) -> None:
+        member.control.is_proposing = True
         logger.debug("proposing: partition=%s command=%s", member, command)
 
         def done(outcome: Outcome) -> None:
-            if isinstance(outcome, Applied) and isinstance(outcome.result, Accepted):
+            member.control.is_proposing = False
+            result = outcome.result if isinstance(outcome, Applied) else None
+            if isinstance(result, Accepted):
                 logger.info("partition changed: partition=%s command=%s", member, command)
-            else:
+            elif not isinstance(result, Done):
                 logger.debug(
                     "proposal failed: partition=%s command=%s outcome=%s", member, command, outcome
                 )
-            self._decided(member)
 
-        self._plane.propose_bytes(member.group_id, command.encode(), done)
-
-    def _decided(self, member: HostedPartition) -> None:
-        member.deciding = False
+        self._plane.propose_bytes(group_id, command.encode(), done)

@@ -29,8 +29,12 @@ from raftlog.replication.partition_state import (
     initial_state,
 )
 from raftlog.server.administration import quiet
-from raftlog.server.cluster import damage
-from raftlog.server.cluster.hosted_partition import HostedPartition, group_id
+from raftlog.server.cluster.hosted_partition import (
+    CopyChange,
+    Event,
+    HostedPartition,
+    group_id,
+)
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.role_manager import RoleManager
 from raftlog.server.cluster.state_broadcast import StateBroadcast
@@ -88,9 +92,7 @@ class Partitions:
             liveness=liveness,
             services=services,
             surveys=surveys,
-            on_role=on_role,
-            look_soon=self._state_changed,
-            change_copy=self._change_copy,
+            effects=self,
         )
         self.members: dict[str, HostedPartition] = {}  # by Raft group
         self._by_topic: dict[str, list[HostedPartition]] = {}  # by topic id
@@ -168,7 +170,7 @@ class Partitions:
     def _is_needed(self) -> bool:
         return bool(self._stale or self._later or self._strays_due)
 
-    def _change_copy(self, member: HostedPartition) -> None:
+    def schedule_copy_change(self, member: HostedPartition) -> None:
         """Schedule a change of the partition's copy; ``_work_off`` determines which."""
         self._later[member] = None
         self.look_at_topics(())
@@ -273,7 +275,7 @@ class Partitions:
                 host.reconsider()
         for member in self._by_topic.get(record.id, ()):
             member.replication_factor = record.replication_factor
-            self._state_changed(member)
+            self.schedule(member)
         self._topics.extend(held, [None] * (len(record.partitions) - len(held.hosts)))
         new = [p for p in range(len(record.partitions)) if self._is_missing(record, p)]
         if new:
@@ -328,9 +330,9 @@ class Partitions:
             member.group_id, machine, voters=birth.directories, base=base.encode()
         )
         status = self._status(member)
-        # Term 0: no older incarnation can have known or done more.
-        member.is_current = status is not None and status.term == 0
-        self._state_changed(member)
+        if status is not None and status.term == 0:
+            member.on(Event.FOUNDED)
+        self.schedule(member)
         return member
 
     def _copy_of(self, record: TopicRecord, partition: int) -> Log | None:
@@ -412,9 +414,12 @@ class Partitions:
             place = member.topic, member.topic_id, member.partition
             for event in partition_events(*place, before, member.state):
                 self._services.events.add(event, at_ms)
-        self._state_changed(member)
+        self.schedule(member)
 
-    def _state_changed(self, member: HostedPartition) -> None:
+    def role_changed(self, member: HostedPartition) -> None:
+        self._on_role(member)
+
+    def schedule(self, member: HostedPartition) -> None:
         """Apply the new state soon: of several changes, only the last one counts."""
         if not self._changed:
             self._services.loop.call_soon(self._take_over)
@@ -433,35 +438,30 @@ class Partitions:
         Determines the work again from the current state, which may have changed. A failed attempt
         may have closed the host: the next attempt replaces it.
         """
-        host = member.host
-        is_suspect = host is not None and bool(host.log.damage or host.log.doubt)
         record = self._machine.topic_by_id(member.topic_id)
         if member.group_id not in self.members or record is None:
             return
-        is_replica = self.roles.is_replica(member)
-        if host is None:
-            if is_replica:
-                await self._store_copies(record, [member.partition])
-                self._attach(member, self._store.hosted_log(member.topic_id, member.partition))
-            elif self.roles.may_drop(member):  # the first attempt failed
-                await self._remove_files(member)
-        elif self.roles.is_to_settle(member):
-            logger.error(
-                "unclean leader: partition=%s epoch=%d log_end_offset=%d reason=%s",
-                member,
-                member.state.leader_epoch,
-                host.log.readable_end_offset,
-                host.log.damage or host.log.doubt,
-            )
-            await self._settle(member, host)
-        elif is_suspect and self.roles.next_step(member) == damage.SET_ASIDE:
-            if host.log.damage and not host.log.is_torn:
+        host, change = member.host, self.roles.copy_change(member)
+        if change is CopyChange.CREATE:
+            await self._store_copies(record, [member.partition])
+            self._attach(member, self._store.hosted_log(member.topic_id, member.partition))
+        elif change is CopyChange.DELETE:
+            await self._drop_copy(member)
+        elif change is not None:
+            assert host is not None
+            if change is CopyChange.ACCEPT:
+                logger.error(
+                    "unclean leader: partition=%s epoch=%d log_end_offset=%d reason=%s",
+                    member,
+                    member.state.leader_epoch,
+                    host.log.readable_end_offset,
+                    host.log.damage or host.log.doubt,
+                )
+            if change is CopyChange.REPLACE and host.log.damage and not host.log.is_torn:
                 await self._quarantine(member, host)
             else:
                 await self._settle(member, host)
-        elif not is_replica and self.roles.may_drop(member):
-            await self._drop_copy(member, host)
-        self._state_changed(member)
+        self.schedule(member)
 
     async def _quarantine(self, member: HostedPartition, host: Partition) -> None:
         host.close(
@@ -494,14 +494,15 @@ class Partitions:
             self._attach(member, log)
         member.fenced_in = None
 
-    async def _drop_copy(self, member: HostedPartition, host: Partition) -> None:
-        host.close(NotLeaderError(f"{member}: this broker is no longer a replica"))
-        self._on_role(member)
-        held = self._topics.get(member.topic)
-        if held is not None and held.id == member.topic_id:
-            held.hosts[member.partition] = None
-        member.host = None
-        await quiet([host])
+    async def _drop_copy(self, member: HostedPartition) -> None:
+        host, held = member.host, self._topics.get(member.topic)
+        if host is not None:  # otherwise an earlier attempt failed
+            host.close(NotLeaderError(f"{member}: this broker is no longer a replica"))
+            self._on_role(member)
+            if held is not None and held.id == member.topic_id:
+                held.hosts[member.partition] = None
+            member.host = None
+            await quiet([host])
         await self._remove_files(member)
         logger.info("replica removed: partition=%s", member)
 
@@ -523,7 +524,7 @@ class Partitions:
         """Check the role of a host again: corruption was found in its log."""
         member = self.member(host.topic_id, host.topic_partition.partition)
         if member is not None and member.host is host:
-            self._state_changed(member)
+            self.schedule(member)
 
     def review_all(self) -> None:
         """Check the role of every partition, and its ISR where this broker leads."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from raftlog.consensus import Applied, Outcome, Unknown
 from raftlog.errors import StorageFailedError
@@ -17,7 +17,7 @@ from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Command
 from raftlog.replication.election import has_leader
 from raftlog.replication.partition_state import Accepted, PartitionState
 from raftlog.server.cluster import damage, step_down
-from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.hosted_partition import CopyChange, Event, HostedPartition, Stage
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.surveys import Surveys
 from raftlog.server.consensus_plane import ConsensusPlane
@@ -27,7 +27,23 @@ logger = logging.getLogger(__name__)
 
 # Not a command of a partition: applying it changes nothing, and shows which state this broker has
 # applied.
-NOTHING: Final = b""
+NO_OP: Final = b""
+
+
+class RoleEffects(Protocol):
+    """What the decisions of a ``RoleManager`` cause."""
+
+    def role_changed(self, member: HostedPartition) -> None:
+        """Process that the partition's host began to lead or to follow."""
+        ...
+
+    def schedule(self, member: HostedPartition) -> None:
+        """Check the role soon."""
+        ...
+
+    def schedule_copy_change(self, member: HostedPartition) -> None:
+        """Do ``RoleManager.copy_change`` soon."""
+        ...
 
 
 class RoleManager:
@@ -45,14 +61,8 @@ class RoleManager:
         liveness: Liveness,
         services: HostServices,
         surveys: Surveys,
-        on_role: Callable[[HostedPartition], None],
-        look_soon: Callable[[HostedPartition], None],
-        change_copy: Callable[[HostedPartition], None],
+        effects: RoleEffects,
     ) -> None:
-        """``on_role``: called when a host begins to lead or to follow.
-
-        ``change_copy``: called for a partition whose copy must be created, quarantined or removed.
-        """
         self._broker_id = broker_id
         self._me = me
         self._lag_max_seconds = lag_max_seconds
@@ -62,9 +72,7 @@ class RoleManager:
         self._liveness = liveness
         self._services = services
         self._surveys = surveys
-        self._on_role = on_role
-        self._look_soon = look_soon
-        self._change_copy = change_copy
+        self._effects = effects
 
     def look(self, member: HostedPartition) -> None:
         """Set the role of the partition's host to the committed one. Cheap if it has not changed.
@@ -81,47 +89,48 @@ class RoleManager:
 
     def _set_role(self, member: HostedPartition) -> None:
         host, state = member.host, member.state
-        is_replica = self.is_replica(member)
+        is_replica = self._is_replica(member)
         if host is None:
             if is_replica and self._is_current(member):
-                self._change_copy(member)  # a witness became a replica
+                self._effects.schedule_copy_change(member)  # a witness became a replica
             return
         if host.leader_epoch > state.leader_epoch:
             return  # the group's log is being replayed
         suspect = host.log.damage or host.log.doubt
         if host.closed is not None:
             # The replacement of the copy is in progress, or has failed.
-            if self.is_to_settle(member):
-                self._change_copy(member)
-            elif suspect:
-                self._give_up(member)
+            if self._must_accept(member):
+                self._effects.schedule_copy_change(member)
+            elif suspect and self._is_current(member):
+                self._release_copy(member)
             return
         is_elected = self._is_elected(state)
-        member.is_current |= is_elected  # in this incarnation
+        if is_elected:
+            member.on(Event.ELECTED)
         if is_elected and not suspect:
             self._lead(member, host)
-        elif self.is_to_settle(member):
-            self._change_copy(member)
+        elif self._must_accept(member):
+            self._effects.schedule_copy_change(member)
         elif (not is_replica and not self._has_vote(member)) or self._is_current(member):
             self._follow(member, host)
 
     def _follow(self, member: HostedPartition, host: Partition) -> None:
         """Copy from the leader, wait for a leader, or replace the copy."""
         state, suspect = member.state, host.log.damage or host.log.doubt
-        is_replica = self.is_replica(member)
+        is_replica = self._is_replica(member)
         can_follow = is_replica and state.leader != self._broker_id and not suspect
         leader = state.leader if can_follow else None
         if (host.leader, host.leader_epoch) != (leader, state.leader_epoch) or host.leadership:
             host.unclean_epoch = state.unclean_epoch
             host.follow(leader, state.leader_epoch)
-            self._on_role(member)
+            self._effects.role_changed(member)
         if not is_replica:
-            if self.may_drop(member):
-                self._change_copy(member)
+            if self._may_delete(member):
+                self._effects.schedule_copy_change(member)
         elif suspect:
-            self._give_up(member)
+            self._release_copy(member)
         else:
-            self._give_way(member, host)
+            self._step_down(member, host)
 
     def _is_elected(self, state: PartitionState) -> bool:
         """Whether this broker was elected in this incarnation and on its current disk."""
@@ -131,7 +140,7 @@ class RoleManager:
             and state.leader_boot == self._me.boot
         )
 
-    def is_to_settle(self, member: HostedPartition) -> bool:
+    def _must_accept(self, member: HostedPartition) -> bool:
         """Whether this broker was elected with a copy that may lack acknowledged records, because
         it is the best one left. It then continues with that copy.
         """
@@ -145,36 +154,27 @@ class RoleManager:
         state = member.state
         if host.leadership is not None and host.leader_epoch == state.leader_epoch:
             host.on_state(state)
-            self._give_way(member, host)
+            self._step_down(member, host)
             self.review(member)
             return
-        host.lead(
-            state,
-            self._broker_id,
-            lag_max_seconds=self._lag_max_seconds,
-        )
+        host.lead(state, self._broker_id, lag_max_seconds=self._lag_max_seconds)
         logger.info("became leader: partition=%s epoch=%d", member, state.leader_epoch)
-        self._on_role(member)
+        self._effects.role_changed(member)
 
     def _is_current(self, member: HostedPartition) -> bool:
-        """Whether this broker may act on the state that it knows.
-
-        After a start, the committed state is recovered step by step. A broker that followed an old
-        leader during this time would acknowledge, or truncate, records that it must keep for a
-        newer leader. So a no-op is proposed first: once it is applied, everything that an earlier
-        incarnation acted on is applied too.
-        """
-        if member.is_current or member.asking:
+        """Whether this broker may act on the state that it knows. If not, propose the no-op."""
+        if member.stage is not Stage.REPLAYED:
             return member.is_current
-        member.asking = True
+        member.on(Event.NO_OP_PROPOSED)
 
         def done(outcome: Outcome) -> None:
-            member.asking = False
             if isinstance(outcome, Applied):
-                member.is_current = True
-                self._look_soon(member)
+                member.on(Event.NO_OP_APPLIED)
+                self._effects.schedule(member)
+            else:
+                member.on(Event.NO_OP_FAILED)
 
-        self._plane.propose_bytes(member.group_id, NOTHING, done)
+        self._plane.propose_bytes(member.group_id, NO_OP, done)
         return False
 
     def _has_vote(self, member: HostedPartition) -> bool:
@@ -184,7 +184,7 @@ class RoleManager:
         voters = self._plane.status(member.group_id).voters
         return voters.get(self._broker_id) == self._me.directory_id
 
-    def is_replica(self, member: HostedPartition) -> bool:
+    def _is_replica(self, member: HostedPartition) -> bool:
         """Whether this broker is a replica, by the newest state that it knows. Without a vote it
         receives no commands, and the cluster's state may be newer.
         """
@@ -195,7 +195,7 @@ class RoleManager:
                 return self._broker_id in held.replicas and self._broker_id in state.replicas
         return self._broker_id in state.replicas
 
-    def may_drop(self, member: HostedPartition) -> bool:
+    def _may_delete(self, member: HostedPartition) -> bool:
         """Whether the cluster group, too, has committed that this broker is no longer a replica. A
         broker that is no longer a voter either waits for the generation without its vote.
         """
@@ -207,29 +207,56 @@ class RoleManager:
             return False
         return self._broker_id in assignment.witnesses or not self._has_vote(member)
 
-    # -- damage
+    def copy_change(self, member: HostedPartition) -> CopyChange | None:
+        """Return the change that this broker's copy needs now; None if it needs none."""
+        host, is_replica = member.host, self._is_replica(member)
+        if host is None and is_replica:
+            return CopyChange.CREATE
+        if self._must_accept(member):
+            return CopyChange.ACCEPT
+        is_suspect = host is not None and bool(host.log.damage or host.log.doubt)
+        if is_suspect and self._next_step(member) is CopyChange.REPLACE:
+            return CopyChange.REPLACE
+        may_delete = not is_replica and self._may_delete(member)
+        return CopyChange.DELETE if may_delete else None
 
-    def _give_up(self, member: HostedPartition) -> None:
-        """Take the next step to replace a copy that may lack records, if none is in flight."""
-        if member.giving_up:
-            return
-        command = self.next_step(member)
-        if command == damage.SET_ASIDE:
-            self._change_copy(member)
-        if command is None or isinstance(command, str):
-            return  # None: no other broker has a copy, so this one is all that is left
-        member.giving_up = True
+    def _yield(
+        self,
+        member: HostedPartition,
+        command: Command,
+        accepted: Callable[[PartitionState], None],
+    ) -> None:
+        """Propose to stop leading, or to leave the ISR. If it fails, the next review repeats it."""
+        assert member.stage is Stage.CURRENT
+        member.on(Event.YIELD_PROPOSED)
 
         def done(outcome: Outcome) -> None:
-            member.giving_up = False
+            member.on(Event.YIELD_ENDED)
             if isinstance(outcome, Applied) and isinstance(outcome.result, Accepted):
-                if isinstance(command, ChangeIsr):
-                    member.fenced_in = outcome.result.state.leader_epoch
-                self._look_soon(member)  # otherwise it is retried at the next review
+                accepted(outcome.result.state)
 
         self._plane.propose_bytes(member.group_id, command.encode(), done)
 
-    def next_step(self, member: HostedPartition) -> Command | str | None:
+    # -- damage
+
+    def _release_copy(self, member: HostedPartition) -> None:
+        """Take the next step to replace a copy that may lack records, if none is in flight."""
+        if member.stage is Stage.YIELDING:
+            return
+        command = self._next_step(member)
+        if command is CopyChange.REPLACE:
+            self._effects.schedule_copy_change(member)
+        if command is None or isinstance(command, CopyChange):
+            return  # None: no other broker has a copy, so this one is all that is left
+
+        def accepted(state: PartitionState) -> None:
+            if isinstance(command, ChangeIsr):
+                member.fenced_in = state.leader_epoch
+            self._effects.schedule(member)
+
+        self._yield(member, command, accepted)
+
+    def _next_step(self, member: HostedPartition) -> Command | CopyChange | None:
         liveness = self._liveness
         return damage.next_step(
             member.state,
@@ -247,12 +274,12 @@ class RoleManager:
 
     # -- disks that are full or hang
 
-    def _give_way(self, member: HostedPartition, host: Partition) -> None:
+    def _step_down(self, member: HostedPartition, host: Partition) -> None:
         """Transfer to other brokers what the disk of this broker prevents, if the problem
         persists.
         """
         leads = host.leadership is not None
-        if not host.must_give_way() or member.giving_up:
+        if not host.must_give_way() or member.stage is Stage.YIELDING:
             return
         command: Command | None = step_down.next_step(
             member.state,
@@ -271,24 +298,21 @@ class RoleManager:
             )
         if command is None:
             return
-        member.giving_up = True
+        action = "leadership_transferred" if leads else "left_isr"
+        if isinstance(command, ChangeReplicas):
+            action = "witness_replaces_replica"
 
-        def done(outcome: Outcome) -> None:
-            member.giving_up = False
-            if isinstance(outcome, Applied) and isinstance(outcome.result, Accepted):
-                what = "leadership_transferred" if leads else "left_isr"
-                if isinstance(command, ChangeReplicas):
-                    what = "witness_replaces_replica"
-                logger.warning(
-                    "replica yields: partition=%s action=%s reason=%s. Check the disk of this "
-                    "broker (free space, dmesg, SMART)",
-                    member,
-                    what,
-                    host.hindrance,
-                )
-                host.hindrance.gave_way(leads=leads)  # otherwise it is retried at the next review
+        def accepted(_state: PartitionState) -> None:
+            logger.warning(
+                "replica yields: partition=%s action=%s reason=%s. Check the disk of this broker "
+                "(free space, dmesg, SMART)",
+                member,
+                action,
+                host.hindrance,
+            )
+            host.hindrance.gave_way(leads=leads)
 
-        self._plane.propose_bytes(member.group_id, command.encode(), done)
+        self._yield(member, command, accepted)
 
     def _is_moving(self, member: HostedPartition) -> bool:
         """Whether an operator has requested other replicas for the partition."""
@@ -304,7 +328,8 @@ class RoleManager:
         if host is None or leadership is None:
             return
         if host.log.damage:
-            self._look_soon(member)  # corruption was just found: this broker must stop leading
+            # Corruption was just found: this broker must stop leading.
+            self._effects.schedule(member)
             return
         host.obstacle = self._obstacle(member)
         change = leadership.isr_change(

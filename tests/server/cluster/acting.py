@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.hosted_partition import Event, HostedPartition
 from raftlog.server.cluster.role_manager import RoleManager
 from raftlog.server.partition import Partition
 from tests.server.cluster.paper import PaperSurveys, Scene, state_of, status
@@ -14,20 +14,37 @@ from tests.server.cluster.paper import PaperSurveys, Scene, state_of, status
 REPLACEMENT_S = 60.0
 
 
-class Acting:
+class PaperEffects:
+    """Notes what a ``RoleManager`` causes."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.soon: list[HostedPartition] = []
+        self.copies: list[HostedPartition] = []
+
+    def role_changed(self, member: HostedPartition) -> None:
+        self.told.append(member.host and (member.host.leader, member.host.leader_epoch))
+
+    def schedule(self, member: HostedPartition) -> None:
+        self.soon.append(member)
+
+    def schedule_copy_change(self, member: HostedPartition) -> None:
+        self.copies.append(member)
+
+
+class Acting(PaperEffects):
     """This broker is 1, in its first run on disk 1."""
 
     def __init__(
         self, s: Scene, state: PartitionState, *, current: bool = True, stores: bool = True
     ) -> None:
+        super().__init__()
         self.s = s
         s.see(2, 3)
-        self.told: list[Any] = []
-        self.soon: list[HostedPartition] = []
-        self.copies: list[HostedPartition] = []
         self.host = s.host()
         self.member = s.member(state, self.host if stores else None)
-        self.member.is_current = current
+        if current:
+            self.member.on(Event.FOUNDED)
         s.plane.statuses[self.member.group_id] = status()
         self.surveys = PaperSurveys(s)
         self.roles = RoleManager(
@@ -40,9 +57,7 @@ class Acting:
             liveness=s.liveness,
             services=s.services,
             surveys=self.surveys,
-            on_role=lambda m: self.told.append(m.host and (m.host.leader, m.host.leader_epoch)),
-            look_soon=self.soon.append,
-            change_copy=self.copies.append,
+            effects=self,
         )
 
     def look(self, **facts: Any) -> Partition:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raftlog.replication.commands import Elect
 from raftlog.replication.partition_state import PartitionMachine
-from raftlog.server.cluster.hosted_partition import HostedPartition, group_id
+from raftlog.server.cluster.hosted_partition import (
+    TRANSITIONS,
+    Event,
+    HostedPartition,
+    Stage,
+    group_id,
+)
 from tests.server.cluster.paper import DISKS, state_of
 
 
@@ -25,3 +33,31 @@ def test_two_of_the_same_partition_are_not_the_same() -> None:
     one, other = (HostedPartition("t", "T1", 0, 1, machine) for _ in range(2))
     assert one != other
     assert len({one, other}) == 2
+
+
+@pytest.mark.parametrize(
+    ("events", "stage"),
+    [
+        ((), Stage.REPLAYED),
+        ((Event.FOUNDED,), Stage.CURRENT),
+        ((Event.NO_OP_PROPOSED, Event.NO_OP_APPLIED), Stage.CURRENT),
+        ((Event.NO_OP_PROPOSED, Event.NO_OP_FAILED), Stage.REPLAYED),
+        ((Event.NO_OP_PROPOSED, Event.ELECTED, Event.NO_OP_FAILED), Stage.CURRENT),
+        ((Event.ELECTED, Event.YIELD_PROPOSED, Event.NO_OP_APPLIED), Stage.YIELDING),
+        ((Event.ELECTED, Event.YIELD_PROPOSED, Event.ELECTED), Stage.YIELDING),
+        ((Event.ELECTED, Event.YIELD_PROPOSED, Event.YIELD_ENDED), Stage.CURRENT),
+    ],
+)
+def test_its_stage_follows_the_table(events: tuple[Event, ...], stage: Stage) -> None:
+    member = HostedPartition("t", "T1", 0, 2, PartitionMachine(state_of(1, 2).encode()))
+    for event in events:
+        member.on(event)
+    assert member.stage is stage
+    assert member.is_current == (stage in {Stage.CURRENT, Stage.YIELDING})
+
+
+def test_what_is_current_stays_current() -> None:
+    """Only a restart brings an older state back."""
+    current = {Stage.CURRENT, Stage.YIELDING}
+    for stage in current:
+        assert set(TRANSITIONS[stage].values()) <= current

@@ -145,7 +145,7 @@ def test_what_comes_to_nothing_is_looked_at_again_and_not_at_once(outcome: str) 
         assert isinstance(d.wants(), Elect)
         getattr(s.plane, outcome)()
         assert s.plane.proposals == []
-        assert not d.member.deciding
+        assert not d.member.control.is_proposing
         assert isinstance(d.wants(), Elect)
 
     play(test)
@@ -306,7 +306,7 @@ def test_a_voter_on_a_new_disk_gets_its_vote_back() -> None:
         assert d.wants() == {1: DISKS[1], 2: DISKS[2], 3: "wiped"}
         s.plane.agree()
         assert d.wants() is None
-        assert not d.member.deciding
+        assert not d.member.control.is_proposing
 
     play(test)
 

@@ -12,7 +12,8 @@ from raftlog.replication.cluster_commands import CreateTopic, SetReplicas
 from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.commands import ChangeIsr, Elect
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.role_manager import NOTHING
+from raftlog.server.cluster.hosted_partition import Stage
+from raftlog.server.cluster.role_manager import NO_OP
 from raftlog.server.partition import Partition
 from tests.server.cluster.acting import Acting, leading
 from tests.server.cluster.paper import (
@@ -129,7 +130,7 @@ def test_nobody_is_followed_before_it_is_known_what_the_last_run_acted_on() -> N
         assert (host.leader, host.leader_epoch, a.told) == (None, -1, [])
         a.look()
         (question,) = s.plane.proposals
-        assert question.command == NOTHING
+        assert question.command == NO_OP
         # By the time that is applied, so is what was committed before.
         a.member.machine.apply(Elect(1, 1, DISKS[1], 9).encode())
         a.member.machine.apply(Elect(2, 2, DISKS[2], 1).encode())
@@ -366,7 +367,7 @@ def test_a_damaged_follower_leaves_before_its_copy_is_set_aside() -> None:
         assert lost.lost == (1,)
         assert a.copies == []
         s.plane.agree()
-        assert not a.member.giving_up
+        assert a.member.stage is Stage.CURRENT
         a.look()
         assert a.copies == [a.member]
         assert set(a.member.state.isr) == {2, 3}

@@ -14,14 +14,14 @@ from raftlog.replication.cluster_commands import CreateTopic, Move, Reassign, Se
 from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect
 from raftlog.replication.partition_state import Accepted, PartitionState, apply
-from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.hosted_partition import HostedPartition, Stage
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.role_manager import RoleManager
 from raftlog.server.cluster.step_down import next_step, successor
 from raftlog.server.hindrance import FULL_SECONDS
 from raftlog.server.partition import Partition
 from raftlog.testing.disk import FOREVER, Fault
-from tests.server.cluster.acting import REPLACEMENT_S, Acting, leading
+from tests.server.cluster.acting import REPLACEMENT_S, Acting, PaperEffects, leading
 from tests.server.cluster.paper import (
     DISKS,
     TOPIC_ID,
@@ -364,7 +364,7 @@ class Ring:
             for other in {1, 2, 3} - {broker}:
                 liveness.link_up(other, Incarnation(DISKS[other], 1))
             self.members[broker] = HostedPartition(
-                "t", shared.topic_id, 0, 3, self.machine, host=s.host(), is_current=True
+                "t", shared.topic_id, 0, 3, self.machine, host=s.host(), stage=Stage.CURRENT
             )
             self.roles[broker] = RoleManager(
                 broker,
@@ -376,9 +376,7 @@ class Ring:
                 liveness=liveness,
                 services=s.services,
                 surveys=PaperSurveys(s),
-                on_role=lambda _: None,
-                look_soon=lambda _: None,
-                change_copy=lambda _: None,
+                effects=PaperEffects(),
             )
 
     def _fetch(self, host: Partition) -> None:
