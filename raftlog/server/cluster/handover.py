@@ -93,20 +93,12 @@ class Handover:
         """
         found = []
         for member in self._leading():
-            elects = (self._to(member, broker) for broker in member.state.replicas)
+            state = member.state
+            elects = (transfer(state, broker, self._liveness) for broker in state.replicas)
             elect = next((each for each in elects if isinstance(each, Elect)), None)
             if elect is not None:
                 found.append((member, elect))
         return found
-
-    def _to(self, member: HostedPartition, broker: int) -> Elect | str:
-        return transfer(
-            member.state,
-            broker,
-            is_live=self._liveness.is_live,
-            directory_of=self._liveness.directory_of,
-            boot_of=self._liveness.boot_of,
-        )
 
     async def _transfer(self, member: HostedPartition, elect: Elect) -> None:
         try:

@@ -267,7 +267,6 @@ class ClusterNode:
             plane=self.plane,
             partitions=self.partitions,
             gossip=self.gossip,
-            arbiter=self.arbiter,
             liveness=self.liveness,
             links=self.links,
             is_current=lambda: self._is_current,

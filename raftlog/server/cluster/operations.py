@@ -124,17 +124,11 @@ class ClusterOperations:
         return TransferLeaderResponse(leader=elect.leader, leader_epoch=result.state.leader_epoch)
 
     def _election(self, member: HostedPartition, to: int | None) -> Elect:
-        state, liveness = member.state, self._node.liveness
+        state = member.state
         others = [broker for broker in state.replicas if broker != state.leader]
         reason = "it has no other replica"
         for broker in others if to is None else [to]:
-            elect = transfer(
-                state,
-                broker,
-                is_live=liveness.is_live,
-                directory_of=liveness.directory_of,
-                boot_of=liveness.boot_of,
-            )
+            elect = transfer(state, broker, self._node.liveness)
             if isinstance(elect, Elect):
                 return elect
             reason = elect

@@ -20,7 +20,7 @@ from raftlog.replication.election import (
     choose_replacement,
     has_leader,
 )
-from raftlog.replication.partition_state import Accepted, PartitionState
+from raftlog.replication.partition_state import Accepted
 from raftlog.replication.placement import Assignment, voters_count
 from raftlog.replication.reassignment import fitting_voters, next_step, surplus_witness
 from raftlog.server.cluster.hosted_partition import HostedPartition
@@ -80,7 +80,7 @@ class PartitionController:
         if member.control.is_proposing or not self._plane.leads(member.group_id):
             return
         command: Command | None
-        if self.has_leader(member.state):
+        if has_leader(member.state, self._liveness):
             command = self._relief(member) or self._upkeep(member) or self._rebalance(member)
         else:
             command = self._election(member)
@@ -91,31 +91,15 @@ class PartitionController:
         else:
             self._seal_if_due(member)
 
-    def has_leader(self, state: PartitionState) -> bool:
-        """Whether the leader is live, in the same incarnation and on the same disk as at its
-        election.
-        """
-        return has_leader(
-            state,
-            is_live=self._liveness.is_live,
-            directory_of=self._liveness.directory_of,
-            boot_of=self._liveness.boot_of,
-        )
-
     def _election(self, member: HostedPartition) -> Elect | ElectUnclean | None:
         state = member.state
         if state.leader_epoch:
             return self._surveys.choose(member, first=self._broker_id)
         # A new partition starts with its preferred leader, so that leaders are spread evenly. Its
         # log is empty.
-        is_live = self._liveness.is_live
-        return choose_leader(
-            state,
-            arbiter=state.replicas[0] if is_live(state.replicas[0]) else self._broker_id,
-            is_live=is_live,
-            directory_of=self._liveness.directory_of,
-            boot_of=self._liveness.boot_of,
-        )
+        preferred = state.replicas[0]
+        first = preferred if self._liveness.is_live(preferred) else self._broker_id
+        return choose_leader(state, self._liveness, arbiter=first)
 
     def _relief(self, member: HostedPartition) -> Elect | None:
         """Elect another leader if the ISR has been too small for long and another eligible broker
@@ -166,12 +150,10 @@ class PartitionController:
         return next_step(
             member.state,
             held.target.replicas,
+            self._liveness,
             copies_before=len(held.target.origin),
             voters_wanted=voters_count(factor, max(len(brokers), factor)),
             brokers=brokers[turn:] + brokers[:turn],
-            is_live=self._liveness.is_live,
-            directory_of=self._liveness.directory_of,
-            boot_of=self._liveness.boot_of,
         )
 
     def _assignment(self, member: HostedPartition) -> Assignment | None:
@@ -210,12 +192,7 @@ class PartitionController:
         """Return leadership to the preferred leader after a delay. Without this, leaders accumulate
         on the brokers that did not fail.
         """
-        elect = choose_preferred(
-            member.state,
-            is_live=self._liveness.is_live,
-            directory_of=self._liveness.directory_of,
-            boot_of=self._liveness.boot_of,
-        )
+        elect = choose_preferred(member.state, self._liveness)
         notes, now = member.control, self._now()
         if elect is None:
             notes.nonpreferred_since = None

@@ -40,6 +40,7 @@ from raftlog.protocol.recovery import (
 from raftlog.protocol.schema import Failure, Message
 from raftlog.replication.cluster_commands import AlterTopic, FenceBroker
 from raftlog.replication.cluster_state import ClusterMachine, Refused, TopicRecord
+from raftlog.replication.election import has_leader
 from raftlog.replication.partition_state import (
     Accepted,
     PartitionMachine,
@@ -61,7 +62,6 @@ from raftlog.replication.recovery import (
 from raftlog.server.cluster.hosted_partition import group_id
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.membership import CLUSTER_GROUP
-from raftlog.server.cluster.partition_controller import PartitionController
 from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.cluster.state_broadcast import StateBroadcast
 from raftlog.server.consensus_plane import ConsensusPlane
@@ -89,7 +89,6 @@ class Recovery:
         plane: ConsensusPlane,
         partitions: Partitions,
         gossip: StateBroadcast,
-        arbiter: PartitionController,
         liveness: Liveness,
         links: PeerLinks,
         is_current: Callable[[], bool],
@@ -106,7 +105,6 @@ class Recovery:
         self._plane = plane
         self._partitions = partitions
         self._gossip = gossip
-        self._arbiter = arbiter
         self._liveness = liveness
         self._links = links
         self._is_current = is_current
@@ -395,7 +393,7 @@ class Recovery:
             state is not None
             and state.leader is not None
             and self._is_there(state.leader)
-            and self._arbiter.has_leader(state)
+            and has_leader(state, self._liveness)
         )
 
     def _is_there(self, broker: int) -> bool:

@@ -257,17 +257,11 @@ class RoleManager:
         self._yield(member, command, accepted)
 
     def _next_step(self, member: HostedPartition) -> Command | CopyChange | None:
-        liveness = self._liveness
         return damage.next_step(
             member.state,
             self._broker_id,
             fenced_in=member.fenced_in,
-            has_leader=has_leader(
-                member.state,
-                is_live=liveness.is_live,
-                directory_of=liveness.directory_of,
-                boot_of=liveness.boot_of,
-            ),
+            has_leader=has_leader(member.state, self._liveness),
             is_sound=lambda broker: self._surveys.is_sound(member, broker),
             choose_other=lambda: self._surveys.choose(member, without=self._broker_id),
         )
@@ -281,13 +275,7 @@ class RoleManager:
         leads = host.leadership is not None
         if not host.must_give_way() or member.stage is Stage.YIELDING:
             return
-        command: Command | None = step_down.next_step(
-            member.state,
-            self._broker_id,
-            is_live=self._liveness.is_live,
-            directory_of=self._liveness.directory_of,
-            boot_of=self._liveness.boot_of,
-        )
+        command: Command | None = step_down.next_step(member.state, self._broker_id, self._liveness)
         is_late = host.hindrance.seconds >= self._replacement_delay_seconds
         if command is None and is_late and not self._is_moving(member):
             command = step_down.successor(
@@ -334,14 +322,12 @@ class RoleManager:
         host.obstacle = self._obstacle(member)
         change = leadership.isr_change(
             self._services.loop.time(),
-            is_live=self._liveness.is_live,
-            directory_of=self._liveness.directory_of,
+            self._liveness,
             # A move adds a replica for some time, and a new replication factor adds it later.
             min_isr=host.log.config.effective_min_isr(
                 min(len(member.state.replicas), member.replication_factor)
             ),
             may_propose=lambda: self._hears_who_decides(member),
-            boot_of=self._liveness.boot_of,
         )
         if change is None:
             return

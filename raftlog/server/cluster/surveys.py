@@ -141,13 +141,7 @@ class Surveys:
             return None
         liveness = self._liveness
         return choose_member(
-            member.state,
-            first=first,
-            without=without,
-            is_live=liveness.is_live,
-            directory_of=liveness.directory_of,
-            boot_of=liveness.boot_of,
-            reports=reports,
+            member.state, liveness, first=first, without=without, reports=reports
         ) or choose_unsure(
             member.state,
             reports=reports,

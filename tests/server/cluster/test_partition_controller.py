@@ -12,6 +12,7 @@ from raftlog.replication.cluster_commands import CreateTopic, Move, Reassign, Se
 from raftlog.replication.cluster_commands import decode_command as decode_cluster_command
 from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect
+from raftlog.replication.election import has_leader
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation
@@ -62,7 +63,7 @@ def test_all_is_well() -> None:
     async def test(s: Scene) -> None:
         d = Deciding(s, state_of(2, 3))
         assert d.wants() is None
-        assert d.arbiter.has_leader(d.member.state)
+        assert has_leader(d.member.state, s.liveness)
 
     play(test)
 
@@ -90,7 +91,7 @@ def test_a_leader_is_not_there_when_it_is_not_who_was_elected(reason: str) -> No
             s.see(2, boot=2)
         else:
             s.liveness.link_up(2, Incarnation("wiped", 1))
-        assert not d.arbiter.has_leader(d.member.state)
+        assert not has_leader(d.member.state, s.liveness)
         elect = d.wants()
         assert isinstance(elect, Elect)
         # In a new run, on its disk, it holds what is committed: it may lead, in a new epoch.

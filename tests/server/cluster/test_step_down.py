@@ -21,6 +21,7 @@ from raftlog.server.cluster.step_down import next_step, successor
 from raftlog.server.hindrance import FULL_SECONDS
 from raftlog.server.partition import Partition
 from raftlog.testing.disk import FOREVER, Fault
+from tests.replication.samples import View
 from tests.server.cluster.acting import REPLACEMENT_S, Acting, PaperEffects, leading
 from tests.server.cluster.paper import (
     DISKS,
@@ -44,9 +45,7 @@ def step(
     return next_step(
         state,
         me,
-        is_live=lambda broker: broker in live,
-        directory_of=disks.get,
-        boot_of=lambda broker: 10 + broker,
+        View(lambda broker: broker in live, disks.get, lambda broker: 10 + broker),
     )
 
 
