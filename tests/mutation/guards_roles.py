@@ -97,8 +97,8 @@ ROLES: Final = [
         name="useless leadership transfers become rarer",
         why="where all disks are full, leadership rotates continuously",
         module="raftlog/server/hindrance.py",
-        function="Hindrance.gave_way",
-        change=drop("assign _in_vain"),
+        function="Hindrance.yielded",
+        change=drop("assign _futile"),
         tests=(
             (
                 "tests/server/cluster/test_step_down.py"
@@ -110,7 +110,7 @@ ROLES: Final = [
         name="a leader whose disk hangs transfers leadership",
         why="it leads indefinitely, and nothing is acknowledged (S36)",
         module="raftlog/server/partition.py",
-        function="Partition.must_give_way",
+        function="Partition.must_yield",
         change=drop("attribute is_hung"),
         tests=(
             (
@@ -123,7 +123,7 @@ ROLES: Final = [
         name="a leader whose disk is slow transfers leadership",
         why="every record waits for the slowest disk, the leader's (S36)",
         module="raftlog/server/partition.py",
-        function="Partition.must_give_way",
+        function="Partition.must_yield",
         change=value("assign is_hung", "_.values[0]"),
         tests=(
             (
@@ -348,7 +348,7 @@ ROLES: Final = [
         name="unknown topics are not strays immediately",
         why="after a start, copies are deleted whose topics are not received yet (S19)",
         module="raftlog/server/cluster/partitions.py",
-        function="Partitions._drop_strays",
+        function="Partitions._delete_strays",
         change=value("if _machine", "_.left.args[0].value"),
         tests=(
             (
@@ -374,8 +374,8 @@ ROLES: Final = [
         name="broadcast states have versions",
         why="a broker without a vote returns to an old leader",
         module="raftlog/server/cluster/state_broadcast.py",
-        function="StateBroadcast.take",
-        change=value("if told", "_.values[1].comparators[0].value is not None"),
+        function="StateBroadcast.receive",
+        change=value("if received", "_.values[1].comparators[0].value is not None"),
         tests=(
             "tests/server/cluster/test_state_broadcast.py::test_the_version_that_counts_is_the_states_own",
         ),

@@ -22,14 +22,14 @@ class PaperEffects:
         self.soon: list[HostedPartition] = []
         self.copies: list[HostedPartition] = []
 
-    def role_changed(self, member: HostedPartition) -> None:
-        self.told.append(member.host and (member.host.leader, member.host.leader_epoch))
+    def role_changed(self, hosted: HostedPartition) -> None:
+        self.told.append(hosted.host and (hosted.host.leader, hosted.host.leader_epoch))
 
-    def schedule(self, member: HostedPartition) -> None:
-        self.soon.append(member)
+    def schedule(self, hosted: HostedPartition) -> None:
+        self.soon.append(hosted)
 
-    def schedule_copy_change(self, member: HostedPartition) -> None:
-        self.copies.append(member)
+    def schedule_copy_change(self, hosted: HostedPartition) -> None:
+        self.copies.append(hosted)
 
 
 class Acting(PaperEffects):
@@ -42,10 +42,10 @@ class Acting(PaperEffects):
         self.s = s
         s.see(2, 3)
         self.host = s.host()
-        self.member = s.member(state, self.host if stores else None)
+        self.hosted = s.hosted(state, self.host if stores else None)
         if current:
-            self.member.on(Event.FOUNDED)
-        s.plane.statuses[self.member.group_id] = status()
+            self.hosted.on(Event.FOUNDED)
+        s.plane.statuses[self.hosted.group_id] = status()
         self.surveys = PaperSurveys(s)
         self.roles = RoleManager(
             1,
@@ -60,17 +60,17 @@ class Acting(PaperEffects):
             effects=self,
         )
 
-    def look(self, **facts: Any) -> Partition:
+    def poll(self, **facts: Any) -> Partition:
         """With a state that differs in ``facts``, and a version that is newer."""
         if facts:
-            state = self.member.state
+            state = self.hosted.state
             facts.setdefault("version", state.version + 1)
-            self.member.machine.restore(replace(state, **facts).encode())
-        self.roles.look(self.member)
+            self.hosted.machine.restore(replace(state, **facts).encode())
+        self.roles.poll(self.hosted)
         return self.host
 
 
 def leading(s: Scene, **facts: Any) -> Acting:
     a = Acting(s, state_of(1, 2, 3, min_isr=2, **facts))
-    a.look()
+    a.poll()
     return a

@@ -17,15 +17,15 @@ from tests.server.cluster.paper import DISKS, state_of
 
 
 def test_its_group_and_its_name() -> None:
-    member = HostedPartition("t", "T1", 3, 2, PartitionMachine(state_of(1, 2).encode()))
-    assert member.group_id == group_id("T1", 3) == "T1/3"
-    assert str(member) == "t:3"
+    hosted = HostedPartition("t", "T1", 3, 2, PartitionMachine(state_of(1, 2).encode()))
+    assert hosted.group_id == group_id("T1", 3) == "T1/3"
+    assert str(hosted) == "t:3"
 
 
 def test_its_state_is_what_the_machine_has_now() -> None:
-    member = HostedPartition("t", "T1", 0, 2, PartitionMachine(state_of(1, 2).encode()))
-    member.machine.apply(Elect(1, 2, DISKS[2], 5).encode())
-    assert (member.state.leader, member.state.leader_boot) == (2, 5)
+    hosted = HostedPartition("t", "T1", 0, 2, PartitionMachine(state_of(1, 2).encode()))
+    hosted.machine.apply(Elect(1, 2, DISKS[2], 5).encode())
+    assert (hosted.state.leader, hosted.state.leader_boot) == (2, 5)
 
 
 def test_two_of_the_same_partition_are_not_the_same() -> None:
@@ -49,11 +49,11 @@ def test_two_of_the_same_partition_are_not_the_same() -> None:
     ],
 )
 def test_its_stage_follows_the_table(events: tuple[Event, ...], stage: Stage) -> None:
-    member = HostedPartition("t", "T1", 0, 2, PartitionMachine(state_of(1, 2).encode()))
+    hosted = HostedPartition("t", "T1", 0, 2, PartitionMachine(state_of(1, 2).encode()))
     for event in events:
-        member.on(event)
-    assert member.stage is stage
-    assert member.is_current == (stage in {Stage.CURRENT, Stage.YIELDING})
+        hosted.on(event)
+    assert hosted.stage is stage
+    assert hosted.is_current == (stage in {Stage.CURRENT, Stage.YIELDING})
 
 
 def test_what_is_current_stays_current() -> None:
