@@ -3,9 +3,13 @@
 No method waits. A caller that needs a connection which is not open gets None, and ``on_change`` is
 called when that changes; likewise for fresh metadata, which maps partitions to brokers.
 
-A broker that is stopped or isolated keeps its connections and sends nothing. So each request is
-registered as an ``InFlightRequest``. When its response is overdue, its broker is suspect: metadata
-is requested from the other brokers until it answers, and ``on_change`` is called each time.
+The producer's sender and the consumer's fetcher send their requests here: ``send`` keeps each one
+with its partitions (the load) until the response, an error, or the end of the client. Its owner can
+take partitions out of the load in that time.
+
+A broker that is stopped or isolated keeps its connections and sends nothing. When a response is
+overdue, its broker is suspect: metadata is requested from the other brokers until it answers, and
+``on_change`` is called each time.
 """
 
 from __future__ import annotations
@@ -13,29 +17,38 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from raftlog.client.cluster import Cluster
-from raftlog.client.connection import SILENCE_S, Connection
+from raftlog.client.connection import SILENCE_S, Answer, Connection
 from raftlog.errors import RaftlogError
+from raftlog.protocol.api import Api
+from raftlog.protocol.connection import expects_response
+from raftlog.protocol.schema import Message
+from raftlog.types import Buffer
 
 logger: Final = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 0.5  # check interval of overdue brokers
 
 
+LoadT = TypeVar("LoadT")
+
+
 @dataclass(slots=True, eq=False)
-class InFlightRequest:
+class InFlightRequest(Generic[LoadT]):
     """Request that is sent and has no response yet. ``overdue_at``: seconds, monotonic clock."""
 
-    link: BrokerConnection
+    link: BrokerConnection[LoadT]
+    load: LoadT
     overdue_at: float
 
 
 @dataclass(slots=True)
-class BrokerConnection:
+class BrokerConnection(Generic[LoadT]):
     """Connection state of one broker."""
 
     broker_id: int
@@ -44,7 +57,8 @@ class BrokerConnection:
     failures: int = 0  # consecutive failed connection attempts
     not_before: float = 0.0  # monotonic seconds; end of the connection back-off
     error: RaftlogError | None = None  # last connection error
-    in_flight: set[InFlightRequest] = field(default_factory=set)  # sent, without a response
+    # Sent, without a response, in send order.
+    in_flight: dict[InFlightRequest[LoadT], None] = field(default_factory=dict)
 
     @property
     def overdue_at(self) -> float:
@@ -58,23 +72,39 @@ class BrokerConnection:
         return self.overdue_at <= now
 
 
-class BrokerConnections:
+class LoadOwner(Protocol[LoadT]):
+    """The owner of the loads: what becomes of each one is its decision."""
+
+    def on_change(self) -> None:
+        """Process a changed connection, new metadata, or an overdue response."""
+        ...
+
+    def on_response(self, link: BrokerConnection[LoadT], load: LoadT, answer: Answer) -> None:
+        """Process a response."""
+        ...
+
+    def on_failure(self, link: BrokerConnection[LoadT], load: LoadT, error: RaftlogError) -> None:
+        """Process the failure of a whole request. Usually the connection failed."""
+        ...
+
+
+class BrokerConnections(Generic[LoadT]):
     """Connections to partition leaders. Used on one event loop. ``now``: monotonic seconds."""
 
     def __init__(
         self,
         cluster: Cluster,
+        owner: LoadOwner[LoadT],
         *,
         now: Callable[[], float],
-        on_change: Callable[[], None],
         in_flight_max: int,
     ) -> None:
         self.error: RaftlogError | None = None  # last metadata refresh error
         self._cluster = cluster
         self._now = now
-        self._on_change = on_change
+        self._owner = owner
         self._in_flight_max = in_flight_max
-        self._links: dict[int, BrokerConnection] = {}
+        self._links: dict[int, BrokerConnection[LoadT]] = {}
         self._refreshing = False
         self._refreshes = 0  # consecutive refreshes without a successful request
         self._refresh_not_before = 0.0
@@ -83,13 +113,13 @@ class BrokerConnections:
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def link(self, broker_id: int) -> BrokerConnection:
+    def link(self, broker_id: int) -> BrokerConnection[LoadT]:
         found = self._links.get(broker_id)
         if found is None:
             found = self._links[broker_id] = BrokerConnection(broker_id)
         return found
 
-    def connection(self, link: BrokerConnection, now: float) -> Connection | None:
+    def connection(self, link: BrokerConnection[LoadT], now: float) -> Connection | None:
         """Return the broker's connection if it can accept a request now; else start to connect."""
         connection = self._cluster.open_connection(link.broker_id)
         if connection is None:
@@ -105,11 +135,11 @@ class BrokerConnections:
         if len(link.in_flight) >= self._in_flight_max:
             return None
         if not connection.writable:
-            connection.on_writable = self._on_change
+            connection.on_writable = self._owner.on_change
             return None
         return connection
 
-    def retry_at(self, link: BrokerConnection, now: float) -> float | None:
+    def retry_at(self, link: BrokerConnection[LoadT], now: float) -> float | None:
         """Return the time of the next attempt; None if ``on_change`` or a response signals it."""
         return link.not_before if link.not_before > now and link.connecting_since is None else None
 
@@ -123,7 +153,7 @@ class BrokerConnections:
             return not (link.is_overdue(now) and connection.is_silent)
         return not link.failures and not link.is_overdue(now)
 
-    async def _connect(self, link: BrokerConnection) -> None:
+    async def _connect(self, link: BrokerConnection[LoadT]) -> None:
         try:
             await self._cluster.connection(link.broker_id)
         except RaftlogError as error:
@@ -139,20 +169,60 @@ class BrokerConnections:
             link.error = None
         finally:
             link.connecting_since = None
-        self._on_change()
+        self._owner.on_change()
 
     # -- requests in flight
 
-    def sent(self, link: BrokerConnection, *, wait_s: float = 0.0) -> InFlightRequest:
-        """Register a sent request. ``wait_s``: seconds that the broker may hold its response."""
-        request = InFlightRequest(link, self._now() + wait_s + SILENCE_S)
-        link.in_flight.add(request)
-        self._watch_from(request.overdue_at)
-        return request
+    def send(
+        self,
+        link: BrokerConnection[LoadT],
+        connection: Connection,
+        load: LoadT,
+        api: Api,
+        message: Message,
+        attachment: Sequence[Buffer] = (),
+        *,
+        wait_ms: int = 0,
+    ) -> bool:
+        """Send a request. Returns False after ``on_failure`` if nothing was sent.
 
-    def answered(self, request: InFlightRequest) -> None:
-        """Remove a request that has a response, or whose connection is lost."""
-        request.link.in_flight.remove(request)
+        ``wait_ms``: time that the broker may hold its response.
+        """
+        timeout_ms = self._cluster.settings.request_timeout_ms + wait_ms
+        try:
+            future = connection.start(api, message, attachment, timeout_ms=timeout_ms)
+        except RaftlogError as error:
+            self._failed(link, load, error)
+            return False
+        if expects_response(message):
+            overdue_at = self._now() + wait_ms / 1_000 + SILENCE_S
+            request = InFlightRequest(link, load, overdue_at)
+            link.in_flight[request] = None
+            self._watch_from(overdue_at)
+            future.add_done_callback(partial(self._answered, request))
+        return True
+
+    def _answered(self, request: InFlightRequest[LoadT], future: asyncio.Future[Answer]) -> None:
+        link = request.link
+        del link.in_flight[request]
+        error = future.exception()
+        if self._closed:
+            return
+        if error is None:
+            self._owner.on_response(link, request.load, future.result())
+            return
+        assert isinstance(error, RaftlogError), f"connections fail with our errors: {error!r}"
+        self._failed(link, request.load, error)
+
+    def _failed(self, link: BrokerConnection[LoadT], load: LoadT, error: RaftlogError) -> None:
+        self.doubt(link)
+        self.refresh()
+        self._owner.on_failure(link, load, error)
+
+    def in_flight(self) -> Iterator[InFlightRequest[LoadT]]:
+        """Yield the requests without a response, by broker."""
+        for link in self._links.values():
+            yield from link.in_flight
 
     def _watch_from(self, at: float) -> None:
         if self._closed or (self._watch is not None and self._watch_at <= at):
@@ -173,7 +243,7 @@ class BrokerConnections:
         if overdue:
             self.refresh()
             self._watch_from(now + _LOOK_AGAIN_S)
-            self._on_change()
+            self._owner.on_change()
         elif next_at != math.inf:
             self._watch_from(next_at)
 
@@ -192,7 +262,7 @@ class BrokerConnections:
         self.run(self._refresh())
         return None
 
-    def doubt(self, link: BrokerConnection) -> None:
+    def doubt(self, link: BrokerConnection[LoadT]) -> None:
         """Prefer other brokers for metadata, after stale metadata or no response."""
         self._cluster.doubt(link.broker_id)
 
@@ -208,7 +278,7 @@ class BrokerConnections:
             self.error = error
         finally:
             self._refreshing = False
-        self._on_change()
+        self._owner.on_change()
 
     # -- tasks
 

@@ -15,11 +15,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, TypeAlias
 
 from raftlog import limits
-from raftlog.client.broker_connections import BrokerConnection, BrokerConnections, InFlightRequest
+from raftlog.client.broker_connections import BrokerConnection, BrokerConnections
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Answer, Connection
 from raftlog.client.fetch_state import Batch, Wanted
@@ -56,12 +55,11 @@ _EARLY_PART: Final = 2  # divisor; an empty response before this part of its wai
 class _Load:
     """Fetch request, without its abandoned partitions."""
 
-    link: BrokerConnection
+    link: BrokerConnection[_Load]
     connection: Connection
     replica_ok: bool
     wants: list[tuple[Wanted, Source]] = field(default_factory=list)
-    request: InFlightRequest | None = None  # after it is sent
-    asked_at: float = 0.0
+    asked_at: float = 0.0  # monotonic seconds; time at which it was sent
 
 
 _Loads: TypeAlias = dict[tuple[int, bool], _Load]
@@ -85,14 +83,10 @@ class Fetcher:
         self._cluster = cluster
         self._subscription = subscription
         self._now = now
-        self._links = BrokerConnections(
-            cluster,
-            now=now,
-            on_change=self._on_links,
-            in_flight_max=limits.FETCHES_OUTSTANDING_MAX,
+        self._links: BrokerConnections[_Load] = BrokerConnections(
+            cluster, self, now=now, in_flight_max=limits.FETCHES_OUTSTANDING_MAX
         )
         self._sources = ReplicaSelector(settings, cluster, self._links, turn=turn)
-        self._outstanding: dict[int, list[_Load]] = {}  # by broker
         self._waits: dict[int, int] = {}  # by broker: idle wait, in units of fetch_max_wait_ms
         self._epochs: dict[TopicPartition, LeaderEpoch] = {}  # newest known leader epochs
         # Minimum duration of an empty fetch, which prevents a busy loop.
@@ -168,8 +162,8 @@ class Fetcher:
     def _in_flight(self, broker_id: int) -> int:
         """Return the number of fetches in flight to a broker, without abandoned ones."""
         return sum(
-            any(want.generation == want.part.generation for want, _ in load.wants)
-            for load in self._outstanding.get(broker_id, ())
+            any(want.generation == want.part.generation for want, _ in request.load.wants)
+            for request in self._links.link(broker_id).in_flight
         )
 
     def _wait_ms(self, broker_id: int) -> int:
@@ -180,7 +174,7 @@ class Fetcher:
         """
         settings = self._settings
         wait_ms = settings.fetch_max_wait_ms
-        if settings.fetch_min_bytes > 1 or self._outstanding.get(broker_id):
+        if settings.fetch_min_bytes > 1 or self._links.link(broker_id).in_flight:
             return wait_ms
         return min(wait_ms * self._waits.get(broker_id, 1), limits.FETCH_WAIT_MS_MAX)
 
@@ -204,17 +198,9 @@ class Fetcher:
             bytes_max=min(settings.fetch_max_bytes, self._subscription.room()),
             replica_ok=load.replica_ok,
         )
-        timeout_ms = self._cluster.settings.request_timeout_ms + wait_ms
         self._subscription.started(want for want, _ in load.wants)
-        try:
-            future = load.connection.start(apis.FETCH, request, timeout_ms=timeout_ms)
-        except RaftlogError as error:
-            self._all_failed(load, error)
-            return
         load.asked_at = now
-        load.request = self._links.sent(load.link, wait_s=wait_ms / 1_000)
-        self._outstanding.setdefault(load.link.broker_id, []).append(load)
-        future.add_done_callback(partial(self._answered, load))
+        self._links.send(load.link, load.connection, load, apis.FETCH, request, wait_ms=wait_ms)
 
     def _look_at(self, at: float, now: float) -> None:
         if self._timer is not None:
@@ -223,23 +209,15 @@ class Fetcher:
 
     # -- responses
 
-    def _answered(self, load: _Load, future: asyncio.Future[Answer]) -> None:
-        assert load.request is not None
-        self._links.answered(load.request)
-        self._outstanding[load.link.broker_id].remove(load)
-        error = future.exception()
-        if self._closed:
-            return
-        if error is not None:
-            assert isinstance(error, RaftlogError), f"connections fail with our errors: {error!r}"
-            self._all_failed(load, error)
-            return
-        message, attachment = future.result()
+    def on_response(self, link: BrokerConnection[_Load], load: _Load, answer: Answer) -> None:
+        message, attachment = answer
         assert isinstance(message, FetchResponse)
         try:
             data = slices(attachment, [part.length for part in message.partitions])
         except InvalidRequestError as mismatch:
-            self._all_failed(load, mismatch)
+            self._links.doubt(link)
+            self._links.refresh()
+            self.on_failure(link, load, mismatch)
             return
         self._links.succeeded()
         answers = {
@@ -248,7 +226,7 @@ class Fetcher:
         }
         waited_ms = (self._now() - load.asked_at) * 1_000
         is_early = not attachment and waited_ms * _EARLY_PART < self._empty_wait_ms
-        self._note_wait(load.link.broker_id, is_idle=not message.partitions and not is_early)
+        self._note_wait(link.broker_id, is_idle=not message.partitions and not is_early)
         for want, source in load.wants:
             part, view = answers.get(want.part.tp, (None, memoryview(b"")))
             if part is not None and part.failure is not None:
@@ -384,12 +362,9 @@ class Fetcher:
         pause = min(self._cluster.backoff_seconds(want.part.failures), pause_max)
         self._subscription.delayed(want, self._now() + pause)
 
-    def _all_failed(self, load: _Load, error: RaftlogError) -> None:
-        """Handle the failure of a whole request, which usually means that the connection failed."""
+    def on_failure(self, link: BrokerConnection[_Load], load: _Load, error: RaftlogError) -> None:
         logger.debug("fetch failed: error=%s", error)
-        self._note_wait(load.link.broker_id, is_idle=False)
-        self._links.doubt(load.link)
-        self._links.refresh()
+        self._note_wait(link.broker_id, is_idle=False)
         for want, _ in load.wants:
             if may_retry(error, repeatable=True):
                 self._delay(want)
@@ -403,8 +378,8 @@ class Fetcher:
         Only if another broker can be used: otherwise a late response is still useful.
         """
         now = self._now()
-        for load in [load for loads in self._outstanding.values() for load in loads]:
-            is_overdue = load.link.is_overdue(now)
+        for request in list(self._links.in_flight()):
+            load, is_overdue = request.load, request.link.is_overdue(now)
             kept = []
             for want, source in load.wants:
                 if self._is_led_anew(want, source) or (
@@ -416,13 +391,8 @@ class Fetcher:
             load.wants = kept
 
     def _is_led_anew(self, want: Wanted, source: Source) -> bool:
-        if source.replica_ok:
-            return False
-        try:
-            known = self._cluster.view.partition(*want.part.tp)
-        except RefusedError:
-            return False
-        return known.leader is not None and known.leader_epoch > source.leader_epoch
+        view, tp = self._cluster.view, want.part.tp
+        return not source.replica_ok and view.has_newer_leader(*tp, source.leader_epoch)
 
     def _has_other(self, tp: TopicPartition, source: Source, now: float) -> bool:
         """Return True if the partition would be fetched from another broker now."""
@@ -448,8 +418,7 @@ class Fetcher:
 
     # -- metadata updates, close
 
-    def _on_links(self) -> None:
-        """Check again after a connection or metadata change, or an overdue response."""
+    def on_change(self) -> None:
         if not self._closed:
             self._give_up()
             self.look()
@@ -475,7 +444,7 @@ class Fetcher:
             if known.leader is not None and known.leader_epoch > self._epochs.get(tp, NO_EPOCH):
                 self._epochs[tp] = known.leader_epoch
                 subscription.hasten(part)  # the pause was due to the old leader
-        self._on_links()
+        self.on_change()
 
     async def close(self) -> None:
         self._closed = True

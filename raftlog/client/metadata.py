@@ -22,6 +22,7 @@ from raftlog.errors import (
     BrokerUnavailableError,
     LeaderNotAvailableError,
     RaftlogError,
+    RefusedError,
     RetriableError,
     UnknownPartitionError,
     UnknownTopicError,
@@ -202,6 +203,14 @@ class ClusterView:
             return PartitionView(None)
         view = self.topic(topic)
         return view.partitions[view.check_partition(partition)]
+
+    def has_newer_leader(self, topic: str, partition: int, leader_epoch: LeaderEpoch) -> bool:
+        """Return True if the partition has a leader in a later epoch than ``leader_epoch``."""
+        try:
+            known = self.partition(topic, partition)
+        except RefusedError:
+            return False
+        return known.leader is not None and known.leader_epoch > leader_epoch
 
     def leader(self, topic: str, partition: int) -> int:
         """Return the id of the partition's leader. Raises ``LeaderNotAvailableError``."""

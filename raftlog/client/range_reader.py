@@ -7,26 +7,17 @@ Arrow together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final
 
 from raftlog import limits
 from raftlog.client.batch import ProducerIdAndEpoch
-from raftlog.client.consumer_core import Checked, ConsumerCore
-from raftlog.client.environment import ClientEnvironment
+from raftlog.client.consumer_core import Checked
+from raftlog.client.partition_reader import PartitionReader
 from raftlog.client.ranges import Lookout, Range
-from raftlog.client.settings import (
-    CLIENT_ID_DEFAULT,
-    DAY_MS,
-    Bootstrap,
-    SecurityArguments,
-    connection_settings,
-    consumer_settings,
-    integer,
-)
+from raftlog.client.settings import DAY_MS, Bootstrap, integer
 from raftlog.client.subscription import check_partitions
-from raftlog.client.threaded import PlainClient
 from raftlog.client.waiting import refuse_io_thread, wait_once
 from raftlog.errors import (
     ClosedError,
@@ -45,54 +36,24 @@ ROWS_DEFAULT: Final = 10_000
 BYTES_DEFAULT: Final = 4 * limits.MIB
 BYTES_MAX: Final = limits.GIB  # of a portion; Arrow's limit for a column is higher
 TIMEOUT_MS_DEFAULT: Final = 30_000
-_PARTITION_FETCH_BYTES: Final = 2 * limits.MIB
 _LOOK_AGAIN_S: Final = 1.0  # without records, then try other replicas and refresh metadata
 _END_PATIENCE_S: Final = 2.0  # time for the requested end to become committed
 
 
-class RangeReader(PlainClient):
+class RangeReader(PartitionReader):
     """Client that reads ranges of offsets, one after the other. A context manager.
 
     One thread at a time can use it. It keeps its connections and metadata between reads.
     """
 
-    def __init__(
-        self,
-        bootstrap: Bootstrap = None,
-        *,
-        read_from: str = "replica",
-        client_rack: str | None = None,
-        check_crcs: bool = True,
-        fetch_max_wait_ms: int = 500,
-        fetch_max_bytes: int = limits.FETCH_BYTES_MAX,
-        max_partition_fetch_bytes: int = _PARTITION_FETCH_BYTES,
-        request_timeout_ms: int = 30_000,
-        client_id: str = CLIENT_ID_DEFAULT,
-        bootstrap_timeout_ms: int = 3_000,
-        metadata_max_age_ms: int = 30_000,
-        host: ClientEnvironment | None = None,
-        **security: Unpack[SecurityArguments],
-    ) -> None:
-        """Create the reader. It opens its first connection with the first read.
+    NAME = "range reader"
 
-        ``read_from``: "replica": each read from another in-sync replica; "leader": from the leader.
-        ``max_partition_fetch_bytes``: maximum bytes of one fetch, 1 to 52,428,800. The reader can
-            fetch this amount beyond the end, and eight times this amount ahead.
-
-        All other arguments and errors are those of ``Consumer``.
-        """
-        arguments = {**locals(), "auto_offset_reset": "error", "fetch_min_bytes": 1}
-        host = host or ClientEnvironment()
-        self._core = ConsumerCore(
-            connection_settings(arguments), consumer_settings(arguments), host
-        )
-        self._subscription = self._core.subscription
-        self._take_thread(host, "raftlog-range-reader")
-        self._core.attach(self._thread.schedule)
+    def __init__(self, bootstrap: Bootstrap = None, **arguments: Any) -> None:
+        """``arguments``: those of ``PartitionReader``."""
+        super().__init__(bootstrap, **arguments)
         self._lookout = Lookout(self._core)
         self._range: Range | None = None  # the range being read
         self._position: Offset | None = None
-        self._closed = False
 
     @property
     def position(self) -> Offset | None:
@@ -246,23 +207,9 @@ class RangeReader(PlainClient):
 
     def _check_current(self, wanted: Range) -> None:
         if self._closed or self._subscription.closed:
-            raise ClosedError("the range reader was closed")
+            raise ClosedError(f"the {self.NAME} was closed")
         if self._range is not wanted:
             raise InvalidRequestError(
                 f"another read ended this read of {wanted.tp}. A range reader runs one read at a "
                 "time. Create one reader per thread"
             )
-
-    # -- the end
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("the range reader was closed")
-        self._thread.check_process()
-
-    def _end(self) -> None:
-        self._subscription.shut()
-        self._thread.call(self._core.close)
-
-    def _end_of_forgotten(self) -> Callable[[], Coroutine[Any, Any, None]]:
-        return self._core.abandon

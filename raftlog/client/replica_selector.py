@@ -8,7 +8,7 @@ of a replica are committed, too, but there may be fewer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from raftlog.client.broker_connections import BrokerConnections
 from raftlog.client.cluster import Cluster
@@ -38,7 +38,12 @@ class ReplicaSelector:
     """Broker selection of one consumer. Used on one event loop. ``now``: monotonic seconds."""
 
     def __init__(
-        self, settings: ConsumerSettings, cluster: Cluster, links: BrokerConnections, *, turn: int
+        self,
+        settings: ConsumerSettings,
+        cluster: Cluster,
+        links: BrokerConnections[Any],
+        *,
+        turn: int,
     ) -> None:
         self._settings = settings
         self._cluster = cluster

@@ -12,13 +12,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from raftlog import limits
 from raftlog.client.accumulator import NEVER, Accumulator
 from raftlog.client.batch import PartitionQueue, PendingBatch, ProducerIdAndEpoch
-from raftlog.client.broker_connections import BrokerConnection, BrokerConnections, InFlightRequest
+from raftlog.client.broker_connections import BrokerConnection, BrokerConnections
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Answer, Connection
 from raftlog.client.delivery import NO_OFFSET
@@ -60,11 +59,15 @@ _NO_ACKS: Final = 0
 _IDENTITY_TIMEOUT_MS: Final = 1_000  # of one attempt; then the error is stored, and retried
 
 
+# The load of a request is its batches, without the cancelled ones.
+_Link: TypeAlias = BrokerConnection[list[PendingBatch]]
+
+
 @dataclass(slots=True)
 class _Load:
     """Produce request under construction: at most one batch per partition."""
 
-    link: BrokerConnection
+    link: _Link
     connection: Connection
     batches: list[tuple[PendingBatch, BatchBody]] = field(default_factory=list)
     size_bytes: int = 0
@@ -73,14 +76,6 @@ class _Load:
         if not self.batches:
             return True
         return self.size_bytes + batch.size_bytes <= limits.PRODUCE_REQUEST_BYTES_MAX
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """Produce request without a response, without its cancelled batches."""
-
-    in_flight: InFlightRequest
-    batches: list[PendingBatch]
 
 
 class Sender:
@@ -100,14 +95,13 @@ class Sender:
         self._cluster = cluster
         self._accumulator = accumulator
         self._now = clock.monotonic
-        self._links = BrokerConnections(
+        self._links: BrokerConnections[list[PendingBatch]] = BrokerConnections(
             cluster,
+            self,
             now=self._now,
-            on_change=self._on_links,
             # At this limit the broker recognizes every retry (one batch per partition and request).
             in_flight_max=limits.PRODUCER_BATCHES_REMEMBERED,
         )
-        self._requests: dict[_Request, None] = {}  # in send order
         self._flights: dict[PartitionQueue, InFlightBatches] = {}
         self._given = identity
         self._producer = identity
@@ -234,23 +228,13 @@ class Sender:
             attachment += (batch.header, body.payload)
         batches = [batch for batch, _ in load.batches]
         acks = self._settings.acks
-        try:
-            future = load.connection.start(
-                apis.PRODUCE,
-                ProduceRequest(acks=acks, partitions=parts),
-                attachment,
-                timeout_ms=self._cluster.settings.request_timeout_ms,
-            )
-        except RaftlogError as error:
-            self._all_set_back(load.link, batches, error)
-            return
-        if acks == _NO_ACKS:
+        request = ProduceRequest(acks=acks, partitions=parts)
+        is_sent = self._links.send(
+            load.link, load.connection, batches, apis.PRODUCE, request, attachment
+        )
+        if is_sent and acks == _NO_ACKS:
             for batch in batches:
                 self._succeed(batch, NO_OFFSET, NO_TIMESTAMP)
-            return
-        request = _Request(self._links.sent(load.link), batches)
-        self._requests[request] = None
-        future.add_done_callback(partial(self._answered, request))
 
     def _look_at(self, look_at: float, now: float) -> None:
         """Schedule ``pump`` at ``look_at``, and tell the accumulator the time."""
@@ -270,28 +254,18 @@ class Sender:
 
     # -- responses
 
-    def _answered(self, request: _Request, future: asyncio.Future[Answer]) -> None:
-        self._links.answered(request.in_flight)
-        del self._requests[request]
-        link, batches = request.in_flight.link, request.batches
-        error = future.exception()
-        if self._closed:
-            return  # close() has resolved these batches
-        if error is not None:
-            assert isinstance(error, RaftlogError), f"connections fail with our errors: {error!r}"
-            self._all_set_back(link, batches, error)
-            return
-        answer = future.result().message
-        assert isinstance(answer, ProduceResponse)
+    def on_response(self, link: _Link, batches: list[PendingBatch], answer: Answer) -> None:
+        message = answer.message
+        assert isinstance(message, ProduceResponse)
         self._links.succeeded()
-        produced = {(part.topic, part.partition): part for part in answer.partitions}
+        produced = {(part.topic, part.partition): part for part in message.partitions}
         for batch in batches:
             self._take_answer(link, batch, produced.get((batch.queue.topic, batch.queue.partition)))
         self._settle(batches)
         self.pump()
 
     def _take_answer(
-        self, link: BrokerConnection, batch: PendingBatch, part: ProducedPartition | None
+        self, link: _Link, batch: PendingBatch, part: ProducedPartition | None
     ) -> None:
         if part is None:
             lost = ConnectionLostError("the broker's response does not contain this partition")
@@ -306,18 +280,13 @@ class Sender:
         batch.delivery.succeed(base_offset, append_timestamp_ms)
         self._accumulator.release(batch)
 
-    def _all_set_back(
-        self, link: BrokerConnection, batches: list[PendingBatch], error: RaftlogError
-    ) -> None:
-        """Handle the failure of a whole request, which usually means that the connection failed."""
+    def on_failure(self, link: _Link, batches: list[PendingBatch], error: RaftlogError) -> None:
         for batch in batches:
             self._set_back(link, batch, error)
-        self._links.doubt(link)
-        self._links.refresh()
         self._settle(batches)
         asyncio.get_running_loop().call_soon(self.pump)
 
-    def _set_back(self, link: BrokerConnection, batch: PendingBatch, error: RaftlogError) -> None:
+    def _set_back(self, link: _Link, batch: PendingBatch, error: RaftlogError) -> None:
         self._flight(batch.queue).setback(batch, error)
         if is_behind(error):
             self._links.doubt(link)
@@ -329,13 +298,19 @@ class Sender:
 
         The broker may still respond, or may have stored them: their outcome is unknown.
         """
-        now = self._now()
-        for request in list(self._requests):
-            link = request.in_flight.link
+        now, view = self._now(), self._cluster.view
+        for request in list(self._links.in_flight()):
+            link, batches = request.link, request.load
             if not link.is_overdue(now):
                 continue
-            taken = [batch for batch in request.batches if self._is_led_anew(batch)]
-            request.batches = [batch for batch in request.batches if batch not in taken]
+            taken = [
+                batch
+                for batch in batches
+                if view.has_newer_leader(
+                    batch.queue.topic, batch.queue.partition, batch.leader_epoch
+                )
+            ]
+            request.load = [batch for batch in batches if batch not in taken]
             for batch in taken:
                 where = f"{batch.queue.topic}:{batch.queue.partition}"
                 error = CommitUnknownError(
@@ -343,14 +318,6 @@ class Sender:
                 )
                 self._set_back(link, batch, error)
             self._settle(taken)
-
-    def _is_led_anew(self, batch: PendingBatch) -> bool:
-        """Return True if the partition has a newer leader epoch than the batch was sent to."""
-        try:
-            known = self._partition(batch.queue)
-        except RefusedError:
-            return False
-        return known.leader is not None and known.leader_epoch > batch.leader_epoch
 
     def _settle(self, batches: list[PendingBatch]) -> None:
         """Decide about failed batches, in each partition without batches in flight."""
@@ -437,8 +404,7 @@ class Sender:
             return InFlightBatches(self._settings.idempotent)
         return ResumableInFlightBatches(idempotent=True, identity=self._given)
 
-    def _on_links(self) -> None:
-        """Check again after a connection or metadata change, or an overdue response."""
+    def on_change(self) -> None:
         if not self._closed:
             self._take_back()
             self.pump()
@@ -451,7 +417,7 @@ class Sender:
                 self._accumulator.learn(news)
         if self._settings.idempotent and self._producer is None:
             self._ask_identity()
-        self._on_links()
+        self.on_change()
 
     def _ask_identity(self) -> None:
         if not self._asking_identity:

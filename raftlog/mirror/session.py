@@ -114,7 +114,7 @@ class Session:
         enter = self._stack.enter_context
         self._source = enter(Admin(source, host=settings.source_host))
         self._target = enter(Admin(target, host=settings.target_host))
-        self._reader = enter(BatchReader(source, host=settings.source_host))
+        self._reader = enter(BatchReader(source, read_from="leader", host=settings.source_host))
         self._producers: dict[int, ResumableProducer] = {}  # by epoch
         self._copies: dict[TopicPartition, _Copy] = {}
         self._topics: dict[str, tuple[str, int]] = {}
@@ -251,7 +251,9 @@ class Session:
         if not offsets:
             return found
         deadline = time.monotonic() + _PROBE_S
-        with BatchReader(bootstrap, max_partition_fetch_bytes=_PROBE_BYTES, host=host) as reader:
+        with BatchReader(
+            bootstrap, read_from="leader", max_partition_fetch_bytes=_PROBE_BYTES, host=host
+        ) as reader:
             reader.start(offsets)
             while len(found) < len(offsets):
                 tp, batches_found = reader.poll(0.5)

@@ -23,18 +23,18 @@ class FollowerSession:
     """The follower's side, for one leader over one connection.
 
     The cost of a request depends on the number of changed partitions only. Invariant: if
-    ``is_told``, the leader's session has the same positions after it has received all requests.
+    ``is_sent``, the leader's session has the same positions after it has received all requests.
     """
 
     def __init__(self) -> None:
         self._positions: dict[PartitionKey, ReplicaPosition] = {}
-        self._told: set[PartitionKey] = set()  # partitions in the leader's session
+        self._sent: set[PartitionKey] = set()  # partitions in the leader's session
         self._changed: dict[PartitionKey, None] = {}  # ordered set
         self._forgotten: dict[PartitionKey, None] = {}
         self._is_first = True
 
     @property
-    def is_told(self) -> bool:
+    def is_sent(self) -> bool:
         """True if there are no changes to send."""
         return not (self._is_first or self._changed or self._forgotten)
 
@@ -57,7 +57,7 @@ class FollowerSession:
         key = (topic_id, partition)
         self._positions.pop(key, None)
         self._changed.pop(key, None)
-        if key in self._told:
+        if key in self._sent:
             self._forgotten[key] = None
 
     def request(
@@ -71,7 +71,7 @@ class FollowerSession:
         """Return the next request. The caller must send it in this order on the same connection.
 
         ``wait_ms_max``: ms. ``bytes_min``, ``bytes_max``: bytes. More than
-        ``PARTITIONS_PER_REQUEST_MAX`` changes require several requests: see ``is_told``.
+        ``PARTITIONS_PER_REQUEST_MAX`` changes require several requests: see ``is_sent``.
         """
         changed = list(islice(self._changed, limits.PARTITIONS_PER_REQUEST_MAX))
         forgotten = list(islice(self._forgotten, limits.PARTITIONS_PER_REQUEST_MAX))
@@ -89,8 +89,8 @@ class FollowerSession:
             del self._changed[key]
         for key in forgotten:
             del self._forgotten[key]
-        self._told.difference_update(forgotten)
-        self._told.update(changed)
+        self._sent.difference_update(forgotten)
+        self._sent.update(changed)
         return request
 
 
@@ -106,7 +106,7 @@ class LeaderSession:
         """Last reported positions of all partitions that the follower fetches."""
         return MappingProxyType(self._positions)
 
-    def take(self, request: ReplicaFetchRequest) -> None:
+    def apply(self, request: ReplicaFetchRequest) -> None:
         """Apply ``request`` to ``positions``.
 
         Raises ``InvalidRequestError`` if the first request of the session is not full, or if the

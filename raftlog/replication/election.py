@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from raftlog.replication.commands import (
     BrokerId,
@@ -22,8 +22,22 @@ from raftlog.replication.partition_state import PartitionState, Rejected, apply
 from raftlog.types import LeaderEpoch, Offset
 
 IsLive = Callable[[BrokerId], bool]
-DirectoryOf = Callable[[BrokerId], DirectoryId | None]
-BootOf = Callable[[BrokerId], int | None]
+
+
+class BrokerView(Protocol):
+    """What one broker knows of the others. It can be wrong."""
+
+    def is_live(self, broker: BrokerId, /) -> bool:
+        """Return whether the broker can lead or follow: neither fenced nor stopping."""
+        ...
+
+    def directory_of(self, broker: BrokerId, /) -> DirectoryId | None:
+        """Return its data directory; None if unknown."""
+        ...
+
+    def boot_of(self, broker: BrokerId, /) -> int | None:
+        """Return its incarnation; None if unknown."""
+        ...
 
 
 class Standing(IntEnum):
@@ -61,36 +75,22 @@ class CopyReport(NamedTuple):
 Reports: TypeAlias = Mapping[BrokerId, CopyReport]
 
 
-def choose_leader(
-    state: PartitionState,
-    *,
-    arbiter: BrokerId,
-    is_live: IsLive,
-    directory_of: DirectoryOf,
-    boot_of: BootOf | None = None,
-) -> Elect | None:
+def choose_leader(state: PartitionState, view: BrokerView, *, arbiter: BrokerId) -> Elect | None:
     """Return the election of a partition without a leader, or None if none is needed or possible.
 
     ``arbiter``: partition controller, which is preferred; then the preferred order decides. A
-    member of the ELR becomes the leader only if no member of the ISR can. With ``boot_of``, a
-    leader that restarted since its election does not count, because it may have lost unsynced
-    records (S17).
+    member of the ELR becomes the leader only if no member of the ISR can. A leader that restarted
+    since its election does not count, because it may have lost unsynced records (S17).
     """
-    if has_leader(state, is_live=is_live, directory_of=directory_of, boot_of=boot_of):
-        return None
-    return choose_member(
-        state, first=arbiter, is_live=is_live, directory_of=directory_of, boot_of=boot_of
-    )
+    return None if has_leader(state, view) else choose_member(state, view, first=arbiter)
 
 
 def choose_member(
     state: PartitionState,
+    view: BrokerView,
     *,
     first: BrokerId | None = None,
     without: BrokerId | None = None,
-    is_live: IsLive,
-    directory_of: DirectoryOf,
-    boot_of: BootOf | None = None,
     reports: Reports | None = None,
 ) -> Elect | None:
     """Return the election of a member of the ISR or, if none can lead, of the ELR; or None.
@@ -105,13 +105,13 @@ def choose_member(
     for members in (state.isr, state.elr):
         found = [
             broker
-            for broker in _there(order, members, state, is_live, directory_of)
+            for broker in _there(order, members, state, view)
             if broker != without
-            and (reports is None or _is_sound(reports.get(broker), boot_of and boot_of(broker)))
+            and (reports is None or _is_sound(reports.get(broker), view.boot_of(broker)))
         ]
         if found:
             best = max(found, key=lambda broker: reports[broker].length) if reports else found[0]
-            return _elect(state, best, members[best], boot_of)
+            return _elect(state, best, members[best], view)
     return None
 
 
@@ -128,7 +128,7 @@ def choose_unsure(
     state: PartitionState,
     *,
     reports: Reports,
-    directory_of: DirectoryOf,
+    directory_of: Callable[[BrokerId], DirectoryId | None],
     gone_seconds: Callable[[BrokerId], float],
     wait_seconds: float,
 ) -> ElectUnclean | None:
@@ -164,36 +164,21 @@ def choose_unsure(
     return ElectUnclean(state.version, best, report.directory_id, report.boot)
 
 
-def has_leader(
-    state: PartitionState,
-    *,
-    is_live: IsLive,
-    directory_of: DirectoryOf,
-    boot_of: BootOf | None = None,
-) -> bool:
+def has_leader(state: PartitionState, view: BrokerView) -> bool:
     """Return whether the leader is live, with the elected data directory and incarnation.
 
-    The incarnation is checked only with ``boot_of``. An unknown directory or incarnation (None)
-    counts as unchanged.
+    An unknown directory or incarnation (None) counts as unchanged.
     """
     leader = state.leader
-    if leader is None or not is_live(leader):
-        return False
-    boot = None if boot_of is None else boot_of(leader)
-    return directory_of(leader) in {None, state.isr.get(leader)} and boot in {
-        None,
-        state.leader_boot,
-    }
+    return (
+        leader is not None
+        and view.is_live(leader)
+        and view.directory_of(leader) in {None, state.isr.get(leader)}
+        and view.boot_of(leader) in {None, state.leader_boot}
+    )
 
 
-def transfer(
-    state: PartitionState,
-    to: BrokerId,
-    *,
-    is_live: IsLive,
-    directory_of: DirectoryOf,
-    boot_of: BootOf | None = None,
-) -> Elect | str:
+def transfer(state: PartitionState, to: BrokerId, view: BrokerView) -> Elect | str:
     """Return the election that transfers leadership to ``to``, or an error message."""
     if to == state.leader:
         return f"broker {to} leads already"
@@ -201,24 +186,16 @@ def transfer(
         return f"broker {to} is a witness: it votes and stores no records"
     if to not in state.replicas:
         return f"broker {to} is not a replica"
-    if not is_live(to):
+    if not view.is_live(to):
         return f"broker {to} is not live"
-    if to not in state.isr or directory_of(to) != state.isr[to]:
+    if to not in state.isr or view.directory_of(to) != state.isr[to]:
         return f"broker {to} is not in sync"
-    return _elect(state, to, state.isr[to], boot_of)
+    return _elect(state, to, state.isr[to], view)
 
 
-def choose_preferred(
-    state: PartitionState,
-    *,
-    is_live: IsLive,
-    directory_of: DirectoryOf,
-    boot_of: BootOf | None = None,
-) -> Elect | None:
+def choose_preferred(state: PartitionState, view: BrokerView) -> Elect | None:
     """Return the election of the preferred replica; None if it is the leader or cannot lead."""
-    elect = transfer(
-        state, state.replicas[0], is_live=is_live, directory_of=directory_of, boot_of=boot_of
-    )
+    elect = transfer(state, state.replicas[0], view)
     return elect if isinstance(elect, Elect) else None
 
 
@@ -226,22 +203,20 @@ def _there(
     order: Iterable[BrokerId],
     members: Mapping[BrokerId, DirectoryId],
     state: PartitionState,
-    is_live: IsLive,
-    directory_of: DirectoryOf,
+    view: BrokerView,
 ) -> Iterator[BrokerId]:
     """Yield the ``members`` that can lead: live replicas with the data directory of the member."""
     for broker in order:
         directory_id = members.get(broker)
-        is_member = directory_id is not None and directory_of(broker) == directory_id
-        if is_member and broker in state.replicas and is_live(broker):
+        is_member = directory_id is not None and view.directory_of(broker) == directory_id
+        if is_member and broker in state.replicas and view.is_live(broker):
             yield broker
 
 
 def _elect(
-    state: PartitionState, leader: BrokerId, directory_id: DirectoryId, boot_of: BootOf | None
+    state: PartitionState, leader: BrokerId, directory_id: DirectoryId, view: BrokerView
 ) -> Elect:
-    boot = None if boot_of is None else boot_of(leader)
-    return Elect(state.version, leader, directory_id, 0 if boot is None else boot)
+    return Elect(state.version, leader, directory_id, view.boot_of(leader) or 0)
 
 
 def choose_replacement(

@@ -17,14 +17,11 @@ from typing import Final, NamedTuple
 
 from raftlog.config.keys import INT64_MAX
 from raftlog.replication.commands import BrokerId, ChangeIsr, DirectoryId, in_order
+from raftlog.replication.election import BrokerView
 from raftlog.replication.partition_state import PartitionState
 from raftlog.types import LeaderEpoch, Offset
 
 UNKNOWN: Final[Offset] = -1  # progress of a follower that has not fetched in this epoch
-
-IsLive = Callable[[BrokerId], bool]
-DirectoryOf = Callable[[BrokerId], DirectoryId | None]
-BootOf = Callable[[BrokerId], int | None]
 
 
 class FollowerProgress(NamedTuple):
@@ -315,24 +312,21 @@ class Leadership:
     def isr_change(
         self,
         now: float,
+        view: BrokerView,
         *,
-        is_live: IsLive,
-        directory_of: DirectoryOf,
         min_isr: int,
         may_propose: Callable[[], bool],
-        boot_of: BootOf = lambda _broker: None,
     ) -> ChangeIsr | None:
         """Return the ISR change to propose, or None. The change is in flight from then on.
 
         A change with an unknown outcome is proposed again without modification. The group applies
         one attempt and rejects the others, and the newer state version settles all of them.
 
-        ``is_live``, ``directory_of``: committed cluster state (a fenced or stopping broker is not
-        live). ``min_isr``: value of the topic's settings. A member that has lost acknowledged
+        ``min_isr``: value of the topic's settings. A member that has lost acknowledged
         records leaves immediately, and the epoch increases. ``may_propose``: called only if there
         is a change. A leader that can send but not receive must not remove all followers from the
-        ISR, because it would then be the only eligible leader. ``boot_of``: current incarnation of
-        a broker, or None if unknown; after a restart, a follower must fetch before it can join.
+        ISR, because it would then be the only eligible leader. After a restart, a follower must
+        fetch before it can join.
         """
         if self._pending is not None:
             if not self._may_try_again or not may_propose():
@@ -343,14 +337,13 @@ class Leadership:
         isr = {
             broker: directory
             for broker, directory in state.isr.items()
-            if broker == self.broker_id
-            or not self._has_to_leave(broker, directory, now, is_live, directory_of)
+            if broker == self.broker_id or not self._has_to_leave(broker, directory, now, view)
         }
         for broker, follower in self._followers.items():
-            directory = directory_of(broker)
-            if state.isr.get(broker) == directory or not is_live(broker):
+            directory = view.directory_of(broker)
+            if state.isr.get(broker) == directory or not view.is_live(broker):
                 continue
-            is_its_word = boot_of(broker) in {None, follower.boot}
+            is_its_word = view.boot_of(broker) in {None, follower.boot}
             if directory is not None and is_its_word and self._may_join(follower, directory):
                 isr[broker] = directory
         # These members must not become eligible by earlier acknowledgements.
@@ -363,19 +356,14 @@ class Leadership:
         return self._pending
 
     def _has_to_leave(
-        self,
-        broker_id: BrokerId,
-        directory_id: DirectoryId,
-        now: float,
-        is_live: IsLive,
-        directory_of: DirectoryOf,
+        self, broker_id: BrokerId, directory_id: DirectoryId, now: float, view: BrokerView
     ) -> bool:
         """Return whether a member failed, has another disk, or lags longer than ``lag_max_s``."""
         follower = self._followers.get(broker_id)
         return (
             follower is None
-            or not is_live(broker_id)
-            or directory_of(broker_id) != directory_id
+            or not view.is_live(broker_id)
+            or view.directory_of(broker_id) != directory_id
             or follower.directory_id not in {None, directory_id}
             or self._lag_s(follower, now) > self._lag_max_s
         )

@@ -23,20 +23,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from raftlog.replication.commands import BrokerId, ChangeReplicas, DirectoryId, Elect
-from raftlog.replication.election import BootOf, DirectoryOf, IsLive, accepted, transfer
+from raftlog.replication.election import BrokerView, IsLive, accepted, transfer
 from raftlog.replication.partition_state import PartitionState
 
 
 def next_step(
     state: PartitionState,
     target: Sequence[BrokerId],
+    view: BrokerView,
     *,
     copies_before: int,
     voters_wanted: int,
     brokers: Sequence[BrokerId],
-    is_live: IsLive,
-    directory_of: DirectoryOf,
-    boot_of: BootOf | None = None,
 ) -> ChangeReplicas | Elect | None:
     """Return the next step towards ``target``, or None if there is none or it has to wait.
 
@@ -50,19 +48,19 @@ def next_step(
     if not leaving and not joining:
         return _in_order(state, target)
     spare = [b for b in leaving if b not in state.isr and b not in state.elr]
-    recruit = next((broker for broker in joining if is_live(broker)), None)
+    recruit = next((broker for broker in joining if view.is_live(broker)), None)
     if spare and (recruit is not None or not joining):
         return _changed(state, target, joined=recruit, left=spare[0], voters_wanted=voters_wanted)
-    in_sync = {broker for broker in state.isr if is_live(broker)}
+    in_sync = {broker for broker in state.isr if view.is_live(broker)}
     if any(broker in state.replicas and broker not in in_sync for broker in target):
         return None  # a learner copies, or a replica of the target has failed
     most = max(len(target), copies_before)
     if joining and len(state.replicas) <= most:
-        surplus = surplus_witness(state, voters_most=voters_wanted, is_live=is_live)
+        surplus = surplus_witness(state, voters_most=voters_wanted, is_live=view.is_live)
         if recruit is None or surplus is not None:
             return surplus
         grown = _changed(state, target, joined=recruit, left=None, voters_wanted=voters_wanted)
-        return grown and _with_odd_voters(state, grown, filter(is_live, brokers))
+        return grown and _with_odd_voters(state, grown, filter(view.is_live, brokers))
     least = most if joining else len(target)
     others = [b for b in reversed(state.replicas) if b in leaving and b != state.leader]
     left = others[0] if others else state.leader
@@ -70,10 +68,7 @@ def next_step(
         return None
     if left != state.leader:
         return _changed(state, target, joined=None, left=left, voters_wanted=voters_wanted)
-    elects = (
-        transfer(state, b, is_live=is_live, directory_of=directory_of, boot_of=boot_of)
-        for b in target
-    )
+    elects = (transfer(state, broker, view) for broker in target)
     return next((each for each in elects if isinstance(each, Elect)), None)
 
 

@@ -291,7 +291,7 @@ class Broker:
 
     def _damage_found(self, host: Partition) -> None:
         if self.context.cluster is not None:
-            self.context.cluster.partitions.look_soon(host)
+            self.context.cluster.partitions.schedule_host(host)
 
     def _connection_lost(self, connection: Connection) -> None:
         self.context.purgatory.cancel(connection)

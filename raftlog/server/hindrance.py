@@ -22,13 +22,13 @@ _SLOWER_TIMES_MAX: Final = 3  # after that, the maximum applies
 class Hindrance:
     """Disk problems of one log. ``now`` returns monotonic seconds."""
 
-    __slots__ = ("_began", "_in_vain", "_now", "_since", "is_held_up", "is_short")
+    __slots__ = ("_began", "_futile", "_now", "_since", "is_held_up", "is_short")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._since: float | None = None  # monotonic seconds; start of the problem, in this role
         self._began: float | None = None  # monotonic seconds; start of the problem, in any role
-        self._in_vain = [0, 0]  # number of transfers, as a follower and as the leader
+        self._futile = [0, 0]  # number of transfers, as a follower and as the leader
         # An append failed for lack of disk space, and none has succeeded since.
         self.is_short = False
         self.is_held_up = False  # the disk completes no sync, or too few of them
@@ -63,7 +63,7 @@ class Hindrance:
 
     def _end(self) -> None:
         if not (self.is_short or self.is_held_up):
-            self._since, self._began, self._in_vain = None, None, [0, 0]
+            self._since, self._began, self._futile = None, None, [0, 0]
 
     @property
     def seconds(self) -> float:
@@ -78,13 +78,13 @@ class Hindrance:
         """Whether it has lasted too long for a leader, or for a follower in sync."""
         if self._since is None:
             return False
-        times = min(self._in_vain[leads], _SLOWER_TIMES_MAX)
+        times = min(self._futile[leads], _SLOWER_TIMES_MAX)
         patience = min(FULL_SECONDS * SLOWER**times, FULL_SECONDS_MAX)
         if self.is_held_up and not times:
             patience = 0.0
         return self._now() - self._since >= patience
 
-    def gave_way(self, *, leads: bool) -> None:
+    def yielded(self, *, leads: bool) -> None:
         """Record that the broker stopped leading, or left the ISR, for this reason."""
-        self._in_vain[leads] += 1
+        self._futile[leads] += 1
         self._since = None

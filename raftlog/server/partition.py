@@ -69,7 +69,7 @@ class HostServices:
 
 
 class Partition:
-    """Invariant: no batch at or above ``high_watermark`` is returned to clients. Only ``cut``
+    """Invariant: no batch at or above ``high_watermark`` is returned to clients. Only ``truncate``
     lowers it.
     """
 
@@ -144,7 +144,7 @@ class Partition:
             log,
             self._commit,
             services.sync_workers,
-            on_start=self._started_higher,
+            on_start=self._start_advanced,
             on_failed=services.on_failed,
         )
         self.compaction = LogCompaction(log, self._commit)
@@ -373,7 +373,7 @@ class Partition:
         now = self._services.counters.now()
         self._uncommitted.append((end_offset, self.appended_bytes, now))
 
-    def cut(
+    def truncate(
         self,
         offset: Offset,
         done: Callable[[], None],
@@ -391,8 +391,8 @@ class Partition:
 
         def work() -> None:
             if self.closed is None and epoch is not None and self._following == epoch:
-                is_cut = self._cut_now(offset, restart=restart)
-                if is_cut and copied_without > offset:
+                is_truncated = self._truncate_now(offset, restart=restart)
+                if is_truncated and copied_without > offset:
                     self._changed_log(lambda: self.log.note_missing_tombstones(copied_without))
             done()
 
@@ -416,7 +416,7 @@ class Partition:
             return True
         return False
 
-    def _cut_now(self, offset: Offset, *, restart: bool) -> bool:
+    def _truncate_now(self, offset: Offset, *, restart: bool) -> bool:
         change = self.log.restart_at if restart else self.log.truncate_to
         if not self._changed_log(lambda: change(offset)):
             return False
@@ -452,7 +452,7 @@ class Partition:
         else:
             self._waiting_for_commit.add(end_offset, done)
 
-    def must_give_way(self) -> bool:
+    def must_yield(self) -> bool:
         """Whether the disk has prevented this log from doing its role's work for too long."""
         disk, leadership, is_held_up = self._services.disk, self.leadership, False
         if self._waits_for_disk:
@@ -661,9 +661,9 @@ class Partition:
                 self.on_durable(self)
             return
         leadership.on_local(log_end=log.log_end_offset, durable_end=log.acknowledged_end_offset)
-        self._take_progress()
+        self._apply_progress()
 
-    def _started_higher(self) -> None:
+    def _start_advanced(self) -> None:
         """Process a durable log start offset. The leader propagates it to its followers, which
         confirm it.
         """
@@ -700,9 +700,9 @@ class Partition:
             log_start=log_start,
             now=self._services.loop.time(),
         )
-        self._take_progress()
+        self._apply_progress()
 
-    def _take_progress(self) -> None:
+    def _apply_progress(self) -> None:
         """Process the leadership's progress: a higher commit or log start offset completes
         waits.
         """

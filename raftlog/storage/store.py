@@ -96,7 +96,7 @@ class Store:
         id); "" accepts the stored one (new directory: unset until ``adopt_cluster_id``).
         ``has_peers``: True if other brokers may have copies of these logs. Torn writes are then not
         truncated, and logs that may lack acknowledged records are marked (``Log.doubt``), until
-        ``settle``.
+        ``resolve``.
 
         Raises ``DataDirectoryError`` if another process has the directory open, if it belongs to
         another broker or cluster, or if it cannot be read or written.
@@ -446,7 +446,7 @@ class Store:
             log.notes = [*log.notes, f"removed {', '.join(removed)}, the oldest in quarantine"]
         return path
 
-    def settle(self, topic_id: str, partition: int) -> Log:
+    def resolve(self, topic_id: str, partition: int) -> Log:
         """Accept the current contents of the log: clear ``doubt``, and truncate a torn write.
 
         Only for a replica that has durably left the ISR, or whose log the Raft group has selected

@@ -7,21 +7,52 @@ import math
 
 import pytest
 
-from raftlog.client.broker_connections import BrokerConnections
-from raftlog.errors import BrokerUnavailableError
+from raftlog.client.broker_connections import (
+    BrokerConnection,
+    BrokerConnections,
+    InFlightRequest,
+)
+from raftlog.client.connection import Answer
+from raftlog.errors import BrokerUnavailableError, ConnectionLostError, RaftlogError
 from raftlog.protocol import api as apis
-from raftlog.protocol.metadata import MetadataRequest
+from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
 from tests.client.test_cluster import cluster_of
 from tests.client.world import FakeCluster, ignore, run
 
 
-async def links_of(fake: FakeCluster, told: list[float]) -> BrokerConnections:
+class Owner:
+    """Notes what becomes of its loads, which are numbers, and when something changed."""
+
+    def __init__(self, told: list[float]) -> None:
+        self.told = told
+        self.responses: list[int] = []
+        self.failures: list[tuple[int, RaftlogError]] = []
+
+    def on_change(self) -> None:
+        self.told.append(now())
+
+    def on_response(self, link: BrokerConnection[int], load: int, answer: Answer) -> None:
+        assert isinstance(answer.message, MetadataResponse)
+        self.responses.append(load)
+
+    def on_failure(self, link: BrokerConnection[int], load: int, error: RaftlogError) -> None:
+        self.failures.append((load, error))
+
+
+async def links_of(
+    fake: FakeCluster, told: list[float], owner: Owner | None = None
+) -> BrokerConnections[int]:
     cluster = cluster_of(fake)
     await cluster.topic("t")
-    clock = fake.host.clock
     return BrokerConnections(
-        cluster, now=clock.monotonic, on_change=lambda: told.append(now()), in_flight_max=2
+        cluster, owner or Owner(told), now=fake.host.clock.monotonic, in_flight_max=2
     )
+
+
+def send(links: BrokerConnections[int], link: BrokerConnection[int], load: int = 0) -> bool:
+    connection = links.connection(link, now())
+    assert connection is not None
+    return links.send(link, connection, load, apis.METADATA, MetadataRequest(topics=[]))
 
 
 def now() -> float:
@@ -32,7 +63,8 @@ def test_a_road_is_opened_once_and_told_of() -> None:
     async def test(fake: FakeCluster) -> None:
         fake.create("t", leaders=[2])
         told: list[float] = []
-        links = await links_of(fake, told)
+        owner = Owner(told)
+        links = await links_of(fake, told, owner)
         link = links.link(2)
         assert links.connection(link, now()) is None
         assert links.connection(link, now()) is None
@@ -42,10 +74,11 @@ def test_a_road_is_opened_once_and_told_of() -> None:
         connection = links.connection(link, now())
         assert connection is not None
         assert fake.connects.count("broker-2") == 1
-        requests = [links.sent(link) for _ in range(2)]
-        assert links.connection(link, now()) is None
-        for request in requests:
-            links.answered(request)
+        assert all(send(links, link, load) for load in (7, 8))
+        assert [request.load for request in links.in_flight()] == [7, 8]
+        assert links.connection(link, now()) is None, "two are in flight"
+        await asyncio.sleep(0.01)
+        assert (owner.responses, list(links.in_flight())) == ([7, 8], [])
         connection.writable = False
         assert links.connection(link, now()) is None
         connection.resume_writing()
@@ -142,11 +175,8 @@ def test_a_broker_that_says_nothing_is_noticed_and_others_are_asked() -> None:
         told: list[float] = []
         links = await links_of(fake, told)
         link = links.link(1)
-        connection = links.connection(link, now())
-        assert connection is not None
         fake.pause(1)
-        future = connection.start(apis.METADATA, MetadataRequest(topics=[]), timeout_ms=20_000)
-        request = links.sent(link)
+        send(links, link)
         start, asked = now(), len(fake.asked(MetadataRequest))
         assert (len(link.in_flight), link.is_overdue(now())) == (1, False)
         await asyncio.sleep(0.9)
@@ -160,8 +190,7 @@ def test_a_broker_that_says_nothing_is_noticed_and_others_are_asked() -> None:
         assert 5 < len(fake.asked(MetadataRequest)) - asked < 15, "while it lasts"
         assert {broker for broker, _ in fake.requests[asked:]} == {2}
         fake.resume(1)
-        await future
-        links.answered(request)
+        await asyncio.sleep(0.01)
         assert (len(link.in_flight), link.is_overdue(now())) == (0, False)
         assert links.is_usable(1, now())
         told.clear()
@@ -177,18 +206,30 @@ def test_a_wait_that_was_asked_for_is_no_silence() -> None:
         fake.create("t")
         links = await links_of(fake, [])
         link = links.link(1)
-        first = links.sent(link, wait_s=3)
+        connection = links.connection(link, now())
+        assert connection is not None
+        requests: list[InFlightRequest[int]] = []
+
+        def ask(wait_ms: int) -> None:
+            fake.next(apis.METADATA, ignore)
+            message = MetadataRequest(topics=[])
+            links.send(link, connection, 0, apis.METADATA, message, wait_ms=wait_ms)
+            requests.append(list(link.in_flight)[-1])
+
+        ask(3_000)
         await asyncio.sleep(0.5)
-        second = links.sent(link, wait_s=3)
-        assert link.overdue_at == first.overdue_at == pytest.approx(now() + 3.5)
-        links.answered(first)
-        assert link.overdue_at == second.overdue_at
-        links.answered(second)
+        ask(3_000)
+        assert link.overdue_at == requests[0].overdue_at == pytest.approx(now() + 3.5)
+        del link.in_flight[requests[0]]
+        assert link.overdue_at == requests[1].overdue_at
+        del link.in_flight[requests[1]]
         assert link.overdue_at == math.inf
-        patient, hasty = links.sent(link, wait_s=3), links.sent(link)
-        assert link.overdue_at == hasty.overdue_at == pytest.approx(now() + 1)
-        links.answered(hasty)
-        assert link.overdue_at == patient.overdue_at
+        ask(3_000)
+        ask(0)
+        assert link.overdue_at == requests[3].overdue_at == pytest.approx(now() + 1)
+        del link.in_flight[requests[3]]
+        assert link.overdue_at == requests[2].overdue_at
+        link.in_flight.clear()
         await links.close()
 
     run(test)
@@ -233,5 +274,43 @@ def test_a_road_that_is_lost_is_a_reason_to_ask_who_leads() -> None:
         assert len(fake.asked(MetadataRequest)) == asked + 1
         assert links.connection(link, now()) is not None
         await links.close()
+
+    run(test)
+
+
+def test_a_request_that_fails_makes_its_broker_doubtful_and_its_load_is_returned() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        owner = Owner([])
+        links = await links_of(fake, [], owner)
+        link = links.link(1)
+        connection = links.connection(link, now())
+        assert connection is not None
+        asked = len(fake.asked(MetadataRequest))
+        fake.next(apis.METADATA, ignore)
+        send(links, link, 7)
+        fake.peers[0].transport.abort()
+        await asyncio.sleep(0.01)
+        ((load, error),) = owner.failures
+        assert (load, list(links.in_flight())) == (7, [])
+        assert isinstance(error, ConnectionLostError)
+        assert len(fake.asked(MetadataRequest)) == asked + 1, "who leads now?"
+        message = MetadataRequest(topics=[])
+        assert not links.send(link, connection, 8, apis.METADATA, message), "it is closed"
+        assert [load for load, _ in owner.failures] == [7, 8]
+        await links.close()
+
+    run(test)
+
+
+def test_what_ends_after_the_close_is_nobodys_business() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        owner = Owner([])
+        links = await links_of(fake, [], owner)
+        send(links, links.link(1))
+        await links.close()
+        await asyncio.sleep(0.01)
+        assert (owner.responses, owner.failures) == ([], [])
 
     run(test)

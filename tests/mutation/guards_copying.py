@@ -121,7 +121,7 @@ COPYING: Final = [
         name="a response has the epoch that is followed",
         why="an old leader's response counts as the new one's (S05)",
         module="raftlog/server/cluster/fetcher.py",
-        function="ReplicaFetcher._take",
+        function="ReplicaFetcher._apply",
         change=drop("compare epoch"),
         tests=(
             (
@@ -134,7 +134,7 @@ COPYING: Final = [
         name="a follower accepts responses of its leader only",
         why="a response after an election truncates what the new leader committed (S05)",
         module="raftlog/server/cluster/fetcher.py",
-        function="ReplicaFetcher._take",
+        function="ReplicaFetcher._apply",
         change=never("if follows"),
         tests=(
             (
@@ -157,7 +157,7 @@ COPYING: Final = [
         name="a truncation of an old epoch",
         why=("a truncation that waited for the disk removes what the new leader committed (S05)"),
         module="raftlog/server/partition.py",
-        function="Partition.cut.work",
+        function="Partition.truncate.work",
         change=drop("compare _following"),
         tests=(
             (
@@ -170,7 +170,7 @@ COPYING: Final = [
         name="responses of another connection are discarded",
         why="a response is matched to another request",
         module="raftlog/server/cluster/fetcher.py",
-        function="ReplicaFetcher._answered",
+        function="ReplicaFetcher._on_response",
         change=drop("compare _session"),
         tests=(
             (
@@ -183,8 +183,8 @@ COPYING: Final = [
         name="a partition that is being truncated rejects appends",
         why="records are appended after those that will be truncated",
         module="raftlog/server/cluster/fetcher.py",
-        function="ReplicaFetcher._take",
-        change=drop("attribute is_resting"),
+        function="ReplicaFetcher._apply",
+        change=drop("attribute is_paused"),
         tests=(
             (
                 "tests/server/test_guards_copying.py"
@@ -237,7 +237,7 @@ COPYING: Final = [
         name="positions are reported for durable records",
         why="a leader commits what its followers have in memory only",
         module="raftlog/server/cluster/fetcher.py",
-        function="ReplicaFetcher._tell_position",
+        function="ReplicaFetcher._report_position",
         change=argument("call ReplicaPosition", "durable_offset", "_.keywords[3].value"),
         tests=(
             "tests/server/cluster/test_fetcher.py::test_it_says_where_it_is_and_takes_what_comes",
@@ -250,7 +250,7 @@ COMMITTED: Final = [
         name="a follower keeps what is committed",
         why="an empty or old replica that is elected makes intact ones truncate",
         module="raftlog/server/cluster/fetcher.py",
-        function="ReplicaFetcher._may_cut",
+        function="ReplicaFetcher._may_truncate",
         change=always("compare high_watermark"),
         tests=(
             (

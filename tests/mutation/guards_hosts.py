@@ -342,7 +342,7 @@ CONFIRMING: Final = [
         name="a leader is confirmed by all of the ISR",
         why="a follower of another leader is not queried",
         module="raftlog/server/cluster/leadership_check.py",
-        function="_Question.heard",
+        function="_Check.on_fetch",
         change=value("if _end", "self._missing is not None"),
         tests=(
             ("tests/server/cluster/test_leadership_check.py::test_all_the_others_have_to_be_heard"),
@@ -378,7 +378,7 @@ CONFIRMING: Final = [
         name="a confirmation is of this epoch",
         why="a follower that copies in another epoch confirms an old leader",
         module="raftlog/server/cluster/leadership_check.py",
-        function="_Question.heard",
+        function="_Check.on_fetch",
         change=always("if _epoch"),
         tests=(
             (
@@ -391,7 +391,7 @@ CONFIRMING: Final = [
         name="a confirmation ends when the leader steps down",
         why="a former leader reports an end",
         module="raftlog/server/cluster/leadership_check.py",
-        function="_Question._end",
+        function="_Check._end",
         change=never("or _epoch"),
         tests=(
             (
@@ -404,7 +404,7 @@ CONFIRMING: Final = [
         name="a confirmation is newer than its request",
         why="what a follower reported before the request confirms an old leader",
         module="raftlog/server/cluster/fetch_session.py",
-        function="FetchSession.when_heard_anew",
+        function="FetchSession.when_fetched_again",
         change=replace("binop _round", "self._round"),
         tests=(
             (

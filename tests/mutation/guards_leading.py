@@ -297,9 +297,9 @@ LEADING: Final = [
     Guard(
         name="the leader knows the incarnation of its followers",
         why="a copy joins whose files vanished before its broker restarted",
-        module="raftlog/server/cluster/role_manager.py",
-        function="RoleManager.review",
-        change=drop("keyword boot_of"),
+        module="raftlog/server/cluster/liveness.py",
+        function="Liveness.boot_of",
+        change=value("return boot", "None"),
         tests=(
             (
                 "tests/server/cluster/test_role_manager.py"

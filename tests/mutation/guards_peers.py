@@ -228,7 +228,7 @@ PEERS: Final = [
         name="a leader's session begins with all positions",
         why="positions of a connection that ended count for this one",
         module="raftlog/protocol/replica_session.py",
-        function="LeaderSession.take",
+        function="LeaderSession.apply",
         change=value("if _has_begun", "_.operand.values[0] is None"),
         tests=(
             "tests/protocol/test_replica_session.py::test_a_session_begins_with_a_full_request",

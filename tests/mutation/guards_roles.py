@@ -75,7 +75,7 @@ ROLES: Final = [
         why="nothing is acknowledged as long as one disk is full (S31)",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._lead",
-        change=drop("call _give_way"),
+        change=drop("call _step_down"),
         tests=(
             "tests/server/cluster/test_step_down.py::test_a_leader_without_room_hands_over_in_a_while",
         ),
@@ -85,7 +85,7 @@ ROLES: Final = [
         why="the new leader commits nothing until the full one has lagged long enough (S31)",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._follow",
-        change=drop("call _give_way"),
+        change=drop("call _step_down"),
         tests=(
             (
                 "tests/server/cluster/test_step_down.py"
@@ -97,8 +97,8 @@ ROLES: Final = [
         name="useless leadership transfers become rarer",
         why="where all disks are full, leadership rotates continuously",
         module="raftlog/server/hindrance.py",
-        function="Hindrance.gave_way",
-        change=drop("assign _in_vain"),
+        function="Hindrance.yielded",
+        change=drop("assign _futile"),
         tests=(
             (
                 "tests/server/cluster/test_step_down.py"
@@ -110,7 +110,7 @@ ROLES: Final = [
         name="a leader whose disk hangs transfers leadership",
         why="it leads indefinitely, and nothing is acknowledged (S36)",
         module="raftlog/server/partition.py",
-        function="Partition.must_give_way",
+        function="Partition.must_yield",
         change=drop("attribute is_hung"),
         tests=(
             (
@@ -123,7 +123,7 @@ ROLES: Final = [
         name="a leader whose disk is slow transfers leadership",
         why="every record waits for the slowest disk, the leader's (S36)",
         module="raftlog/server/partition.py",
-        function="Partition.must_give_way",
+        function="Partition.must_yield",
         change=value("assign is_hung", "_.values[0]"),
         tests=(
             (
@@ -221,7 +221,7 @@ ROLES: Final = [
         name="a copy is deleted only when the cluster agrees, too",
         why="a copy that still counts is deleted",
         module="raftlog/server/cluster/role_manager.py",
-        function="RoleManager.may_drop",
+        function="RoleManager._may_delete",
         change=never("if _broker_id"),
         tests=(
             (
@@ -261,7 +261,7 @@ ROLES: Final = [
         why="a copy that counts is deleted",
         module="raftlog/server/cluster/damage.py",
         function="next_step",
-        change=value("if SET_ASIDE", "_.values[0] and _.values[1]"),
+        change=value("if REPLACE", "_.values[0] and _.values[1]"),
         tests=(
             (
                 "tests/server/cluster/test_damage.py"
@@ -299,7 +299,7 @@ ROLES: Final = [
         name="a copy in doubt leads only if it is the best remaining one",
         why="leadership moves to it, and records that the others hold are lost",
         module="raftlog/server/cluster/role_manager.py",
-        function="RoleManager.is_to_settle",
+        function="RoleManager._must_accept",
         change=drop("compare leader_epoch"),
         tests=(
             (
@@ -311,9 +311,9 @@ ROLES: Final = [
     Guard(
         name="a copy is quarantined only with permission",
         why="the only complete copy is quarantined",
-        module="raftlog/server/cluster/partitions.py",
-        function="Partitions._work_off",
-        change=drop("compare SET_ASIDE"),
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager.copy_change",
+        change=drop("compare REPLACE"),
         tests=(
             "tests/server/test_guards_copies.py::test_a_copy_that_counts_again_is_not_set_aside",
         ),
@@ -334,9 +334,9 @@ ROLES: Final = [
     Guard(
         name="only a broker that is no replica deletes its copy",
         why="a broker that became a replica again loses its copy",
-        module="raftlog/server/cluster/partitions.py",
-        function="Partitions._work_off",
-        change=value("if _drop_copy", "_.values[1]"),
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager.copy_change",
+        change=drop("operand not"),
         tests=(
             (
                 "tests/server/test_guards_copies.py"
@@ -348,7 +348,7 @@ ROLES: Final = [
         name="unknown topics are not strays immediately",
         why="after a start, copies are deleted whose topics are not received yet (S19)",
         module="raftlog/server/cluster/partitions.py",
-        function="Partitions._drop_strays",
+        function="Partitions._delete_strays",
         change=value("if _machine", "_.left.args[0].value"),
         tests=(
             (
@@ -374,8 +374,8 @@ ROLES: Final = [
         name="broadcast states have versions",
         why="a broker without a vote returns to an old leader",
         module="raftlog/server/cluster/state_broadcast.py",
-        function="StateBroadcast.take",
-        change=value("if told", "_.values[1].comparators[0].value is not None"),
+        function="StateBroadcast.receive",
+        change=value("if received", "_.values[1].comparators[0].value is not None"),
         tests=(
             "tests/server/cluster/test_state_broadcast.py::test_the_version_that_counts_is_the_states_own",
         ),
@@ -432,7 +432,7 @@ ROLES: Final = [
         why="a disk that was full for a moment keeps the replica out until the broker restarts",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._set_role",
-        change=drop("call _give_up"),
+        change=drop("call _release_copy"),
         tests=(
             (
                 "tests/server/cluster/test_copies.py"

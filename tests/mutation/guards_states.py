@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import argument, drop, move, never, swap, value
+from tests.mutation.change import argument, drop, move, never, replace, swap, value
 from tests.mutation.guard import Guard
 
 STATES: Final = [
@@ -331,7 +331,7 @@ ELECTIONS: Final = [
         why="a leader continues in an epoch whose unsynced records it has lost (S17)",
         module="raftlog/replication/election.py",
         function="has_leader",
-        change=value("assign None", "None"),
+        change=replace("call boot_of", "None"),
         tests=(
             "tests/replication/test_election.py::test_a_leader_of_another_run_is_elected_again",
         ),

@@ -43,10 +43,10 @@ def test_the_first_request_names_all() -> None:
 
 def test_the_first_request_is_full_with_nothing_in_it() -> None:
     session = FollowerSession()
-    assert not session.is_told
+    assert not session.is_sent
     request = session.request()
     assert (request.full, request.partitions) == (True, [])
-    assert session.is_told
+    assert session.is_sent
     assert not session.request().full
 
 
@@ -59,7 +59,7 @@ def test_later_requests_name_what_moved() -> None:
     session.set(at(2))
     request = session.request()
     assert (named(request), request.full, gone(request)) == ([(1, 10)], False, [])
-    assert session.is_told
+    assert session.is_sent
     assert named(session.request()) == []
 
 
@@ -76,14 +76,14 @@ def test_what_is_asked_for_no_more_is_said_once() -> None:
     session.set(at(1))
     session.request()
     session.forget("t", 0)
-    assert not session.is_told
+    assert not session.is_sent
     assert list(session.positions) == [("t", 1)]
     request = session.request()
     assert (named(request), gone(request)) == ([], [0])
     assert gone(session.request()) == []
     session.set(at(0))
     session.forget("t", 0)
-    assert session.is_told, "the leader has forgotten it already"
+    assert session.is_sent, "the leader has forgotten it already"
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -102,58 +102,58 @@ def test_what_was_never_told_need_not_be_forgotten(before: bool) -> None:
 def test_forgotten_and_asked_for_again_at_once_is_asked_for() -> None:
     follower, leader = FollowerSession(), LeaderSession()
     follower.set(at(0, 3))
-    leader.take(follower.request())
+    leader.apply(follower.request())
     follower.forget("t", 0)
     follower.set(at(0, 3))
     request = follower.request()
     assert (named(request), gone(request)) == ([(0, 3)], []), "the same position counts as news"
-    leader.take(request)
+    leader.apply(request)
     assert leader.positions == follower.positions
 
 
 def test_a_leader_keeps_what_is_not_said_again() -> None:
     leader = LeaderSession()
-    leader.take(ReplicaFetchRequest(partitions=[at(0), at(1)], full=True))
+    leader.apply(ReplicaFetchRequest(partitions=[at(0), at(1)], full=True))
     forgotten = [TopicIdPartition("t", 0), TopicIdPartition("t", 7)]
-    leader.take(ReplicaFetchRequest(partitions=[at(2, 9)], full=False, forgotten=forgotten))
+    leader.apply(ReplicaFetchRequest(partitions=[at(2, 9)], full=False, forgotten=forgotten))
     assert leader.positions == {("t", 1): at(1), ("t", 2): at(2, 9)}
 
 
 def test_a_full_request_begins_anew() -> None:
     leader = LeaderSession()
-    leader.take(ReplicaFetchRequest(partitions=[at(0), at(1)], full=True))
-    leader.take(ReplicaFetchRequest(partitions=[at(2)], full=True))
+    leader.apply(ReplicaFetchRequest(partitions=[at(0), at(1)], full=True))
+    leader.apply(ReplicaFetchRequest(partitions=[at(2)], full=True))
     assert leader.positions == {("t", 2): at(2)}
 
 
 def test_a_session_begins_with_a_full_request() -> None:
     leader = LeaderSession()
     with pytest.raises(InvalidRequestError, match="full"):
-        leader.take(ReplicaFetchRequest(partitions=[at(0)], full=False))
+        leader.apply(ReplicaFetchRequest(partitions=[at(0)], full=False))
     assert leader.positions == {}
 
 
 def test_topics_of_one_name_are_told_apart_by_their_ids() -> None:
     leader = LeaderSession()
-    leader.take(ReplicaFetchRequest(partitions=[at(0, 1), at(0, 2, topic_id="u")], full=True))
+    leader.apply(ReplicaFetchRequest(partitions=[at(0, 1), at(0, 2, topic_id="u")], full=True))
     assert leader.positions == {("t", 0): at(0, 1), ("u", 0): at(0, 2, topic_id="u")}
 
 
 def test_a_session_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PARTITIONS_PER_BROKER_MAX", 3)
     leader = LeaderSession()
-    leader.take(ReplicaFetchRequest(partitions=[at(0), at(1), at(2)], full=True))
+    leader.apply(ReplicaFetchRequest(partitions=[at(0), at(1), at(2)], full=True))
     before = dict(leader.positions)
     for full in (False, True):
         wrong = [at(number) for number in range(3, 7 if full else 4)]
         with pytest.raises(InvalidRequestError, match="PARTITIONS_PER_BROKER_MAX"):
-            leader.take(ReplicaFetchRequest(partitions=wrong, full=full))
+            leader.apply(ReplicaFetchRequest(partitions=wrong, full=full))
         assert leader.positions == before
     swap = ReplicaFetchRequest(partitions=[at(3)], full=False, forgotten=[TopicIdPartition("t", 0)])
-    leader.take(swap)
+    leader.apply(swap)
     assert len(leader.positions) == 3
     others = [at(number) for number in range(7, 10)]
-    leader.take(ReplicaFetchRequest(partitions=others, full=True))
+    leader.apply(ReplicaFetchRequest(partitions=others, full=True))
     assert len(leader.positions) == 3
 
 
@@ -163,10 +163,10 @@ def test_what_is_too_much_for_one_request_takes_several(monkeypatch: pytest.Monk
     for partition in range(5):
         follower.set(at(partition))
     sizes = []
-    while not follower.is_told:
+    while not follower.is_sent:
         request = follower.request()
         sizes.append((len(request.partitions), request.full))
-        leader.take(request)
+        leader.apply(request)
     assert sizes == [(2, True), (2, False), (1, False)]
     assert leader.positions == follower.positions
 
@@ -198,9 +198,9 @@ def test_both_sides_know_the_same_once_all_is_told(
                 follower.forget("t", partition)
                 model.pop(("t", partition), None)
             else:
-                leader.take(follower.request())
+                leader.apply(follower.request())
             assert follower.positions == model
-            assert not follower.is_told or leader.positions == model
-        while not follower.is_told:
-            leader.take(follower.request())
+            assert not follower.is_sent or leader.positions == model
+        while not follower.is_sent:
+            leader.apply(follower.request())
     assert leader.positions == model

@@ -19,6 +19,7 @@ from raftlog.replication.partition_state import (
 )
 from tests.replication.partition_node import Answer, Entry, Fetch, Message, Node, Proposal
 from tests.replication.partition_oracle import Oracle
+from tests.replication.samples import View
 
 LAG_MAX_S = 10.0
 IN_FLIGHT_MAX = 30
@@ -197,10 +198,12 @@ class World:
             self.propose(
                 election.choose_leader(
                     node.state,
+                    View(
+                        lambda b: self.is_live(b) and not self.nodes[b].is_damaged,
+                        self.directory_of.get,
+                        self.boot_of,
+                    ),
                     arbiter=arbiter,
-                    is_live=lambda b: self.is_live(b) and not self.nodes[b].is_damaged,
-                    directory_of=self.directory_of.get,
-                    boot_of=self.boot_of,
                 )
             )
 
@@ -216,9 +219,7 @@ class World:
         command = election.transfer(
             self.nodes[arbiter].state,
             to,
-            is_live=self.is_live,
-            directory_of=self.directory_of.get,
-            boot_of=self.boot_of,
+            View(self.is_live, self.directory_of.get, self.boot_of),
         )
         if self.nodes[arbiter].is_up and not isinstance(command, str):
             self.propose(command)
@@ -252,8 +253,7 @@ class World:
         if leadership is not None:
             change = leadership.isr_change(
                 self.now,
-                is_live=self.is_live,
-                directory_of=self.directory_of.get,
+                View(self.is_live, self.directory_of.get),
                 min_isr=self.min_isr,
                 may_propose=lambda: True,  # the worst for safety
             )

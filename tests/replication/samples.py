@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from raftlog.replication.commands import ChangeIsr
 from raftlog.replication.leadership import Leadership
@@ -22,6 +22,14 @@ def disks(brokers: Iterable[int]) -> dict[int, str]:
 
 def always(_broker: int) -> bool:
     return True
+
+
+class View(NamedTuple):
+    """A ``BrokerView`` of live brokers, each on its disk, in incarnations that are not known."""
+
+    is_live: Callable[[int], bool] = always
+    directory_of: Callable[[int], str | None] = disks(range(1, 10)).get
+    boot_of: Callable[[int], int | None] = lambda _broker: None
 
 
 def state_of(
@@ -107,11 +115,9 @@ class Leader:
     def review(self, min_isr: int | None = None) -> ChangeIsr | None:
         return self.leadership.isr_change(
             self.now,
-            is_live=lambda broker: broker not in self.dead,
-            directory_of=self.directories.get,
+            View(lambda broker: broker not in self.dead, self.directories.get, self.boots.get),
             min_isr=self.leadership.state.min_isr if min_isr is None else min_isr,
             may_propose=lambda: self.may_propose,
-            boot_of=self.boots.get,
         )
 
     def proposed(self, min_isr: int | None = None) -> ChangeIsr:

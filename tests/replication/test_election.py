@@ -20,7 +20,7 @@ from raftlog.replication.election import (
     transfer,
 )
 from raftlog.replication.partition_state import Accepted, PartitionState, apply
-from tests.replication.samples import accepted, always, disk, disks, state_of
+from tests.replication.samples import View, accepted, disk, disks, state_of
 
 DIRECTORIES = disks(range(1, 10))
 
@@ -34,10 +34,7 @@ def elected(
 ) -> Elect | None:
     directories = DIRECTORIES | dict.fromkeys(new_disks, "new disk")
     return choose_leader(
-        state,
-        arbiter=arbiter,
-        is_live=lambda broker: broker not in dead,
-        directory_of=directories.get,
+        state, View(lambda broker: broker not in dead, directories.get), arbiter=arbiter
     )
 
 
@@ -81,9 +78,7 @@ def test_a_leader_of_another_run_is_elected_again() -> None:
     boots = {1: 4, 2: 9}
 
     def choose() -> Elect | None:
-        return choose_leader(
-            state, arbiter=1, is_live=always, directory_of=DIRECTORIES.get, boot_of=boots.get
-        )
+        return choose_leader(state, View(boot_of=boots.get), arbiter=1)
 
     assert choose() is None
     boots[1] = 5
@@ -94,11 +89,8 @@ def test_a_leader_of_another_run_is_elected_again() -> None:
 
 def test_what_is_not_known_of_a_live_leader_is_no_reason_for_an_election() -> None:
     """Just after a start others are given time to be seen."""
-    boots = dict.fromkeys(range(1, 6))
-    assert has_leader(
-        state_of(), is_live=always, directory_of=lambda _broker: None, boot_of=boots.get
-    )
-    assert not has_leader(state_of(leader=None), is_live=always, directory_of=DIRECTORIES.get)
+    assert has_leader(state_of(), View(directory_of=lambda _broker: None))
+    assert not has_leader(state_of(leader=None), View())
 
 
 def test_the_elr_leads_only_when_no_member_of_the_isr_can() -> None:
@@ -135,9 +127,11 @@ def moved(state: PartitionState, to: int, dead: int = 0, new_disk: int = 0) -> E
     return transfer(
         state,
         to,
-        is_live=lambda broker: broker != dead,
-        directory_of=(DIRECTORIES | {new_disk: "new disk"}).get,
-        boot_of={2: 6}.get,
+        View(
+            lambda broker: broker != dead,
+            (DIRECTORIES | {new_disk: "new disk"}).get,
+            {2: 6}.get,
+        ),
     )
 
 
@@ -164,12 +158,11 @@ def test_leadership_does_not_move_to_a_dead_broker_or_an_empty_disk() -> None:
 
 def test_the_preferred_replica_gets_leadership_back_when_it_can() -> None:
     away = state_of(leader=2)
-    preferred = choose_preferred(away, is_live=always, directory_of=DIRECTORIES.get)
-    assert preferred == Elect(7, 1, disk(1))
-    assert choose_preferred(state_of(), is_live=always, directory_of=DIRECTORIES.get) is None
+    assert choose_preferred(away, View()) == Elect(7, 1, disk(1))
+    assert choose_preferred(state_of(), View()) is None
     out = state_of(leader=2, isr=(2, 3), former=(1,))
-    assert choose_preferred(out, is_live=always, directory_of=DIRECTORIES.get) is None
-    assert choose_preferred(away, is_live=lambda b: b != 1, directory_of=DIRECTORIES.get) is None
+    assert choose_preferred(out, View()) is None
+    assert choose_preferred(away, View(is_live=lambda b: b != 1)) is None
 
 
 # -- replacing replicas ----------------------------------------------------------------------------
@@ -273,9 +266,7 @@ def chosen(state: PartitionState, *reports: CopyReport | None, **options: Any) -
     """The reports of brokers 1, 2 and so on; None of one that has sent none."""
     return choose_member(
         state,
-        is_live=always,
-        directory_of=DIRECTORIES.get,
-        boot_of=lambda _broker: 1,
+        View(boot_of=lambda _broker: 1),
         reports={n: each for n, each in enumerate(reports, start=1) if each is not None},
         **options,
     )

@@ -13,6 +13,7 @@ from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Command, Ele
 from raftlog.replication.partition_state import Accepted, apply, initial_state
 from raftlog.replication.placement import voters_count
 from raftlog.replication.reassignment import fitting_voters, next_step, surplus_witness
+from tests.replication.samples import View
 
 BROKERS = range(1, 8)
 DISKS = {broker: f"disk-{broker}" for broker in BROKERS}
@@ -37,11 +38,10 @@ class Moving:
         return next_step(
             self.state,
             target,
+            View(self.is_live, DISKS.get),
             copies_before=self.copies_before,
             voters_wanted=voters_count(len(target), max(len(self.brokers), len(target))),
             brokers=self.brokers,
-            is_live=self.is_live,
-            directory_of=DISKS.get,
         )
 
     def accept(self, command: Command | None) -> None:

@@ -19,14 +19,14 @@ def test_a_copy_that_counts_again_is_not_set_aside() -> None:
     async def test(h: Hosting) -> None:
         await h.create()
         await h.elect(2)
-        old, member = h.host(), h.member()
+        old, hosted = h.host(), h.hosted()
         await keep_the_disk_busy(h)
         h.partitions.damaged(old, "bad")
         h.s.plane.agree()
         await h.s.settle()
-        assert 1 not in member.state.isr, "it may go: as soon as the disk is free"
-        back = {**member.state.isr, 1: DISKS[1]}
-        state = member.state
+        assert 1 not in hosted.state.isr, "it may go: as soon as the disk is free"
+        back = {**hosted.state.isr, 1: DISKS[1]}
+        state = hosted.state
         await h.apply(ChangeIsr(state.version, state.leader_epoch, back, state.min_isr))
         h.s.workers.release()
         await h.partitions.until_seen("u")
@@ -41,20 +41,20 @@ def test_a_copy_of_who_is_a_replica_again_is_not_dropped() -> None:
     async def test(h: Hosting) -> None:
         await h.create()
         await h.elect(2)
-        old, member = h.host(), h.member()
+        old, hosted = h.host(), h.hosted()
         await keep_the_disk_busy(h)
-        await h.apply(ChangeReplicas(member.state.version, (2, 3), (1,)))
+        await h.apply(ChangeReplicas(hosted.state.version, (2, 3), (1,)))
         h.s.command(
             SetReplicas(
                 topic_id="T1",
                 partition=0,
                 replicas=(2, 3),
                 witnesses=(1,),
-                version=member.state.version,
+                version=hosted.state.version,
             )
         )
         h.partitions.review_all()
-        await h.apply(ChangeReplicas(member.state.version, (2, 3, 1), ()))
+        await h.apply(ChangeReplicas(hosted.state.version, (2, 3, 1), ()))
         h.s.workers.release()
         await h.partitions.until_seen("t")
         await h.s.settle()

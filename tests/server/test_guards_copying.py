@@ -19,7 +19,7 @@ def test_who_has_not_gone_on_since_an_election_is_told_no_watermark() -> None:
         write(log, b"a", epoch=3)
         host = lead.leader(log, isr=[1])
         assert lead.fetch(at(0), full=True).parts[0].length
-        newer = replace(lead.members[TOPIC_ID, 0].state, leader_epoch=6, version=2)
+        newer = replace(lead.partitions[TOPIC_ID, 0].state, leader_epoch=6, version=2)
         host.lead(newer, 1, lag_max_seconds=10)
         append(host, b"b")
         await s.settle()
@@ -46,7 +46,7 @@ def test_who_is_asked_for_a_sign_gives_it_after_the_question() -> None:
             return reply
 
         lead.fetch(at(0), full=True)
-        lead.session.when_heard_anew(lambda: heard.append("it"))
+        lead.session.when_fetched_again(lambda: heard.append("it"))
         ask(0)
         assert heard == []
         await s.settle()

@@ -50,7 +50,7 @@ def test_how_long_it_lasts_is_counted_over_all_roles() -> None:
     assert hindrance.seconds == 0
     hindrance.refused()
     watch.now += 5
-    hindrance.gave_way(leads=True)
+    hindrance.yielded(leads=True)
     hindrance.begin_role()
     hindrance.refused()
     watch.now += 5
@@ -81,7 +81,7 @@ def test_each_time_in_vain_is_rarer(leads: bool) -> None:
         while not hindrance.is_overdue(leads=leads):
             watch.now += 0.5
         waits.append(watch.now - begun)
-        hindrance.gave_way(leads=leads)
+        hindrance.yielded(leads=leads)
         assert not hindrance.is_overdue(leads=leads)
     assert waits[:3] == [FULL_SECONDS, FULL_SECONDS * SLOWER, FULL_SECONDS * SLOWER**2]
     assert set(waits[3:]) == {FULL_SECONDS_MAX}
@@ -95,7 +95,7 @@ def test_to_have_led_in_vain_keeps_nobody_in_sync_for_longer() -> None:
     watch = Watch()
     hindrance = Hindrance(watch)
     hindrance.refused()
-    hindrance.gave_way(leads=True)
+    hindrance.yielded(leads=True)
     hindrance.refused()
     watch.now += FULL_SECONDS
     assert hindrance.is_overdue(leads=False)

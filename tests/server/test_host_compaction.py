@@ -125,7 +125,7 @@ def test_a_cut_waits_for_the_end_of_a_compaction_which_counts_for_nothing() -> N
         await s.settle()
         assert host.compaction.is_given_up is False
         done: list[int] = []
-        host.cut(2, lambda: done.append(host.log.log_end_offset))
+        host.truncate(2, lambda: done.append(host.log.log_end_offset))
         assert host.compaction.is_given_up
         assert done == []
         s.workers.release()

@@ -11,14 +11,11 @@ be truncated (P6). This module decides only; it changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from raftlog.replication.commands import BrokerId, ChangeIsr, Command, Elect, ElectUnclean
 from raftlog.replication.partition_state import PartitionState
+from raftlog.server.cluster.hosted_partition import CopyChange
 from raftlog.types import LeaderEpoch
-
-# Result of ``next_step`` when the copy may be quarantined.
-SET_ASIDE: Final = "set aside"
 
 
 def next_step(
@@ -29,8 +26,9 @@ def next_step(
     has_leader: bool,
     is_sound: Callable[[BrokerId], bool],
     choose_other: Callable[[], Elect | ElectUnclean | None],
-) -> Command | str | None:
-    """Return the command to propose now, or ``SET_ASIDE``; None while no other broker can lead.
+) -> Command | CopyChange | None:
+    """Return the command to propose now, or the replacement of the copy; None while no other broker
+    can lead.
 
     ``fenced_in``: the epoch that began when this broker's own proposal reported the copy as lost.
     Since before that epoch, this broker has not reported the log of that copy. ``is_sound``:
@@ -45,6 +43,6 @@ def next_step(
         return None
     is_member = broker_id in state.isr or broker_id in state.elr
     if fenced_in is not None and state.leader_epoch >= fenced_in and not is_member:
-        return SET_ASIDE
+        return CopyChange.REPLACE
     isr = {broker: directory for broker, directory in state.isr.items() if broker != broker_id}
     return ChangeIsr(state.version, state.leader_epoch, isr, state.min_isr, (broker_id,))

@@ -43,34 +43,35 @@ from raftlog.server.reply import Reply
 
 logger = logging.getLogger(__name__)
 
-UNTOLD = (-1, -1)
+UNKNOWN = (-1, -1)
 
 
 class _Copied:
     """Replication state of one partition for this follower."""
 
-    __slots__ = ("_session", "at", "host", "is_answered", "is_prefix", "key", "told")
+    __slots__ = ("_session", "at", "host", "is_prefix", "is_sent", "key", "known_limits")
 
     def __init__(self, session: FetchSession, key: PartitionKey, at: ReplicaPosition) -> None:
         self._session = session
         self.key = key
         self.at = at
         self.host: Partition | None = None
-        self.told = UNTOLD  # high watermark and log start offset that the follower knows
-        self.is_answered = False  # True: nothing more to send until the follower's position changes
+        # High watermark and log start offset that the follower knows.
+        self.known_limits = UNKNOWN
+        self.is_sent = False  # True: nothing more to send until the follower's position changes
         # The follower's log up to there is known to be a prefix of the leader's.
         self.is_prefix = False
 
     def wake(self) -> None:
-        self._session.has_news(self)
+        self._session.schedule(self)
 
     @property
     def knows_old_start(self) -> bool:
         """Whether the follower received a log start offset that is outdated now."""
         return (
             self.host is not None
-            and self.told != UNTOLD
-            and self.told[1] != self.host.log.log_start_offset
+            and self.known_limits != UNKNOWN
+            and self.known_limits[1] != self.host.log.log_start_offset
         )
 
     def watch(self, host: Partition | None) -> None:
@@ -112,10 +113,10 @@ class FetchSession:
         self._on_damage = on_damage
         self._session = LeaderSession()
         self._copied: dict[PartitionKey, _Copied] = {}
-        self._news: dict[_Copied, None] = {}
+        self._changed: dict[_Copied, None] = {}
         # Epoch and offset of the last batches sent.
         self._sent: dict[PartitionKey, tuple[int, int]] = {}
-        self._waits_for_room = False
+        self._waits_for_writable = False
         self._waiting: tuple[Reply, ReplicaFetchRequest] | None = None
         self._round = 0  # number of the last response whose follow-up fetch a waiter needs
         self._round_due = False
@@ -128,8 +129,8 @@ class FetchSession:
         """Respond when there is something to send. A fetch that already waits is answered at
         once.
         """
-        self._answer_waiting(final=True)
-        self._session.take(request)
+        self._respond_waiting(final=True)
+        self._session.apply(request)
         while self._round_waiters and self._round_waiters[0][0] <= request.round:
             self._round_waiters.popleft()[1]()
         gone = (
@@ -140,31 +141,31 @@ class FetchSession:
         for key in gone:
             copied = self._copied.pop(key)
             copied.watch(None)
-            self._news.pop(copied, None)
+            self._changed.pop(copied, None)
         for at in request.partitions:
-            self._moved(at)
+            self._set_position(at)
         self._waiting = reply, request
         self._timer = self._loop.call_later(
-            request.wait_ms_max / 1_000, lambda: self._answer_waiting(final=True)
+            request.wait_ms_max / 1_000, lambda: self._respond_waiting(final=True)
         )
-        self._answer_waiting(final=False)
+        self._respond_waiting(final=False)
 
     def progress(self, positions: list[DurablePosition]) -> None:
         """Record the durable end offsets that the follower reports."""
         for position in positions:
             copied = self._copied.get((position.topic_id, position.partition))
-            member = self._find(position.topic_id, position.partition)
-            if copied is None or member is None or member.host is None:
+            hosted = self._find(position.topic_id, position.partition)
+            if copied is None or hosted is None or hosted.host is None:
                 continue
             if position.leader_epoch == copied.at.leader_epoch:
-                self._count(member, copied, position.durable_offset, position.log_start)
+                self._count(hosted, copied, position.durable_offset, position.log_start)
 
     def follows(self, topic_id: str, partition: int, leader_epoch: int) -> bool:
         """Whether the follower copies the partition in that epoch, by its last request."""
         copied = self._copied.get((topic_id, partition))
         return copied is not None and copied.at.leader_epoch == leader_epoch
 
-    def when_heard_anew(self, done: Callable[[], None]) -> None:
+    def when_fetched_again(self, done: Callable[[], None]) -> None:
         """Call ``done`` when the follower has fetched again after a response that is not sent yet.
 
         ``done`` is not called if the connection ends first. ``follows`` then returns the follower's
@@ -178,7 +179,7 @@ class FetchSession:
     def _begin_round(self) -> None:
         self._round_due = False
         self._round += 1
-        self._answer_waiting(final=True)  # if no fetch waits, the next response carries the round
+        self._respond_waiting(final=True)  # if no fetch waits, the next response carries the round
 
     def close(self) -> None:
         self._round_waiters.clear()
@@ -188,28 +189,28 @@ class FetchSession:
         for copied in self._copied.values():
             copied.watch(None)
         self._copied.clear()
-        self._news.clear()
+        self._changed.clear()
 
     # -- inside
 
-    def _moved(self, at: ReplicaPosition) -> None:
+    def _set_position(self, at: ReplicaPosition) -> None:
         key = at.topic_id, at.partition
         copied = self._copied.get(key)
         if copied is None:
             copied = self._copied[key] = _Copied(self, key, at)
         if at.leader_epoch != copied.at.leader_epoch or at.fetch_offset <= copied.at.fetch_offset:
             # The follower may have ignored a response while it backed off, or rejected it.
-            copied.told = UNTOLD
+            copied.known_limits = UNKNOWN
         copied.at = at
-        copied.is_answered = copied.is_prefix = False
-        member = self._find(*key)
-        copied.watch(None if member is None else member.host)
-        self._news[copied] = None
+        copied.is_sent = copied.is_prefix = False
+        hosted = self._find(*key)
+        copied.watch(None if hosted is None else hosted.host)
+        self._changed[copied] = None
         if self._sent.get(key) == (at.leader_epoch, at.fetch_offset):
             self._doubt(copied)
-        if member is not None and member.host is not None:
-            self._check_complete(member.host, at)
-            self._count(member, copied, at.durable_offset, at.log_start)
+        if hosted is not None and hosted.host is not None:
+            self._check_complete(hosted.host, at)
+            self._count(hosted, copied, at.durable_offset, at.log_start)
 
     def _check_complete(self, host: Partition, at: ReplicaPosition) -> None:
         """Replace this broker's own copy if it lacks records that the follower knows to be
@@ -250,19 +251,19 @@ class FetchSession:
             host.log.verify(at.fetch_offset, bytes_max=at.bytes_max)
         except DamagedLogError as error:
             logger.error("log corrupt: partition=%s reason=%s", host.topic_partition, error)
-            member = self._find(*copied.key)
-            if member is not None:
-                self._on_progress(member)
+            hosted = self._find(*copied.key)
+            if hosted is not None:
+                self._on_progress(hosted)
         except OffsetOutOfRangeError:
             pass  # the response to the fetch reports it
 
     def _count(
-        self, member: HostedPartition, copied: _Copied, durable_offset: int, log_start: int
+        self, hosted: HostedPartition, copied: _Copied, durable_offset: int, log_start: int
     ) -> None:
         """Count a fetch in the leader's own epoch as the acknowledgement of all offsets below
         it.
         """
-        host = member.host
+        host = hosted.host
         assert host is not None
         leadership, at = host.leadership, copied.at
         if leadership is None or at.leader_epoch != host.leader_epoch:
@@ -278,24 +279,24 @@ class FetchSession:
             log_start=log_start,
         )
         if self.follower not in leadership.state.isr or leadership.has_lost(self.follower):
-            self._on_progress(member)
+            self._on_progress(hosted)
 
-    def has_news(self, copied: _Copied) -> None:
-        self._news[copied] = None
+    def schedule(self, copied: _Copied) -> None:
+        self._changed[copied] = None
         if self._waiting is not None:
-            self._answer_waiting(final=False)
+            self._respond_waiting(final=False)
 
-    def _answer_waiting(self, *, final: bool) -> None:
-        if self._waiting is None or (not self._news and not final):
+    def _respond_waiting(self, *, final: bool) -> None:
+        if self._waiting is None or (not self._changed and not final):
             return
         reply, request = self._waiting
         if not reply.is_wanted:
             self.close()
             return
         if not reply.connection.may_answer_at_length and not final:
-            if not self._waits_for_room:
-                self._waits_for_room = True
-                reply.connection.when_writable(self._has_room)
+            if not self._waits_for_writable:
+                self._waits_for_writable = True
+                reply.connection.when_writable(self._on_writable)
             return
         answers, batches = self._read(request.bytes_max)
         if final:
@@ -308,31 +309,33 @@ class FetchSession:
             self._timer = None
         reply.send(ReplicaFetchResponse(partitions=answers, round=self._round), batches)
 
-    def _has_room(self) -> None:
-        self._waits_for_room = False
-        self._answer_waiting(final=False)
+    def _on_writable(self) -> None:
+        self._waits_for_writable = False
+        self._respond_waiting(final=False)
 
     def _read(self, bytes_left: int) -> tuple[list[ReplicaFetched], list[bytes]]:
         answers: list[ReplicaFetched] = []
         batches: list[bytes] = []
-        for copied in list(self._news):
+        for copied in list(self._changed):
             if bytes_left <= 0:
                 break
-            del self._news[copied]
-            if copied.is_answered:
+            del self._changed[copied]
+            if copied.is_sent:
                 continue
-            answer, found = self._look(copied, bytes_left)
+            answer, found = self._response_of(copied, bytes_left)
             if answer is None:
                 if copied.knows_old_start:
-                    answers.append(self._answer(copied))
+                    answers.append(self._response(copied))
                 continue
-            copied.is_answered = True
+            copied.is_sent = True
             answers.append(answer)
             batches += found
             bytes_left -= answer.length
         return answers, batches
 
-    def _look(self, copied: _Copied, bytes_left: int) -> tuple[ReplicaFetched | None, list[bytes]]:
+    def _response_of(
+        self, copied: _Copied, bytes_left: int
+    ) -> tuple[ReplicaFetched | None, list[bytes]]:
         at, host = copied.at, copied.host
         try:
             if host is None:
@@ -341,9 +344,9 @@ class FetchSession:
             differs = self._differs(host, at)
             if isinstance(differs, Diverged):
                 point = Divergence(epoch=differs.epoch, end_offset=differs.end_offset)
-                return self._answer(copied, diverged=point), []
+                return self._response(copied, diverged=point), []
             if isinstance(differs, OutOfRange):
-                return self._answer(copied, restart_at=differs.log_start), []
+                return self._response(copied, restart_at=differs.log_start), []
             copied.is_prefix = True
             if at.fetch_offset >= host.log.log_end_offset:
                 return None, []
@@ -356,13 +359,13 @@ class FetchSession:
             copied.is_prefix = False
             if isinstance(error, DamagedLogError):
                 self._doubt(copied)  # the corruption may be transient
-            return self._answer(copied, failure=Failure.of(error)), []
+            return self._response(copied, failure=Failure.of(error)), []
         except OSError as error:
             copied.is_prefix = False
             unreadable = DamagedLogError(f"{copied.key}: {error}")
-            return self._answer(copied, failure=Failure.of(unreadable)), []
+            return self._response(copied, failure=Failure.of(unreadable)), []
         self._sent[copied.key] = at.leader_epoch, at.fetch_offset
-        return self._answer(copied, length=sum(map(len, found))), found
+        return self._response(copied, length=sum(map(len, found))), found
 
     def _differs(self, host: Partition, at: ReplicaPosition) -> Diverged | OutOfRange | None:
         log = host.log
@@ -374,7 +377,7 @@ class FetchSession:
             fetch_offset=at.fetch_offset,
         )
 
-    def _answer(
+    def _response(
         self,
         copied: _Copied,
         *,
@@ -385,7 +388,7 @@ class FetchSession:
     ) -> ReplicaFetched:
         host = copied.host
         if host is not None:
-            copied.told = _limits(host)
+            copied.known_limits = _limits(host)
         return ReplicaFetched(
             topic_id=copied.key[0],
             partition=copied.key[1],
@@ -408,14 +411,14 @@ class FetchSession:
         truncated.
         """
         return [
-            self._answer(copied)
+            self._response(copied)
             for copied in self._copied.values()
             if copied.host is not None
             and copied.is_prefix
-            and copied not in self._news
+            and copied not in self._changed
             and copied.host.leadership is not None
             and copied.host.leader_epoch == copied.at.leader_epoch
-            and copied.told != _limits(copied.host)
+            and copied.known_limits != _limits(copied.host)
         ]
 
 

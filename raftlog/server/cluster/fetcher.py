@@ -45,9 +45,9 @@ logger = logging.getLogger(__name__)
 
 BACKOFF_SECONDS: Final = 0.1  # back-off after a failure of one partition, or of a request
 # The second request replaces the first one: it carries an urgent position.
-REQUESTS_OUT_MAX: Final = 2
+REQUESTS_IN_FLIGHT_MAX: Final = 2
 # Longer than the wait time of the request: the leader has lost the request.
-ANSWER_SECONDS_MAX: Final = 5.0
+RESPONSE_SECONDS_MAX: Final = 5.0
 
 
 def key_of(host: Partition) -> PartitionKey:
@@ -57,12 +57,12 @@ def key_of(host: Partition) -> PartitionKey:
 class _Copy:
     """One partition that is copied."""
 
-    __slots__ = ("copied_below", "epoch", "host", "is_resting")
+    __slots__ = ("copied_below", "epoch", "host", "is_paused")
 
     def __init__(self, host: Partition) -> None:
         self.host = host
         self.epoch = host.leader_epoch
-        self.is_resting = False  # being truncated, or in back-off after a failure: not fetched
+        self.is_paused = False  # being truncated, or in back-off after a failure: not fetched
         self.copied_below: Offset = 0  # see ``following.must_restart``
 
 
@@ -95,9 +95,9 @@ class ReplicaFetcher:
         self._round = 0  # highest round in the responses of this session
         # Partitions whose durable end offset must be reported.
         self._durable: dict[PartitionKey, None] = {}
-        self._out = 0
+        self._in_flight = 0
         self._scheduled = False
-        self._resting_until = 0.0
+        self._paused_until = 0.0
         self._closed = False
 
     # -- what is copied
@@ -111,7 +111,7 @@ class ReplicaFetcher:
         key = key_of(host)
         copy = self._copies[key] = _Copy(host)
         host.on_durable = self._on_durable
-        self._tell_position(key, copy)
+        self._report_position(key, copy)
 
     def remove(self, host: Partition) -> None:
         key = key_of(host)
@@ -121,30 +121,30 @@ class ReplicaFetcher:
         del self._copies[key]
         self._durable.pop(key, None)
         self._session.forget(*key)
-        self._soon()
+        self._schedule()
 
     def link_up(self) -> None:
         """Start a new session: the leader of a new connection has no session state."""
         self._session = FollowerSession()
         self._round = 0
-        self._out = 0
-        self._resting_until = 0.0
+        self._in_flight = 0
+        self._paused_until = 0.0
         for key, copy in self._copies.items():
-            if not copy.is_resting:
-                self._tell_position(key, copy)
-        self._soon()
+            if not copy.is_paused:
+                self._report_position(key, copy)
+        self._schedule()
 
     def close(self) -> None:
         self._closed = True
 
     # -- asking
 
-    def _soon(self) -> None:
+    def _schedule(self) -> None:
         if not self._scheduled and not self._closed:
             self._scheduled = True
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._run)
 
-    def _go_on(self) -> None:
+    def _run(self) -> None:
         """Report durable end offsets, and fetch if the leader does not know the current
         positions.
         """
@@ -152,15 +152,16 @@ class ReplicaFetcher:
         if self._closed or not self._links.is_up(self._leader):
             return
         if self._durable:
-            self._tell_durable()
-        if not self._copies and self._session.is_told:
+            self._report_durable()
+        if not self._copies and self._session.is_sent:
             return
-        if self._resting_until > self._loop.time():
+        if self._paused_until > self._loop.time():
             return
-        if self._out == 0 or (self._out < REQUESTS_OUT_MAX and not self._session.is_told):
-            self._ask()
+        may_fetch = self._in_flight < REQUESTS_IN_FLIGHT_MAX and not self._session.is_sent
+        if self._in_flight == 0 or may_fetch:
+            self._fetch()
 
-    def _tell_position(self, key: PartitionKey, copy: _Copy) -> None:
+    def _report_position(self, key: PartitionKey, copy: _Copy) -> None:
         """Send the log end offset of this replica to the leader."""
         log = copy.host.log
         self._session.set(
@@ -177,9 +178,9 @@ class ReplicaFetcher:
             )
         )
         self._durable.pop(key, None)
-        self._soon()
+        self._schedule()
 
-    def _tell_durable(self) -> None:
+    def _report_durable(self) -> None:
         """Report durable end offsets. Nothing repeats them: those that cannot be sent now stay
         queued.
         """
@@ -187,8 +188,8 @@ class ReplicaFetcher:
             keys = list(islice(self._durable, limits.PARTITIONS_PER_REQUEST_MAX))
             positions = [self._durable_position(key) for key in keys]
             progress = ReplicaProgressRequest(partitions=positions)
-            if not self._links.tell(self._leader, apis.REPLICA_PROGRESS, progress):
-                self._loop.call_later(BACKOFF_SECONDS, self._soon)
+            if not self._links.notify(self._leader, apis.REPLICA_PROGRESS, progress):
+                self._loop.call_later(BACKOFF_SECONDS, self._schedule)
                 return
             for key in keys:
                 del self._durable[key]
@@ -204,7 +205,7 @@ class ReplicaFetcher:
             log_start=log.durable_start_offset,
         )
 
-    def _ask(self) -> None:
+    def _fetch(self) -> None:
         session = self._session
         request = session.request(
             wait_ms_max=self._wait_ms_max, bytes_max=self._bytes_max, round_=self._round
@@ -214,35 +215,35 @@ class ReplicaFetcher:
         except RaftlogError as error:
             self._failed(error)
             return
-        self._out += 1
-        seconds_max = self._wait_ms_max / 1_000 + ANSWER_SECONDS_MAX
-        timer = self._loop.call_later(seconds_max, self._give_up, session)
+        self._in_flight += 1
+        seconds_max = self._wait_ms_max / 1_000 + RESPONSE_SECONDS_MAX
+        timer = self._loop.call_later(seconds_max, self._time_out, session)
 
         def answered(done: asyncio.Future[Answer]) -> None:
             timer.cancel()
-            self._answered(session, done)
+            self._on_response(session, done)
 
         future.add_done_callback(answered)
 
-    def _give_up(self, session: FollowerSession) -> None:
+    def _time_out(self, session: FollowerSession) -> None:
         if session is self._session:
             logger.warning("replica fetch timed out: leader=%d", self._leader)
-            self._start_again(session)
+            self._restart(session)
 
     # -- answers
 
-    def _answered(self, session: FollowerSession, done: asyncio.Future[Answer]) -> None:
+    def _on_response(self, session: FollowerSession, done: asyncio.Future[Answer]) -> None:
         if done.cancelled():
             return
         error = done.exception()
         if session is not self._session or self._closed:
             return
-        self._out -= 1
+        self._in_flight -= 1
         if error is not None:
             self._failed(error)
             return
         try:
-            self._take_all(done.result())
+            self._apply_all(done.result())
         except Exception as mistake:  # copying must continue after any error
             logger.exception(
                 "replica fetch failed: leader=%d reason=internal_error. Report this error",
@@ -250,9 +251,9 @@ class ReplicaFetcher:
             )
             self._failed(mistake)
             return
-        self._go_on()
+        self._run()
 
-    def _take_all(self, answer: Answer) -> None:
+    def _apply_all(self, answer: Answer) -> None:
         response = cast(ReplicaFetchResponse, answer.message)
         began = self._counters.now()
         self._round = max(self._round, response.round)
@@ -260,15 +261,15 @@ class ReplicaFetcher:
         for part, data in zip(
             parts, slices(answer.attachment, [part.length for part in parts]), strict=True
         ):
-            self._take(part, data)
+            self._apply(part, data)
         if len(answer.attachment):
             self._counters.replicated_bytes += len(answer.attachment)
             self._counters.replica_append_seconds.observe(self._counters.now() - began)
 
-    def _take(self, part: ReplicaFetched, data: Buffer) -> None:
+    def _apply(self, part: ReplicaFetched, data: Buffer) -> None:
         key = part.topic_id, part.partition
         copy = self._copies.get(key)
-        if copy is None or copy.is_resting or part.leader_epoch != copy.epoch:
+        if copy is None or copy.is_paused or part.leader_epoch != copy.epoch:
             return
         host = copy.host
         if not host.follows(self._leader, copy.epoch):
@@ -276,11 +277,11 @@ class ReplicaFetcher:
         if part.failure is not None:
             # The leader has another epoch: the broker that lags learns it from the partition's
             # group.
-            self._rest(key, copy)
+            self._pause(key, copy)
         elif part.diverged is not None:
             self._diverged(key, copy, Diverged(part.diverged.epoch, part.diverged.end_offset))
         elif part.restart_at is not None:
-            if not self._may_cut(key, copy, part.restart_at):
+            if not self._may_truncate(key, copy, part.restart_at):
                 return
             logger.warning(
                 "log restarts empty: partition=%s leader=%d from_offset=%d "
@@ -289,7 +290,7 @@ class ReplicaFetcher:
                 self._leader,
                 part.restart_at,
             )
-            self._cut(key, copy, part.restart_at, restart=True)
+            self._truncate(key, copy, part.restart_at, restart=True)
         else:
             self._append(key, copy, part, data)
 
@@ -301,7 +302,7 @@ class ReplicaFetcher:
             log_start=log.log_start_offset,
             diverged=diverged,
         )
-        if not self._may_cut(key, copy, point):
+        if not self._may_truncate(key, copy, point):
             return
         logger.warning(
             "log diverges from the leader, truncating: partition=%s leader=%d end_offset=%d "
@@ -312,9 +313,9 @@ class ReplicaFetcher:
             point,
             host.high_watermark,
         )
-        self._cut(key, copy, point, restart=point <= log.log_start_offset)
+        self._truncate(key, copy, point, restart=point <= log.log_start_offset)
 
-    def _may_cut(self, key: PartitionKey, copy: _Copy, offset: int) -> bool:
+    def _may_truncate(self, key: PartitionKey, copy: _Copy, offset: int) -> bool:
         """Whether the log may be truncated to ``offset``, or restarted there. If not, it is
         unchanged.
 
@@ -336,7 +337,7 @@ class ReplicaFetcher:
             logger.error(
                 "truncation refused: partition=%s reason=%s", host.topic_partition, host.conflict
             )
-        self._rest(key, copy)
+        self._pause(key, copy)
         return False
 
     def _append(self, key: PartitionKey, copy: _Copy, part: ReplicaFetched, data: Buffer) -> None:
@@ -350,9 +351,9 @@ class ReplicaFetcher:
                 self._begin_copy(key, copy, part)
                 return
             try:
-                _take_batches(host, data)
+                _append_batches(host, data)
             except ChainMismatchError as error:
-                self._rest(key, copy)
+                self._pause(key, copy)
                 self._on_damage(host, error)
                 return
             except CorruptBatchError as error:
@@ -364,15 +365,15 @@ class ReplicaFetcher:
                     self._leader,
                     error,
                 )
-                self._rest(key, copy)
+                self._pause(key, copy)
                 return
             except RaftlogError as error:
                 logger.warning(
                     "replica append failed: partition=%s error=%s", host.topic_partition, error
                 )
-                self._rest(key, copy)
+                self._pause(key, copy)
                 return
-            self._tell_position(key, copy)
+            self._report_position(key, copy)
         host.advance_high_watermark(part.high_watermark)
         if part.log_start_offset > host.log.log_start_offset:
             host.advance_log_start(
@@ -398,9 +399,9 @@ class ReplicaFetcher:
         lacks = copied_without(
             removed_below=part.tombstones_removed_below, clean_end=part.clean_end
         )
-        self._cut(key, copy, start, restart=True, lacks=lacks)
+        self._truncate(key, copy, start, restart=True, lacks=lacks)
 
-    def _cut(
+    def _truncate(
         self,
         key: PartitionKey,
         copy: _Copy,
@@ -418,45 +419,45 @@ class ReplicaFetcher:
             if lacks and log.log_start_offset == log.log_end_offset:
                 copy.copied_below = log.tombstones_removed_below
             if now == before:
-                self._rest(key, copy)  # it failed: do not fetch the same again at once
+                self._pause(key, copy)  # it failed: do not fetch the same again at once
             else:
                 self._resume(key, copy)
 
-        copy.is_resting = True
+        copy.is_paused = True
         copy.copied_below = 0
         self._session.forget(*key)
-        copy.host.cut(offset, done, restart=restart, copied_without=lacks)
+        copy.host.truncate(offset, done, restart=restart, copied_without=lacks)
 
-    def _rest(self, key: PartitionKey, copy: _Copy) -> None:
+    def _pause(self, key: PartitionKey, copy: _Copy) -> None:
         """Pause one partition for ``BACKOFF_SECONDS``; the others continue."""
-        copy.is_resting = True
+        copy.is_paused = True
         if self._copies.get(key) is copy:
             self._session.forget(*key)
         self._loop.call_later(BACKOFF_SECONDS, self._resume, key, copy)
 
     def _resume(self, key: PartitionKey, copy: _Copy) -> None:
-        copy.is_resting = False
+        copy.is_paused = False
         if self._copies.get(key) is copy and not self._closed:
-            self._tell_position(key, copy)
+            self._report_position(key, copy)
 
     def _on_durable(self, host: Partition) -> None:
         key = key_of(host)
         if key in self._copies:
             self._durable[key] = None
-            self._soon()
+            self._schedule()
 
     def _failed(self, error: BaseException) -> None:
         """Restart the session after a back-off: the leader refused, or the link is down."""
         logger.debug("replica fetch failed: leader=%d error=%s", self._leader, error)
-        self._resting_until = self._loop.time() + BACKOFF_SECONDS
-        self._loop.call_later(BACKOFF_SECONDS, self._start_again, self._session)
+        self._paused_until = self._loop.time() + BACKOFF_SECONDS
+        self._loop.call_later(BACKOFF_SECONDS, self._restart, self._session)
 
-    def _start_again(self, session: FollowerSession) -> None:
+    def _restart(self, session: FollowerSession) -> None:
         if session is self._session and not self._closed:
             self.link_up()
 
 
-def _take_batches(host: Partition, data: Buffer) -> None:
+def _append_batches(host: Partition, data: Buffer) -> None:
     """Append the batches that the leader sent. Raises the errors of ``append_copied``."""
     try:
         host.append_copied(data)

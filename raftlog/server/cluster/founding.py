@@ -155,7 +155,7 @@ class Founder:
         """
         self._listens_until = self._now() + LISTEN_SECONDS
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Run the next step. Called often; cheap once there is a cluster."""
         if self._machine.cluster_id:
             self._adopt()

@@ -92,27 +92,19 @@ class Handover:
         command.
         """
         found = []
-        for member in self._leading():
-            elects = (self._to(member, broker) for broker in member.state.replicas)
+        for hosted in self._leading():
+            state = hosted.state
+            elects = (transfer(state, broker, self._liveness) for broker in state.replicas)
             elect = next((each for each in elects if isinstance(each, Elect)), None)
             if elect is not None:
-                found.append((member, elect))
+                found.append((hosted, elect))
         return found
 
-    def _to(self, member: HostedPartition, broker: int) -> Elect | str:
-        return transfer(
-            member.state,
-            broker,
-            is_live=self._liveness.is_live,
-            directory_of=self._liveness.directory_of,
-            boot_of=self._liveness.boot_of,
-        )
-
-    async def _transfer(self, member: HostedPartition, elect: Elect) -> None:
+    async def _transfer(self, hosted: HostedPartition, elect: Elect) -> None:
         try:
-            await self._plane.propose(member.group_id, elect.encode())
+            await self._plane.propose(hosted.group_id, elect.encode())
         except RaftlogError as error:
-            logger.info("leadership transfer failed: partition=%s error=%s", member, error)
+            logger.info("leadership transfer failed: partition=%s error=%s", hosted, error)
 
     async def _leave(self) -> None:
         """Have this broker fenced, so that no other broker waits for it."""

@@ -2,11 +2,80 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
 
 from raftlog.replication.partition_state import PartitionMachine, PartitionState
 from raftlog.server.partition import Partition
 from raftlog.types import LeaderEpoch
+
+
+class Stage(Enum):
+    """How far this broker may act on the partition's state.
+
+    After a start, the committed state is replayed step by step. A broker that followed an old
+    leader during this time would acknowledge, or truncate, records that it must keep for a newer
+    leader. So a no-op is proposed first: once it is applied, everything that an earlier incarnation
+    acted on is applied too.
+    """
+
+    REPLAYED = auto()  # the state may be older than one that an earlier incarnation acted on
+    VERIFYING = auto()  # as REPLAYED; the no-op is in flight
+    CURRENT = auto()  # the role follows the state
+    YIELDING = auto()  # as CURRENT; a proposal to stop leading or to leave the ISR is in flight
+
+
+class Event(Enum):
+    """What changes the stage."""
+
+    NO_OP_PROPOSED = auto()
+    NO_OP_APPLIED = auto()
+    NO_OP_FAILED = auto()
+    FOUNDED = auto()  # the group has no earlier term: no earlier incarnation can have known more
+    ELECTED = auto()  # this incarnation was elected: its election is in the state
+    YIELD_PROPOSED = auto()
+    YIELD_ENDED = auto()  # applied or not
+
+
+# An event that is not listed for a stage does not change it: an election can overtake the no-op.
+TRANSITIONS: Final[Mapping[Stage, Mapping[Event, Stage]]] = {
+    Stage.REPLAYED: {
+        Event.NO_OP_PROPOSED: Stage.VERIFYING,
+        Event.FOUNDED: Stage.CURRENT,
+        Event.ELECTED: Stage.CURRENT,
+    },
+    Stage.VERIFYING: {
+        Event.NO_OP_APPLIED: Stage.CURRENT,
+        Event.NO_OP_FAILED: Stage.REPLAYED,
+        Event.ELECTED: Stage.CURRENT,
+    },
+    Stage.CURRENT: {Event.YIELD_PROPOSED: Stage.YIELDING},
+    Stage.YIELDING: {Event.YIELD_ENDED: Stage.CURRENT},
+}
+
+
+class CopyChange(Enum):
+    """A change of this broker's copy, which waits for the disk."""
+
+    CREATE = auto()  # a witness became a replica
+    ACCEPT = auto()  # elected uncleanly: lead with the records that the copy has
+    REPLACE = auto()  # reported as lost: quarantine it, or truncate its torn write
+    DELETE = auto()  # no longer a replica
+
+
+@dataclass(slots=True)
+class ControllerNotes:
+    """What this broker notes of a partition as its controller. Times are monotonic seconds."""
+
+    is_proposing: bool = False  # a proposal of the controller is in flight
+    # Since then the preferred leader could lead, and another leads.
+    nonpreferred_since: float | None = None
+    # Since then the ISR is too small, and another broker could lead.
+    under_min_isr_since: float | None = None
+    transfers: int = 0  # leadership transfers for that reason, without a known success
+    transferred_at: float = 0.0
 
 
 def group_id(topic_id: str, partition: int) -> str:
@@ -27,18 +96,9 @@ class HostedPartition:
     # The state was received in this incarnation, not recovered from an older one.
     is_known: bool = False
     noted: PartitionState | None = None  # the last state whose events were derived
-    # The state is no older than any state that an older incarnation acted on.
-    is_current: bool = False
-    asking: bool = False  # a proposal that verifies ``is_current`` is in flight
-    deciding: bool = False  # a proposal of the partition controller is in flight
-    # Monotonic seconds: since then the preferred leader could lead, and another leads.
-    misled_since: float | None = None
-    # Monotonic seconds: since then the ISR is too small, and another broker could lead.
-    stalled_since: float | None = None
-    turns: int = 0  # leadership transfers for that reason, without a known success
-    turn_began: float = 0.0
-    giving_up: bool = False  # a proposal to stop leading, or to leave the ISR, is in flight
+    stage: Stage = Stage.REPLAYED
     fenced_in: LeaderEpoch | None = None  # the damaged log is not reported from this epoch on
+    control: ControllerNotes = field(default_factory=ControllerNotes)
 
     @property
     def group_id(self) -> str:
@@ -47,6 +107,15 @@ class HostedPartition:
     @property
     def state(self) -> PartitionState:
         return self.machine.state
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the state is no older than any that an earlier incarnation acted on."""
+        return self.stage in {Stage.CURRENT, Stage.YIELDING}
+
+    def on(self, event: Event) -> None:
+        """Go to the next stage (``TRANSITIONS``)."""
+        self.stage = TRANSITIONS[self.stage].get(event, self.stage)
 
     def __str__(self) -> str:
         return f"{self.topic}:{self.partition}"

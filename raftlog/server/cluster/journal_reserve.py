@@ -22,7 +22,7 @@ AGAIN_SECONDS: Final = 10.0  # seconds until the next attempt, after there was n
 
 
 class JournalReserve:
-    """Call ``look`` regularly: while the reserve is large enough, it costs one comparison."""
+    """Call ``poll`` regularly: while the reserve is large enough, it costs one comparison."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class JournalReserve:
         self._not_before = float("-inf")
         self._is_out = False
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Reserve space again, if half of it is used or the file was replaced."""
         size = self._size()
         kept_at = self._kept_at

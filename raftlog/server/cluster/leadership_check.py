@@ -28,7 +28,7 @@ from raftlog.consensus import Applied, Outcome
 from raftlog.errors import LeaderNotAvailableError, NotLeaderError, RaftlogError
 from raftlog.server.cluster.fetch_session import FetchSession
 from raftlog.server.cluster.hosted_partition import HostedPartition
-from raftlog.server.cluster.role_manager import NOTHING
+from raftlog.server.cluster.role_manager import NO_OP
 from raftlog.server.offset_waiters import Acknowledge
 from raftlog.server.partition import Partition
 from raftlog.server.rounds import Rounds
@@ -36,9 +36,9 @@ from raftlog.server.rounds import Rounds
 CONFIRM_SECONDS_MAX: Final = 1.0
 # Seconds until a broker that does not copy yet, or is not connected yet, is checked again. This
 # matters in the first moments of an epoch, when many checks start at once.
-ASK_AGAIN_SECONDS: Final = 0.02
+RETRY_SECONDS: Final = 0.02
 # Seconds until the partition's Raft group is used too: longer than healthy members need.
-ASK_GROUP_SECONDS: Final = 0.1
+GROUP_SECONDS: Final = 0.1
 
 Propose: TypeAlias = Callable[[str, bytes, Callable[[Outcome], None]], None]
 
@@ -76,8 +76,8 @@ class LeadershipCheck:
         if not others:
             done(None)
             return
-        question = _Question(self._loop, host, others, done, self._session_of, self._ask_group)
-        question.begin()
+        check = _Check(self._loop, host, others, done, self._session_of, self._ask_group)
+        check.begin()
 
     def _ask_group(self, host: Partition, done: Acknowledge) -> None:
         """Call ``done`` with None if the group's state, as of after this call, has ``host`` as the
@@ -89,7 +89,7 @@ class LeadershipCheck:
             return
         rounds = self._rounds.get(member.group_id)
         if rounds is None:
-            rounds = self._rounds[member.group_id] = Rounds(partial(self._apply_nothing, member))
+            rounds = self._rounds[member.group_id] = Rounds(partial(self._propose_no_op, member))
         epoch = host.leader_epoch
 
         def applied(error: RaftlogError | None) -> None:
@@ -103,21 +103,21 @@ class LeadershipCheck:
 
         rounds.ask(applied)
 
-    def _apply_nothing(self, member: HostedPartition, done: Acknowledge) -> None:
+    def _propose_no_op(self, member: HostedPartition, done: Acknowledge) -> None:
         def ended(outcome: Outcome) -> None:
             if isinstance(outcome, Applied):
                 done(None)
             else:
                 done(LeaderNotAvailableError(f"{member}: {outcome.reason}"))
 
-        self._propose(member.group_id, NOTHING, ended)
+        self._propose(member.group_id, NO_OP, ended)
 
     def forget(self, group_id: str) -> None:
         """Forget a partition that this broker no longer stores."""
         self._rounds.pop(group_id, None)
 
 
-class _Question:
+class _Check:
     """The check of one partition, until it is decided or times out. ``done`` is called once."""
 
     __slots__ = (
@@ -148,11 +148,11 @@ class _Question:
         self._epoch = host.leader_epoch
         self._missing = members
         self._done: Acknowledge | None = done
-        self._timer = loop.call_later(CONFIRM_SECONDS_MAX, self._give_up)
+        self._timer = loop.call_later(CONFIRM_SECONDS_MAX, self._time_out)
         # A member without a connection is not waited for.
         are_linked = all(session_of(member) is not None for member in members)
-        delay = ASK_GROUP_SECONDS if are_linked else 0.0
-        self._group_timer = loop.call_later(delay, ask_group, host, self._group_answered)
+        delay = GROUP_SECONDS if are_linked else 0.0
+        self._group_timer = loop.call_later(delay, ask_group, host, self._on_group)
 
     def begin(self) -> None:
         for member in sorted(self._missing):
@@ -163,11 +163,11 @@ class _Question:
             return
         session = self._session_of(follower)
         if session is None:
-            self._loop.call_later(ASK_AGAIN_SECONDS, self.ask, follower)
+            self._loop.call_later(RETRY_SECONDS, self.ask, follower)
         else:
-            session.when_heard_anew(partial(self.heard, follower, session))
+            session.when_fetched_again(partial(self.on_fetch, follower, session))
 
-    def heard(self, follower: int, session: FetchSession) -> None:
+    def on_fetch(self, follower: int, session: FetchSession) -> None:
         host = self._host
         partition = host.topic_partition.partition
         if session.follows(host.topic_id, partition, self._epoch):
@@ -175,16 +175,16 @@ class _Question:
             if not self._missing:
                 self._end(None)
         else:
-            self._loop.call_later(ASK_AGAIN_SECONDS, self.ask, follower)
+            self._loop.call_later(RETRY_SECONDS, self.ask, follower)
 
-    def _group_answered(self, error: RaftlogError | None) -> None:
+    def _on_group(self, error: RaftlogError | None) -> None:
         """Apply the group's result. The group may have no leader now: then its members may still
         confirm.
         """
         if error is None or isinstance(error, NotLeaderError):
             self._end(error)
 
-    def _give_up(self) -> None:
+    def _time_out(self) -> None:
         names = ", ".join(map(str, sorted(self._missing)))
         self._end(
             LeaderNotAvailableError(

@@ -74,7 +74,7 @@ class Liveness:
         self._down_since.setdefault(broker_id, self._now())
 
     def note_running(self) -> None:
-        """Note that this broker runs. Call it every ``LOOK_SECONDS``. A broker that stood still,
+        """Note that this broker runs. Call it every ``POLL_SECONDS``. A broker that stood still,
         and finds its links closed, does not know why they were closed.
         """
         now = self._now()

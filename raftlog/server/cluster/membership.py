@@ -30,7 +30,7 @@ CLUSTER_GROUP: Final = "cluster"
 
 
 class Membership:
-    """``look`` proposes the next command that this broker's membership needs, one at a time."""
+    """``poll`` proposes the next command that this broker's membership needs, one at a time."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Membership:
         """Whether this broker is registered in this incarnation, and not fenced."""
         return self.is_registered and not self._machine.brokers[self._broker_id].fenced
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Propose the next command. Called often; does nothing while a proposal is in flight."""
         if self._deciding:
             return
@@ -181,6 +181,6 @@ class Membership:
                 self._refused = command, self._machine.version
                 return
             self.refusal = ""
-            self.look()
+            self.poll()
 
         self._plane.propose_bytes(CLUSTER_GROUP, command.encode(), done)

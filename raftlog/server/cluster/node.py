@@ -51,9 +51,9 @@ from raftlog.storage import Store
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 0.1  # seconds between two checks of membership
-LOOK_AT_PARTITIONS_EVERY: Final = 3  # checks of membership per check of partitions
-TELL_ALL_EVERY: Final = 50
+POLL_SECONDS: Final = 0.1  # seconds between two checks of membership
+POLL_PARTITIONS_EVERY: Final = 3  # checks of membership per check of partitions
+BROADCAST_ALL_EVERY: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,12 @@ class ClusterNode:
         self.links: PeerLinks = self._make_links(secret)
         self.peering = self._make_peering(secret)
         self.fetchers = ReplicaFetchers(self._make_fetcher)
-        self.gossip = StateBroadcast(
+        self.state_broadcast = StateBroadcast(
             self.broker_id, self.plane, self.links, brokers=lambda: sorted(self.machine.brokers)
         )
         self.surveys = self._make_surveys()
         self.partitions = self._make_partitions()
-        self.arbiter = self._make_arbiter()
+        self.controller = self._make_controller()
         self.membership = self._make_membership()
         self.recovery = self._make_recovery()
         self._founder = self._make_founder()
@@ -125,10 +125,10 @@ class ClusterNode:
         self._newest_session: dict[int, FetchSession] = {}  # by follower
         self._confirmation = self._make_confirmation()
         self._timer: asyncio.TimerHandle | None = None
-        self._next_look: asyncio.TimerHandle | None = None
-        self._next_look_at = 0.0
+        self._next_poll: asyncio.TimerHandle | None = None
+        self._next_poll_at = 0.0
         self._changed_groups: dict[str, None] = {}
-        self._looks = 0
+        self._polls = 0
         self._is_current = False
         self._noted: dict[int, BrokerRecord] = {}  # at the last event
         # By peer: reason why it and this broker do not work together.
@@ -210,7 +210,7 @@ class ClusterNode:
             links=self.links,
             liveness=self.liveness,
             unclean_recovery_seconds=self._config.unclean_recovery_timeout_ms / 1_000,
-            find=self._member,
+            find=self._hosted,
             on_complete=self._surveyed,
         )
 
@@ -226,12 +226,12 @@ class ClusterNode:
             topics=self._topics,
             services=self._services.host,
             worker=self._services.admin_worker,
-            gossip=self.gossip,
+            state_broadcast=self.state_broadcast,
             surveys=self.surveys,
             on_role=self._role_changed,
         )
 
-    def _make_arbiter(self) -> PartitionController:
+    def _make_controller(self) -> PartitionController:
         return PartitionController(
             self.broker_id,
             self.plane,
@@ -266,8 +266,7 @@ class ClusterNode:
             machine=self.machine,
             plane=self.plane,
             partitions=self.partitions,
-            gossip=self.gossip,
-            arbiter=self.arbiter,
+            state_broadcast=self.state_broadcast,
             liveness=self.liveness,
             links=self.links,
             is_current=lambda: self._is_current,
@@ -294,7 +293,7 @@ class ClusterNode:
             self.broker_id,
             loop=self._loop,
             session_of=self._newest_session.get,
-            find=self.partitions.member,
+            find=self.partitions.find,
             propose=self.plane.propose_bytes,
         )
 
@@ -323,7 +322,7 @@ class ClusterNode:
             base=b"",
         )
         self._set_addresses()
-        self._look()
+        self._poll()
 
     async def hand_over(self, *, seconds_max: float) -> None:
         """Transfer leadership before the stop, while all components still run."""
@@ -364,7 +363,7 @@ class ClusterNode:
                 peer.directory_id,
                 peer.boot,
                 loop=self._loop,
-                find=self.partitions.member,
+                find=self.partitions.find,
                 on_progress=self.partitions.roles.review,
                 on_damage=self._damaged,
             )
@@ -412,14 +411,14 @@ class ClusterNode:
         self.liveness.link_up(peer.broker_id, Incarnation(peer.directory_id, peer.boot))
         self.plane.peer_up(peer.broker_id, peer.directory_id, peer.boot, peer.run)
         self.fetchers.link_up(peer.broker_id)
-        self.gossip.tell(self.partitions.members.values())
-        self._look_soon(0.0)
+        self.state_broadcast.send(self.partitions.hosted.values())
+        self._schedule(0.0)
 
     def _peer_down(self, peer: int, reason: RaftlogError) -> None:
         closed = isinstance(reason, ConnectionLostError) and reason.by_peer
         self.liveness.link_down(peer, closed=closed)
         self.plane.peer_down(peer)
-        self._loop.call_later(GRACE_SECONDS + 0.01, self._look_soon, 0.0)
+        self._loop.call_later(GRACE_SECONDS + 0.01, self._schedule, 0.0)
 
     def _refused(self, peer: int, error: RaftlogError) -> None:
         if str(error) != self._refusals.get(peer):
@@ -432,37 +431,37 @@ class ClusterNode:
         partition.
         """
         if group_id == CLUSTER_GROUP:
-            self._look_soon(0.0)
+            self._schedule(0.0)
             return
         if not self._changed_groups:
-            self._loop.call_soon(self._look_at_changed_groups)
+            self._loop.call_soon(self._poll_changed_groups)
         self._changed_groups[group_id] = None
 
-    def _look_at_changed_groups(self) -> None:
+    def _poll_changed_groups(self) -> None:
         changed, self._changed_groups = self._changed_groups, {}
         for group_id in changed:
-            member = self.partitions.members.get(group_id)
-            if member is not None:
-                self.arbiter.look(member)
+            hosted = self.partitions.hosted.get(group_id)
+            if hosted is not None:
+                self.controller.poll(hosted)
 
-    def _member(self, group: str) -> HostedPartition | None:
-        return self.partitions.members.get(group)
+    def _hosted(self, group: str) -> HostedPartition | None:
+        return self.partitions.hosted.get(group)
 
-    def _surveyed(self, member: HostedPartition) -> None:
+    def _surveyed(self, hosted: HostedPartition) -> None:
         """All replicas have reported their copies."""
-        if self.partitions.members.get(member.group_id) is member:
-            self.partitions.roles.look(member)
-            self.arbiter.look(member)
+        if self.partitions.hosted.get(hosted.group_id) is hosted:
+            self.partitions.roles.poll(hosted)
+            self.controller.poll(hosted)
 
     def _cluster_changed(self, change: ClusterChange) -> None:
-        self.partitions.look_at_topics(sorted(change.topics))
-        told = self.on_topics if change.topics else self.on_version
-        if told is not None:
-            told()
+        self.partitions.schedule_topics(sorted(change.topics))
+        callback = self.on_topics if change.topics else self.on_version
+        if callback is not None:
+            callback()
         if change.brokers:
             self._note_brokers()
             self._set_addresses()
-            self._look_soon(0.0)
+            self._schedule(0.0)
 
     def _note_brokers(self) -> None:
         """Record the events of brokers, unless the state is replayed from the journal."""
@@ -472,12 +471,12 @@ class ClusterNode:
             for event in broker_events(before, self._noted, self.machine.version):
                 services.events.add(event, services.clock.wall_ms())
 
-    def _role_changed(self, member: HostedPartition) -> None:
-        host = member.host
+    def _role_changed(self, hosted: HostedPartition) -> None:
+        host = hosted.host
         if host is None:
             return
         if host.closed is not None:
-            self._confirmation.forget(member.group_id)
+            self._confirmation.forget(hosted.group_id)
         follows = host.closed is None and host.leadership is None
         self.fetchers.assign(host, host.leader if follows else None)
         if self.on_role is not None:
@@ -488,43 +487,43 @@ class ClusterNode:
 
     # -- the time ----------------------------------------------------------------------------------
 
-    def _look_soon(self, seconds: float) -> None:
+    def _schedule(self, seconds: float) -> None:
         """Check everything once. Requests for the same or a later time share this check."""
         at = self._loop.time() + seconds
-        if self._next_look is not None:
-            if self._next_look_at <= at:
+        if self._next_poll is not None:
+            if self._next_poll_at <= at:
                 return
-            self._next_look.cancel()
-        self._next_look_at = at  # not all handles of uvloop return their time
-        self._next_look = self._loop.call_at(at, self._look_at_everything)
+            self._next_poll.cancel()
+        self._next_poll_at = at  # not all handles of uvloop return their time
+        self._next_poll = self._loop.call_at(at, self._poll_all)
 
-    def _look(self) -> None:
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
-        self._looks += 1
+    def _poll(self) -> None:
+        self._timer = self._loop.call_later(POLL_SECONDS, self._poll)
+        self._polls += 1
         self.liveness.note_running()
-        self._journal_room.look()
-        self._founder.look()
-        self.membership.look()
+        self._journal_room.poll()
+        self._founder.poll()
+        self.membership.poll()
         if not self._is_current and self.membership.is_registered:
             # All changes before the registration of this incarnation are applied.
             self._is_current = True
-            self.partitions.drop_strays()
+            self.partitions.delete_strays()
         if self._is_current and not self._topics.is_complete and self.partitions.is_ready:
             self._topics.is_complete = True
-        if self._looks % LOOK_AT_PARTITIONS_EVERY == 0:
-            self._look_at_partitions()
-        if self._looks % TELL_ALL_EVERY == 0:
-            self.gossip.tell(self.partitions.members.values())
+        if self._polls % POLL_PARTITIONS_EVERY == 0:
+            self._poll_partitions()
+        if self._polls % BROADCAST_ALL_EVERY == 0:
+            self.state_broadcast.send(self.partitions.hosted.values())
 
-    def _look_at_everything(self) -> None:
-        self._next_look = None
+    def _poll_all(self) -> None:
+        self._next_poll = None
         if not self.membership.is_leaving:
-            self.membership.look()
-            self._look_at_partitions()
+            self.membership.poll()
+            self._poll_partitions()
 
-    def _look_at_partitions(self) -> None:
+    def _poll_partitions(self) -> None:
         self.partitions.review_all()
-        self.arbiter.look_at_all(self.partitions.members.values())
+        self.controller.poll_all(self.partitions.hosted.values())
 
     # -- inside ------------------------------------------------------------------------------------
 

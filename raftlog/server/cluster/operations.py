@@ -112,47 +112,41 @@ class ClusterOperations:
         automatically.
         """
         node = self._node
-        member = self._member(request.topic, request.partition)
-        elect = self._election(member, request.to)
+        hosted = self._member(request.topic, request.partition)
+        elect = self._election(hosted, request.to)
         now = asyncio.get_running_loop().time()
         self._transfers.admit(TopicPartition(request.topic, request.partition), now)
-        result = await node.plane.propose(member.group_id, elect.encode())
+        result = await node.plane.propose(hosted.group_id, elect.encode())
         if not isinstance(result, Accepted):
             raise LeaderNotAvailableError(
-                f"{member}: the partition changed during the request. Try again"
+                f"{hosted}: the partition changed during the request. Try again"
             )
         return TransferLeaderResponse(leader=elect.leader, leader_epoch=result.state.leader_epoch)
 
-    def _election(self, member: HostedPartition, to: int | None) -> Elect:
-        state, liveness = member.state, self._node.liveness
+    def _election(self, hosted: HostedPartition, to: int | None) -> Elect:
+        state = hosted.state
         others = [broker for broker in state.replicas if broker != state.leader]
         reason = "it has no other replica"
         for broker in others if to is None else [to]:
-            elect = transfer(
-                state,
-                broker,
-                is_live=liveness.is_live,
-                directory_of=liveness.directory_of,
-                boot_of=liveness.boot_of,
-            )
+            elect = transfer(state, broker, self._node.liveness)
             if isinstance(elect, Elect):
                 return elect
             reason = elect
-        raise InvalidRequestError(f"leadership of {member} was not transferred: {reason}")
+        raise InvalidRequestError(f"leadership of {hosted} was not transferred: {reason}")
 
     def _member(self, topic: str, partition: int) -> HostedPartition:
-        hosted = self._topics.topic(topic)
-        if partition >= len(hosted.hosts):
+        held = self._topics.topic(topic)
+        if partition >= len(held.hosts):
             raise UnknownPartitionError(f"topic {topic} has no partition {partition}")
-        member = self._node.partitions.member(hosted.id, partition)
-        if member is None:
-            state = self._topics.state(hosted, partition)
+        hosted = self._node.partitions.find(held.id, partition)
+        if hosted is None:
+            state = self._topics.state(held, partition)
             who = "its replicas" if state is None else f"one of brokers {list(state.replicas)}"
             raise InvalidRequestError(
                 f"this broker is not a voter of {topic}:{partition}. Send the request to {who} "
                 "(--bootstrap)"
             )
-        return member
+        return hosted
 
     # -- moving replicas
 

@@ -20,7 +20,7 @@ from raftlog.replication.election import (
     choose_replacement,
     has_leader,
 )
-from raftlog.replication.partition_state import Accepted, PartitionState
+from raftlog.replication.partition_state import Accepted
 from raftlog.replication.placement import Assignment, voters_count
 from raftlog.replication.reassignment import fitting_voters, next_step, surplus_witness
 from raftlog.server.cluster.hosted_partition import HostedPartition
@@ -43,7 +43,7 @@ class PartitionController:
     """Proposes leader elections and replacements for the partitions whose Raft group this broker
     leads.
 
-    ``look`` is cheap while a partition is healthy.
+    ``poll`` is cheap while a partition is healthy.
     """
 
     def __init__(
@@ -70,170 +70,147 @@ class PartitionController:
         self._surveys = surveys
         self._rebalanced = 0  # since the last check of all partitions
 
-    def look_at_all(self, members: Iterable[HostedPartition]) -> None:
+    def poll_all(self, partitions: Iterable[HostedPartition]) -> None:
         self._rebalanced = 0
-        for member in members:
-            self.look(member)
+        for hosted in partitions:
+            self.poll(hosted)
 
-    def look(self, member: HostedPartition) -> None:
+    def poll(self, hosted: HostedPartition) -> None:
         """Propose the next change that the partition needs, if this broker leads its group."""
-        if member.deciding or not self._plane.leads(member.group_id):
+        if hosted.control.is_proposing or not self._plane.leads(hosted.group_id):
             return
         command: Command | None
-        if self.has_leader(member.state):
-            command = self._relief(member) or self._upkeep(member) or self._rebalance(member)
+        if has_leader(hosted.state, self._liveness):
+            command = self._relief(hosted) or self._upkeep(hosted) or self._rebalance(hosted)
         else:
-            command = self._election(member)
+            command = self._election(hosted)
         if command is not None:
-            self._propose(member, command)
-        elif (noted := self._replicas_to_note(member)) is not None:
-            self._note_replicas(member, noted)
+            self._propose(hosted, command, hosted.group_id)
+        elif (noted := self._replicas_to_note(hosted)) is not None:
+            self._propose(hosted, noted, CLUSTER_GROUP)
         else:
-            self._seal_if_due(member)
+            self._seal_if_due(hosted)
 
-    def has_leader(self, state: PartitionState) -> bool:
-        """Whether the leader is live, in the same incarnation and on the same disk as at its
-        election.
-        """
-        return has_leader(
-            state,
-            is_live=self._liveness.is_live,
-            directory_of=self._liveness.directory_of,
-            boot_of=self._liveness.boot_of,
-        )
-
-    def _election(self, member: HostedPartition) -> Elect | ElectUnclean | None:
-        state = member.state
+    def _election(self, hosted: HostedPartition) -> Elect | ElectUnclean | None:
+        state = hosted.state
         if state.leader_epoch:
-            return self._surveys.choose(member, first=self._broker_id)
+            return self._surveys.choose(hosted, first=self._broker_id)
         # A new partition starts with its preferred leader, so that leaders are spread evenly. Its
         # log is empty.
-        is_live = self._liveness.is_live
-        return choose_leader(
-            state,
-            arbiter=state.replicas[0] if is_live(state.replicas[0]) else self._broker_id,
-            is_live=is_live,
-            directory_of=self._liveness.directory_of,
-            boot_of=self._liveness.boot_of,
-        )
+        preferred = state.replicas[0]
+        first = preferred if self._liveness.is_live(preferred) else self._broker_id
+        return choose_leader(state, self._liveness, arbiter=first)
 
-    def _relief(self, member: HostedPartition) -> Elect | None:
+    def _relief(self, hosted: HostedPartition) -> Elect | None:
         """Elect another leader if the ISR has been too small for long and another eligible broker
         is live. The links of the leader to its followers may be down while its link to this broker
         is up.
         """
-        state, now = member.state, self._now()
-        turn = self._lag_max_seconds * 2 ** min(member.turns, TURNS_DOUBLED_MAX)
+        state, notes, now = hosted.state, hosted.control, self._now()
+        turn = self._lag_max_seconds * 2 ** min(notes.transfers, TURNS_DOUBLED_MAX)
         if len(state.isr) >= state.min_isr:
-            member.stalled_since = None
-            if now - member.turn_began >= turn:
-                member.turns = 0
+            notes.under_min_isr_since = None
+            if now - notes.transferred_at >= turn:
+                notes.transfers = 0
             return None
         others = {*state.isr, *state.elr} - {state.leader}
         if not any(map(self._liveness.is_live, others)):
-            member.stalled_since = None
+            notes.under_min_isr_since = None
             return None
-        if member.stalled_since is None:
-            member.stalled_since = now
-        if now - member.stalled_since < turn:
+        if notes.under_min_isr_since is None:
+            notes.under_min_isr_since = now
+        if now - notes.under_min_isr_since < turn:
             return None
-        elect = self._surveys.choose(member, without=state.leader)
+        elect = self._surveys.choose(hosted, without=state.leader)
         if not isinstance(elect, Elect):
             return None
-        member.turns += 1
-        member.stalled_since = member.turn_began = now
+        notes.transfers += 1
+        notes.under_min_isr_since = notes.transferred_at = now
         return elect
 
-    def _upkeep(self, member: HostedPartition) -> ChangeReplicas | Elect | None:
+    def _upkeep(self, hosted: HostedPartition) -> ChangeReplicas | Elect | None:
         """Move, replace, add or remove replicas and witnesses, one step at a time: each waits until
         the voters of the group's generation fit the last one.
         """
-        if self._next_voters(member) is not None:
+        if self._next_voters(hosted) is not None:
             return None
-        held = self._assignment(member)
+        held = self._assignment(hosted)
         if held is None or held.target is None:
             return (
-                self._replacement(member)
-                or self._growth(member)
+                self._replacement(hosted)
+                or self._growth(hosted)
                 or surplus_witness(
-                    member.state,
-                    voters_most=2 * member.replication_factor - 1,
+                    hosted.state,
+                    voters_most=2 * hosted.replication_factor - 1,
                     is_live=self._liveness.is_live,
                 )
             )
-        factor, brokers = member.replication_factor, sorted(self._machine.brokers)
-        turn = member.partition % len(brokers)  # not the same helper for all partitions
+        factor, brokers = hosted.replication_factor, sorted(self._machine.brokers)
+        turn = hosted.partition % len(brokers)  # not the same helper for all partitions
         return next_step(
-            member.state,
+            hosted.state,
             held.target.replicas,
+            self._liveness,
             copies_before=len(held.target.origin),
             voters_wanted=voters_count(factor, max(len(brokers), factor)),
             brokers=brokers[turn:] + brokers[:turn],
-            is_live=self._liveness.is_live,
-            directory_of=self._liveness.directory_of,
-            boot_of=self._liveness.boot_of,
         )
 
-    def _assignment(self, member: HostedPartition) -> Assignment | None:
-        record = self._machine.topic_by_id(member.topic_id)
-        return None if record is None else record.partitions[member.partition]
+    def _assignment(self, hosted: HostedPartition) -> Assignment | None:
+        record = self._machine.topic_by_id(hosted.topic_id)
+        return None if record is None else record.partitions[hosted.partition]
 
-    def _replacement(self, member: HostedPartition) -> ChangeReplicas | None:
+    def _replacement(self, hosted: HostedPartition) -> ChangeReplicas | None:
         return choose_replacement(
-            member.state,
-            replication_factor=member.replication_factor,
+            hosted.state,
+            replication_factor=hosted.replication_factor,
             dead_seconds=self._liveness.silent_seconds,
             delay_seconds=self._replacement_delay_seconds,
             is_live=self._liveness.is_live,
         )
 
-    def _growth(self, member: HostedPartition) -> ChangeReplicas | None:
+    def _growth(self, hosted: HostedPartition) -> ChangeReplicas | None:
         """Add witnesses if there are enough brokers now and were not when the partition was
         created.
         """
-        state = member.state
+        state = hosted.state
         voters = {*state.replicas, *state.witnesses}
-        if len(voters) >= 2 * member.replication_factor - 1:
+        if len(voters) >= 2 * hosted.replication_factor - 1:
             return None
         live = [b for b in sorted(self._machine.brokers) if self._liveness.is_live(b)]
-        if len(live) < member.replication_factor:
+        if len(live) < hosted.replication_factor:
             return None
-        missing = voters_count(member.replication_factor, len(live)) - len(voters)
+        missing = voters_count(hosted.replication_factor, len(live)) - len(voters)
         strangers = [broker for broker in live if broker not in voters]
         if missing <= 0 or len(strangers) < missing:
             return None
-        turn = member.partition % len(strangers)  # so that not all partitions use the same brokers
+        turn = hosted.partition % len(strangers)  # so that not all partitions use the same brokers
         recruits = (strangers[turn:] + strangers[:turn])[:missing]
         return ChangeReplicas(state.version, state.replicas, (*state.witnesses, *recruits))
 
-    def _rebalance(self, member: HostedPartition) -> Elect | None:
+    def _rebalance(self, hosted: HostedPartition) -> Elect | None:
         """Return leadership to the preferred leader after a delay. Without this, leaders accumulate
         on the brokers that did not fail.
         """
-        elect = choose_preferred(
-            member.state,
-            is_live=self._liveness.is_live,
-            directory_of=self._liveness.directory_of,
-            boot_of=self._liveness.boot_of,
-        )
+        elect = choose_preferred(hosted.state, self._liveness)
+        notes, now = hosted.control, self._now()
         if elect is None:
-            member.misled_since = None
+            notes.nonpreferred_since = None
             return None
-        now = self._now()
-        if member.misled_since is None:
-            member.misled_since = now
-        is_due = now - member.misled_since >= self._rebalance_delay_seconds
+        if notes.nonpreferred_since is None:
+            notes.nonpreferred_since = now
+        is_due = now - notes.nonpreferred_since >= self._rebalance_delay_seconds
         if not is_due or self._rebalanced >= REBALANCED_AT_A_TIME:
             return None
         self._rebalanced += 1
-        member.misled_since = None
+        notes.nonpreferred_since = None
         return elect
 
-    def _replicas_to_note(self, member: HostedPartition) -> SetReplicas | None:
+    def _replicas_to_note(self, hosted: HostedPartition) -> SetReplicas | None:
         """Return what the partition's group has committed and the cluster group does not know
         yet.
         """
-        held, state = self._assignment(member), member.state
+        held, state = self._assignment(hosted), hosted.state
         if held is None:
             return None
         is_known = (held.replicas, held.witnesses) == (state.replicas, state.witnesses)
@@ -243,64 +220,56 @@ class PartitionController:
         if held.version == state.version and not is_known:
             return None
         return SetReplicas(
-            topic_id=member.topic_id,
-            partition=member.partition,
+            topic_id=hosted.topic_id,
+            partition=hosted.partition,
             replicas=state.replicas,
             witnesses=state.witnesses,
             version=state.version,
         )
 
-    def _note_replicas(self, member: HostedPartition, command: SetReplicas) -> None:
-        member.deciding = True
-
-        def done(outcome: Outcome) -> None:
-            if not (isinstance(outcome, Applied) and isinstance(outcome.result, Done)):
-                logger.debug(
-                    "proposal failed: partition=%s command=%s outcome=%s", member, command, outcome
-                )
-            self._decided(member)
-
-        self._plane.propose_bytes(CLUSTER_GROUP, command.encode(), done)
-
-    def _next_voters(self, member: HostedPartition) -> dict[int, str] | None:
+    def _next_voters(self, hosted: HostedPartition) -> dict[int, str] | None:
         """Return the voters that the group's next generation must have; None if the current one
         fits: its voters are the replicas and witnesses, with their current data directories.
         """
-        voters = self._plane.status(member.group_id).voters
-        fitting = fitting_voters(member.state, voters, self._liveness.linked_directory)
+        voters = self._plane.status(hosted.group_id).voters
+        fitting = fitting_voters(hosted.state, voters, self._liveness.linked_directory)
         return None if fitting == voters else fitting
 
-    def _seal_if_due(self, member: HostedPartition) -> None:
+    def _seal_if_due(self, hosted: HostedPartition) -> None:
         """End the generation if its voters do not fit: a broker joined or left, has restarted with
         an empty disk, or was lost during a recovery.
         """
-        fitting = self._next_voters(member)
+        fitting = self._next_voters(hosted)
         if fitting is None:
             return
-        before = self._plane.status(member.group_id).voters
+        before = self._plane.status(hosted.group_id).voters
         logger.info(
             "voters changed: group=%s admitted=%s removed=%s",
-            member,
+            hosted,
             sorted(b for b, directory in fitting.items() if before.get(b) != directory),
             sorted(before.keys() - fitting.keys()),
         )
-        member.deciding = True
-        self._plane.seal(member.group_id, fitting, lambda _outcome: self._decided(member))
+        hosted.control.is_proposing = True
 
-    def _propose(self, member: HostedPartition, command: Command) -> None:
-        member.deciding = True
-        logger.debug("proposing: partition=%s command=%s", member, command)
+        def done(_outcome: Outcome) -> None:
+            hosted.control.is_proposing = False
+
+        self._plane.seal(hosted.group_id, fitting, done)
+
+    def _propose(
+        self, hosted: HostedPartition, command: Command | SetReplicas, group_id: str
+    ) -> None:
+        hosted.control.is_proposing = True
+        logger.debug("proposing: partition=%s command=%s", hosted, command)
 
         def done(outcome: Outcome) -> None:
-            if isinstance(outcome, Applied) and isinstance(outcome.result, Accepted):
-                logger.info("partition changed: partition=%s command=%s", member, command)
-            else:
+            hosted.control.is_proposing = False
+            result = outcome.result if isinstance(outcome, Applied) else None
+            if isinstance(result, Accepted):
+                logger.info("partition changed: partition=%s command=%s", hosted, command)
+            elif not isinstance(result, Done):
                 logger.debug(
-                    "proposal failed: partition=%s command=%s outcome=%s", member, command, outcome
+                    "proposal failed: partition=%s command=%s outcome=%s", hosted, command, outcome
                 )
-            self._decided(member)
 
-        self._plane.propose_bytes(member.group_id, command.encode(), done)
-
-    def _decided(self, member: HostedPartition) -> None:
-        member.deciding = False
+        self._plane.propose_bytes(group_id, command.encode(), done)

@@ -29,8 +29,12 @@ from raftlog.replication.partition_state import (
     initial_state,
 )
 from raftlog.server.administration import quiet
-from raftlog.server.cluster import damage
-from raftlog.server.cluster.hosted_partition import HostedPartition, group_id
+from raftlog.server.cluster.hosted_partition import (
+    CopyChange,
+    Event,
+    HostedPartition,
+    group_id,
+)
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.role_manager import RoleManager
 from raftlog.server.cluster.state_broadcast import StateBroadcast
@@ -64,7 +68,7 @@ class Partitions:
         topics: TopicTable,
         services: HostServices,
         worker: Workers,
-        gossip: StateBroadcast,
+        state_broadcast: StateBroadcast,
         surveys: Surveys,
         on_role: Callable[[HostedPartition], None],
     ) -> None:
@@ -76,7 +80,7 @@ class Partitions:
         self._topics = topics
         self._services = services
         self._worker = worker
-        self._gossip = gossip
+        self._state_broadcast = state_broadcast
         self._on_role = on_role
         self.roles = RoleManager(
             broker_id,
@@ -88,17 +92,15 @@ class Partitions:
             liveness=liveness,
             services=services,
             surveys=surveys,
-            on_role=on_role,
-            look_soon=self._state_changed,
-            change_copy=self._change_copy,
+            effects=self,
         )
-        self.members: dict[str, HostedPartition] = {}  # by Raft group
+        self.hosted: dict[str, HostedPartition] = {}  # by Raft group
         self._by_topic: dict[str, list[HostedPartition]] = {}  # by topic id
         self._stale: dict[str, None] = {}  # topic names to check
         self._changed: dict[str, None] = {}  # Raft groups whose new state must be applied
         self._strays_due = self._knows_all = False
         # Partitions whose copy must be created, replaced or removed:
-        self._later: dict[HostedPartition, None] = {}
+        self._copy_changes: dict[HostedPartition, None] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._failed_topics: dict[str, None] = {}  # to be retried
         self._failed_copies: dict[HostedPartition, None] = {}
@@ -115,49 +117,49 @@ class Partitions:
 
     def leading(self) -> list[HostedPartition]:
         """Return the partitions that this broker leads."""
-        return [m for m in self.members.values() if m.host is not None and m.host.leadership]
+        return [m for m in self.hosted.values() if m.host is not None and m.host.leadership]
 
     def state_of(self, topic_id: str, partition: int) -> PartitionState | None:
         """Return the known state of a partition, whether or not this broker is a voter of it."""
-        member = self.members.get(group_id(topic_id, partition))
-        told = self._gossip.told.get((topic_id, partition))
-        if member is None or (told is not None and self._is_outdated(member, told)):
-            return told
-        if self._is_known(member):
-            return member.state
-        return replace(member.state, leader=None)  # an outdated state from before this start
+        hosted = self.hosted.get(group_id(topic_id, partition))
+        received = self._state_broadcast.received.get((topic_id, partition))
+        if hosted is None or (received is not None and self._is_outdated(hosted, received)):
+            return received
+        if self._is_known(hosted):
+            return hosted.state
+        return replace(hosted.state, leader=None)  # an outdated state from before this start
 
-    def _is_outdated(self, member: HostedPartition, received: PartitionState) -> bool:
+    def _is_outdated(self, hosted: HostedPartition, received: PartitionState) -> bool:
         """Whether this broker has no vote, so receives no commands, and ``received`` is newer."""
-        status = self._status(member)
+        status = self._status(hosted)
         is_voter = status is not None and status.role != "observer"
-        return not is_voter and received.version > member.state.version
+        return not is_voter and received.version > hosted.state.version
 
-    def _is_known(self, member: HostedPartition) -> bool:
+    def _is_known(self, hosted: HostedPartition) -> bool:
         """Whether the group's state was received in this incarnation: a journal can end
         anywhere.
         """
-        if not member.is_known:
-            status = self._status(member)
+        if not hosted.is_known:
+            status = self._status(hosted)
             if status is None:
                 return False
             heard = status.leader is not None and status.commit_index > 1
-            member.is_known = heard and status.applied_index >= status.commit_index
-        return member.is_known
+            hosted.is_known = heard and status.applied_index >= status.commit_index
+        return hosted.is_known
 
-    def _status(self, member: HostedPartition) -> GroupStatus | None:
+    def _status(self, hosted: HostedPartition) -> GroupStatus | None:
         """None when the group is not open, because consensus has stopped."""
         try:
-            return self._plane.status(member.group_id)
+            return self._plane.status(hosted.group_id)
         except KeyError:
             return None
 
-    def member(self, topic_id: str, partition: int) -> HostedPartition | None:
-        return self.members.get(group_id(topic_id, partition))
+    def find(self, topic_id: str, partition: int) -> HostedPartition | None:
+        return self.hosted.get(group_id(topic_id, partition))
 
     # -- the cluster's state
 
-    def look_at_topics(self, names: Iterable[str]) -> None:
+    def schedule_topics(self, names: Iterable[str]) -> None:
         """Note topics that changed in the cluster's state."""
         for name in names:
             self._stale[name] = None
@@ -166,21 +168,21 @@ class Partitions:
 
     @property
     def _is_needed(self) -> bool:
-        return bool(self._stale or self._later or self._strays_due)
+        return bool(self._stale or self._copy_changes or self._strays_due)
 
-    def _change_copy(self, member: HostedPartition) -> None:
-        """Schedule a change of the partition's copy; ``_work_off`` determines which."""
-        self._later[member] = None
-        self.look_at_topics(())
+    def schedule_copy_change(self, hosted: HostedPartition) -> None:
+        """Schedule a change of the partition's copy; ``_change_copy`` determines which."""
+        self._copy_changes[hosted] = None
+        self.schedule_topics(())
 
-    def drop_strays(self) -> None:
+    def delete_strays(self) -> None:
         """Remove copies of topics that were deleted, or recreated, while this broker was down.
 
         Call this once this broker has applied all changes up to its registration. Before that, an
         unknown topic may be one that this broker has not received yet (S19).
         """
         self._strays_due = self._knows_all = True
-        self.look_at_topics(())
+        self.schedule_topics(())
 
     async def until_seen(self, name: str) -> None:
         """Return once this broker has applied all committed changes of the topic."""
@@ -198,20 +200,20 @@ class Partitions:
                     if not await self._try(f"topic {name}", self._reconcile_topic(name)):
                         self._failed_topics[name] = None
                         self._strays_due |= self._knows_all  # of a deletion that was interrupted
-                    self._answer(name)
-                elif self._later:
-                    member = next(iter(self._later))
-                    del self._later[member]
-                    if not await self._try(str(member), self._work_off(member)):
-                        self._failed_copies[member] = None
+                    self._notify_waiters(name)
+                elif self._copy_changes:
+                    hosted = next(iter(self._copy_changes))
+                    del self._copy_changes[hosted]
+                    if not await self._try(str(hosted), self._change_copy(hosted)):
+                        self._failed_copies[hosted] = None
                 else:
-                    self._strays_due = not await self._try("old copies", self._drop_strays())
+                    self._strays_due = not await self._try("old copies", self._delete_strays())
                     if self._strays_due:
                         break
         finally:
             self._task = None
             for name in {name for name, _ in self._waiting}:
-                self._answer(name)
+                self._notify_waiters(name)
             if self._failed_topics or self._failed_copies or self._strays_due:
                 self._retry_later()
 
@@ -236,11 +238,11 @@ class Partitions:
     def _try_again(self) -> None:
         self._retry = None
         names, self._failed_topics = self._failed_topics, {}
-        members, self._failed_copies = self._failed_copies, {}
-        self._later.update(members)
-        self.look_at_topics(names)
+        partitions, self._failed_copies = self._failed_copies, {}
+        self._copy_changes.update(partitions)
+        self.schedule_topics(names)
 
-    def _answer(self, name: str) -> None:
+    def _notify_waiters(self, name: str) -> None:
         """Notify the waiters that the topic was checked."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
@@ -253,7 +255,7 @@ class Partitions:
         record = self._machine.topics.get(name)
         held = self._topics.get(name)
         if held is not None and (record is None or held.id != record.id):
-            await self._drop(held)
+            await self._delete_topic(held)
             held = None
         if record is None:
             return
@@ -271,9 +273,9 @@ class Partitions:
             if host is not None:
                 host.log.config = record.config
                 host.reconsider()
-        for member in self._by_topic.get(record.id, ()):
-            member.replication_factor = record.replication_factor
-            self._state_changed(member)
+        for hosted in self._by_topic.get(record.id, ()):
+            hosted.replication_factor = record.replication_factor
+            self.schedule(hosted)
         self._topics.extend(held, [None] * (len(record.partitions) - len(held.hosts)))
         new = [p for p in range(len(record.partitions)) if self._is_missing(record, p)]
         if new:
@@ -289,7 +291,7 @@ class Partitions:
 
     def _is_missing(self, record: TopicRecord, partition: int) -> bool:
         """Whether this broker must vote on or store the partition, and has not opened it yet."""
-        if group_id(record.id, partition) in self.members:
+        if group_id(record.id, partition) in self.hosted:
             return False
         voters = record.birth(partition).directories
         if self._broker_id in (*voters, *record.partitions[partition].voters):
@@ -304,9 +306,9 @@ class Partitions:
             record, [p for p in new if self._broker_id in record.partitions[p].replicas]
         )
         for number, partition in enumerate(new):
-            member = self._open_group(record, partition)
-            if member.is_current and member.host is not None and member.host.log.doubt:
-                await self._settle(member, member.host)
+            hosted = self._open_group(record, partition)
+            if hosted.is_current and hosted.host is not None and hosted.host.log.doubt:
+                await self._resolve(hosted, hosted.host)
             if number % HOSTS_PER_TURN == 0:
                 await asyncio.sleep(0)
 
@@ -315,23 +317,23 @@ class Partitions:
         base = initial_state(birth.replicas, birth.witnesses, birth.directories, birth.min_isr)
         machine = PartitionMachine(base.encode())
         log = self._copy_of(record, partition)
-        member = HostedPartition(
+        hosted = HostedPartition(
             record.name, record.id, partition, record.replication_factor, machine
         )
-        self.members[member.group_id] = member
-        self._by_topic.setdefault(record.id, []).append(member)
+        self.hosted[hosted.group_id] = hosted
+        self._by_topic.setdefault(record.id, []).append(hosted)
         if log is not None:
-            self._attach(member, log)
-        member.noted = machine.state
-        machine.on_change = lambda: self._state_applied(member)
+            self._attach(hosted, log)
+        hosted.noted = machine.state
+        machine.on_change = lambda: self._state_applied(hosted)
         self._plane.open_group(
-            member.group_id, machine, voters=birth.directories, base=base.encode()
+            hosted.group_id, machine, voters=birth.directories, base=base.encode()
         )
-        status = self._status(member)
-        # Term 0: no older incarnation can have known or done more.
-        member.is_current = status is not None and status.term == 0
-        self._state_changed(member)
-        return member
+        status = self._status(hosted)
+        if status is not None and status.term == 0:
+            hosted.on(Event.FOUNDED)
+        self.schedule(hosted)
+        return hosted
 
     def _copy_of(self, record: TopicRecord, partition: int) -> Log | None:
         """Return this broker's copy of the partition, possibly left from when it was a replica."""
@@ -352,49 +354,49 @@ class Partitions:
             )
         )
 
-    def _attach(self, member: HostedPartition, log: Log) -> None:
+    def _attach(self, hosted: HostedPartition, log: Log) -> None:
         for note in log.notes:
-            logger.warning("log recovery: partition=%s note=%s", member, note)
+            logger.warning("log recovery: partition=%s note=%s", hosted, note)
         if log.damage and not log.is_torn:
-            logger.error("log corrupt: partition=%s reason=%s", member, log.damage)
+            logger.error("log corrupt: partition=%s reason=%s", hosted, log.damage)
         elif log.damage or log.doubt:
             logger.warning(
                 "copy may lack acknowledged records: partition=%s end_offset=%d reason=%s",
-                member,
+                hosted,
                 log.readable_end_offset,
                 log.damage or log.doubt,
             )
-        member.host = Partition(
-            TopicPartition(member.topic, member.partition),
+        hosted.host = Partition(
+            TopicPartition(hosted.topic, hosted.partition),
             log,
             self._services,
-            topic_id=member.topic_id,
+            topic_id=hosted.topic_id,
         )
-        held = self._topics.get(member.topic)
-        if held is not None and held.id == member.topic_id:
-            held.hosts[member.partition] = member.host
+        held = self._topics.get(hosted.topic)
+        if held is not None and held.id == hosted.topic_id:
+            held.hosts[hosted.partition] = hosted.host
 
-    async def _drop(self, held: HostedTopic) -> None:
+    async def _delete_topic(self, held: HostedTopic) -> None:
         """Stop serving a deleted topic, then remove its files."""
         self._topics.remove(held.name)
-        self._gossip.forget(held.id)
-        members = self._by_topic.pop(held.id, [])
+        self._state_broadcast.forget(held.id)
+        partitions = self._by_topic.pop(held.id, [])
         reason = UnknownTopicError(f"topic {held.name!r} was deleted")
-        hosts = [member.host for member in members if member.host is not None]
-        for member in members:
-            self.members.pop(member.group_id)
-            self._plane.close_group(member.group_id, forget=True)
+        hosts = [hosted.host for hosted in partitions if hosted.host is not None]
+        for hosted in partitions:
+            self.hosted.pop(hosted.group_id)
+            self._plane.close_group(hosted.group_id, forget=True)
         for host in hosts:
             host.close(reason)
-        for member in members:
-            self._on_role(member)
+        for hosted in partitions:
+            self._on_role(hosted)
         await quiet(hosts)
-        for member in members:
-            if member.host is not None:
-                await self._remove_files(member)
+        for hosted in partitions:
+            if hosted.host is not None:
+                await self._remove_files(hosted)
         logger.info("topic deleted: topic=%s", held.name)
 
-    async def _drop_strays(self) -> None:
+    async def _delete_strays(self) -> None:
         for topic, partition, _log in list(self._store.hosted()):
             if self._machine.topic_by_id(topic.id) is None:
                 logger.warning(
@@ -404,132 +406,131 @@ class Partitions:
 
     # -- a partition's state
 
-    def _state_applied(self, member: HostedPartition) -> None:
+    def _state_applied(self, hosted: HostedPartition) -> None:
         """Record the events of a new state, unless it is replayed from the journal."""
-        before, member.noted = member.noted, member.state
-        if member.is_known and before is not None:
+        before, hosted.noted = hosted.noted, hosted.state
+        if hosted.is_known and before is not None:
             at_ms = self._services.clock.wall_ms()
-            place = member.topic, member.topic_id, member.partition
-            for event in partition_events(*place, before, member.state):
+            place = hosted.topic, hosted.topic_id, hosted.partition
+            for event in partition_events(*place, before, hosted.state):
                 self._services.events.add(event, at_ms)
-        self._state_changed(member)
+        self.schedule(hosted)
 
-    def _state_changed(self, member: HostedPartition) -> None:
+    def role_changed(self, hosted: HostedPartition) -> None:
+        self._on_role(hosted)
+
+    def schedule(self, hosted: HostedPartition) -> None:
         """Apply the new state soon: of several changes, only the last one counts."""
         if not self._changed:
-            self._services.loop.call_soon(self._take_over)
-        self._changed[member.group_id] = None
+            self._services.loop.call_soon(self._apply_changed)
+        self._changed[hosted.group_id] = None
 
-    def _take_over(self) -> None:
+    def _apply_changed(self) -> None:
         changed, self._changed = self._changed, {}
-        members = [self.members[group] for group in changed if group in self.members]
-        for member in members:
-            self.roles.look(member)
-        self._gossip.tell(members)
+        partitions = [self.hosted[group] for group in changed if group in self.hosted]
+        for hosted in partitions:
+            self.roles.poll(hosted)
+        self._state_broadcast.send(partitions)
 
-    async def _work_off(self, member: HostedPartition) -> None:
+    async def _change_copy(self, hosted: HostedPartition) -> None:
         """Do the work that waits for the disk: create, replace or remove a copy.
 
         Determines the work again from the current state, which may have changed. A failed attempt
         may have closed the host: the next attempt replaces it.
         """
-        host = member.host
-        is_suspect = host is not None and bool(host.log.damage or host.log.doubt)
-        record = self._machine.topic_by_id(member.topic_id)
-        if member.group_id not in self.members or record is None:
+        record = self._machine.topic_by_id(hosted.topic_id)
+        if hosted.group_id not in self.hosted or record is None:
             return
-        is_replica = self.roles.is_replica(member)
-        if host is None:
-            if is_replica:
-                await self._store_copies(record, [member.partition])
-                self._attach(member, self._store.hosted_log(member.topic_id, member.partition))
-            elif self.roles.may_drop(member):  # the first attempt failed
-                await self._remove_files(member)
-        elif self.roles.is_to_settle(member):
-            logger.error(
-                "unclean leader: partition=%s epoch=%d log_end_offset=%d reason=%s",
-                member,
-                member.state.leader_epoch,
-                host.log.readable_end_offset,
-                host.log.damage or host.log.doubt,
-            )
-            await self._settle(member, host)
-        elif is_suspect and self.roles.next_step(member) == damage.SET_ASIDE:
-            if host.log.damage and not host.log.is_torn:
-                await self._quarantine(member, host)
+        host, change = hosted.host, self.roles.copy_change(hosted)
+        if change is CopyChange.CREATE:
+            await self._store_copies(record, [hosted.partition])
+            self._attach(hosted, self._store.hosted_log(hosted.topic_id, hosted.partition))
+        elif change is CopyChange.DELETE:
+            await self._delete_copy(hosted)
+        elif change is not None:
+            assert host is not None
+            if change is CopyChange.ACCEPT:
+                logger.error(
+                    "unclean leader: partition=%s epoch=%d log_end_offset=%d reason=%s",
+                    hosted,
+                    hosted.state.leader_epoch,
+                    host.log.readable_end_offset,
+                    host.log.damage or host.log.doubt,
+                )
+            if change is CopyChange.REPLACE and host.log.damage and not host.log.is_torn:
+                await self._quarantine(hosted, host)
             else:
-                await self._settle(member, host)
-        elif not is_replica and self.roles.may_drop(member):
-            await self._drop_copy(member, host)
-        self._state_changed(member)
+                await self._resolve(hosted, host)
+        self.schedule(hosted)
 
-    async def _quarantine(self, member: HostedPartition, host: Partition) -> None:
+    async def _quarantine(self, hosted: HostedPartition, host: Partition) -> None:
         host.close(
-            NotLeaderError(f"{member}: the copy of this broker is corrupt and is being replaced")
+            NotLeaderError(f"{hosted}: the copy of this broker is corrupt and is being replaced")
         )
-        self._on_role(member)
+        self._on_role(hosted)
         await quiet([host])
         path = await self._worker.run(
-            lambda: self._store.quarantine(member.topic_id, member.partition)
+            lambda: self._store.quarantine(hosted.topic_id, hosted.partition)
         )
-        log = self._store.hosted_log(member.topic_id, member.partition)
+        log = self._store.hosted_log(hosted.topic_id, hosted.partition)
         logger.error(
-            "corrupt replica quarantined, copying again: partition=%s path=%s", member, path
+            "corrupt replica quarantined, copying again: partition=%s path=%s", hosted, path
         )
-        self._attach(member, log)
-        member.fenced_in = None
+        self._attach(hosted, log)
+        hosted.fenced_in = None
 
-    async def _settle(self, member: HostedPartition, host: Partition) -> None:
+    async def _resolve(self, hosted: HostedPartition, host: Partition) -> None:
         """Continue with the records of the copy. The leader has the missing ones, or no replica
         has.
         """
         if host.log.is_torn:
             host.close(
-                NotLeaderError(f"{member}: the end of the copy of this broker is being truncated")
+                NotLeaderError(f"{hosted}: the end of the copy of this broker is being truncated")
             )
-            self._on_role(member)
+            self._on_role(hosted)
             await quiet([host])
-        log = await self._worker.run(lambda: self._store.settle(member.topic_id, member.partition))
+        log = await self._worker.run(lambda: self._store.resolve(hosted.topic_id, hosted.partition))
         if log is not host.log:
-            self._attach(member, log)
-        member.fenced_in = None
+            self._attach(hosted, log)
+        hosted.fenced_in = None
 
-    async def _drop_copy(self, member: HostedPartition, host: Partition) -> None:
-        host.close(NotLeaderError(f"{member}: this broker is no longer a replica"))
-        self._on_role(member)
-        held = self._topics.get(member.topic)
-        if held is not None and held.id == member.topic_id:
-            held.hosts[member.partition] = None
-        member.host = None
-        await quiet([host])
-        await self._remove_files(member)
-        logger.info("replica removed: partition=%s", member)
+    async def _delete_copy(self, hosted: HostedPartition) -> None:
+        host, held = hosted.host, self._topics.get(hosted.topic)
+        if host is not None:  # otherwise an earlier attempt failed
+            host.close(NotLeaderError(f"{hosted}: this broker is no longer a replica"))
+            self._on_role(hosted)
+            if held is not None and held.id == hosted.topic_id:
+                held.hosts[hosted.partition] = None
+            hosted.host = None
+            await quiet([host])
+        await self._remove_files(hosted)
+        logger.info("replica removed: partition=%s", hosted)
 
-    async def _remove_files(self, member: HostedPartition) -> None:
+    async def _remove_files(self, hosted: HostedPartition) -> None:
         await self._worker.run(
-            partial(self._store.drop_partition, member.topic_id, member.partition)
+            partial(self._store.drop_partition, hosted.topic_id, hosted.partition)
         )
 
     def damaged(self, host: Partition, reason: str) -> None:
         """Replace a copy that is corrupt, or does not fit the leader's, and copy it again (P6)."""
-        member = self.member(host.topic_id, host.topic_partition.partition)
-        if member is None or member.host is not host or host.log.damage:
+        hosted = self.find(host.topic_id, host.topic_partition.partition)
+        if hosted is None or hosted.host is not host or host.log.damage:
             return
-        logger.error("log corrupt: partition=%s reason=%s", member, reason)
+        logger.error("log corrupt: partition=%s reason=%s", hosted, reason)
         host.log.note_damage(reason, offset=host.high_watermark)
-        self.roles.look(member)
+        self.roles.poll(hosted)
 
-    def look_soon(self, host: Partition) -> None:
+    def schedule_host(self, host: Partition) -> None:
         """Check the role of a host again: corruption was found in its log."""
-        member = self.member(host.topic_id, host.topic_partition.partition)
-        if member is not None and member.host is host:
-            self._state_changed(member)
+        hosted = self.find(host.topic_id, host.topic_partition.partition)
+        if hosted is not None and hosted.host is host:
+            self.schedule(hosted)
 
     def review_all(self) -> None:
         """Check the role of every partition, and its ISR where this broker leads."""
-        for member in self.members.values():
-            self._is_known(member)
-            self.roles.look(member)
+        for hosted in self.hosted.values():
+            self._is_known(hosted)
+            self.roles.poll(hosted)
 
     # -- the end
 

@@ -40,6 +40,7 @@ from raftlog.protocol.recovery import (
 from raftlog.protocol.schema import Failure, Message
 from raftlog.replication.cluster_commands import AlterTopic, FenceBroker
 from raftlog.replication.cluster_state import ClusterMachine, Refused, TopicRecord
+from raftlog.replication.election import has_leader
 from raftlog.replication.partition_state import (
     Accepted,
     PartitionMachine,
@@ -61,7 +62,6 @@ from raftlog.replication.recovery import (
 from raftlog.server.cluster.hosted_partition import group_id
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.membership import CLUSTER_GROUP
-from raftlog.server.cluster.partition_controller import PartitionController
 from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.cluster.state_broadcast import StateBroadcast
 from raftlog.server.consensus_plane import ConsensusPlane
@@ -88,8 +88,7 @@ class Recovery:
         machine: ClusterMachine,
         plane: ConsensusPlane,
         partitions: Partitions,
-        gossip: StateBroadcast,
-        arbiter: PartitionController,
+        state_broadcast: StateBroadcast,
         liveness: Liveness,
         links: PeerLinks,
         is_current: Callable[[], bool],
@@ -105,8 +104,7 @@ class Recovery:
         self._machine = machine
         self._plane = plane
         self._partitions = partitions
-        self._gossip = gossip
-        self._arbiter = arbiter
+        self._state_broadcast = state_broadcast
         self._liveness = liveness
         self._links = links
         self._is_current = is_current
@@ -124,17 +122,17 @@ class Recovery:
     def _report(self, group: str) -> GroupReport:
         if group == CLUSTER_GROUP:
             return self._standing(group, is_known=self._is_current())
-        member = self._partitions.members.get(group)
-        if member is None:
+        hosted = self._partitions.hosted.get(group)
+        if hosted is None:
             topic_id, _, partition = group.rpartition("/")
             key = topic_id, int(partition) if partition.isdecimal() else -1
-            told = self._gossip.told.get(key)
-            return GroupReport(group=group, state=None if told is None else told.encode())
-        report = self._standing(group, is_known=member.is_known or member.is_current)
-        state = PartitionMachine(member.state.encode())
+            received = self._state_broadcast.received.get(key)
+            return GroupReport(group=group, state=None if received is None else received.encode())
+        report = self._standing(group, is_known=hosted.is_known or hosted.is_current)
+        state = PartitionMachine(hosted.state.encode())
         for command in self._plane.journaled(group).unapplied:
             state.apply(command)
-        return _with_copy(report, state.state, member.host)
+        return _with_copy(report, state.state, hosted.host)
 
     def _standing(self, group: str, *, is_known: bool) -> GroupReport:
         journaled = self._plane.journaled(group)
@@ -158,14 +156,14 @@ class Recovery:
         Raises ``InvalidRequestError`` if this broker is not a member of the group,
         ``LeaderNotAvailableError`` if the partition has changed since.
         """
-        member = self._partitions.members.get(request.group)
-        if member is None:
+        hosted = self._partitions.hosted.get(request.group)
+        if hosted is None:
             raise InvalidRequestError(f"this broker is not a member of group {request.group}")
         if request.base is not None:
             state = decode_state(request.base)
             logger.warning(
                 "partition recovery: partition=%s voters=%d state=%s",
-                member,
+                hosted,
                 self._broker_id,
                 state,
             )
@@ -179,7 +177,7 @@ class Recovery:
         outcome = await self._plane.propose(request.group, request.command or b"")
         if not isinstance(outcome, Accepted):
             raise LeaderNotAvailableError(
-                f"{member}: the partition changed during the request. Try again"
+                f"{hosted}: the partition changed during the request. Try again"
             )
 
     # -- what all have -----------------------------------------------------------------------------
@@ -395,7 +393,7 @@ class Recovery:
             state is not None
             and state.leader is not None
             and self._is_there(state.leader)
-            and self._arbiter.has_leader(state)
+            and has_leader(state, self._liveness)
         )
 
     def _is_there(self, broker: int) -> bool:

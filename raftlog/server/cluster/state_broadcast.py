@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class StateBroadcast:
-    """``told``: states received from other brokers, by topic id and partition."""
+    """``received``: states received from other brokers, by topic id and partition."""
 
     def __init__(
         self,
@@ -36,23 +36,23 @@ class StateBroadcast:
         self._plane = plane
         self._links = links
         self._brokers = brokers
-        self.told: dict[tuple[str, int], PartitionState] = {}
+        self.received: dict[tuple[str, int], PartitionState] = {}
 
-    def tell(self, members: Iterable[HostedPartition]) -> None:
+    def send(self, partitions: Iterable[HostedPartition]) -> None:
         """Send the states to brokers that are not voters of these partitions, if this broker leads
         the group.
         """
         others = [b for b in self._brokers() if b != self._broker_id and self._links.is_up(b)]
         by_broker: dict[int, list[EncodedPartitionState]] = {}
-        for member in members:
-            state = member.state
+        for hosted in partitions:
+            state = hosted.state
             voters = {*state.replicas, *state.witnesses}
             strangers = [broker for broker in others if broker not in voters]
-            if not strangers or not self._plane.leads(member.group_id):
+            if not strangers or not self._plane.leads(hosted.group_id):
                 continue
             encoded = EncodedPartitionState(
-                topic_id=member.topic_id,
-                partition=member.partition,
+                topic_id=hosted.topic_id,
+                partition=hosted.partition,
                 version=state.version,
                 state=state.encode(),
             )
@@ -61,15 +61,17 @@ class StateBroadcast:
         for broker, states in by_broker.items():
             for start in range(0, len(states), limits.PARTITIONS_PER_REQUEST_MAX):
                 part = states[start : start + limits.PARTITIONS_PER_REQUEST_MAX]
-                self._links.tell(broker, apis.PARTITION_STATES, PartitionStatesRequest(states=part))
+                self._links.notify(
+                    broker, apis.PARTITION_STATES, PartitionStatesRequest(states=part)
+                )
 
-    def take(self, states: Iterable[EncodedPartitionState]) -> None:
+    def receive(self, states: Iterable[EncodedPartitionState]) -> None:
         """Store states that are newer than the known ones. Bytes that are not a state are
         ignored.
         """
         for encoded in states:
             key = encoded.topic_id, encoded.partition
-            known = self.told.get(key)
+            known = self.received.get(key)
             if known is not None and known.version >= encoded.version:
                 continue
             try:
@@ -80,9 +82,9 @@ class StateBroadcast:
                 )
                 continue
             if known is None or known.version < state.version:
-                self.told[key] = state
+                self.received[key] = state
 
     def forget(self, topic_id: str) -> None:
         """Forget a deleted topic."""
-        for key in [key for key in self.told if key[0] == topic_id]:
-            del self.told[key]
+        for key in [key for key in self.received if key[0] == topic_id]:
+            del self.received[key]

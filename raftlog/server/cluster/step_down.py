@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect
-from raftlog.replication.election import choose_replacement, transfer
+from raftlog.replication.election import BrokerView, choose_replacement, transfer
 from raftlog.replication.partition_state import PartitionState
 
 
 def next_step(
     state: PartitionState,
     broker_id: int,
-    *,
-    is_live: Callable[[int], bool],
-    directory_of: Callable[[int], str | None],
-    boot_of: Callable[[int], int | None],
+    view: BrokerView,
 ) -> Elect | ChangeIsr | None:
     """Return the command to propose; None while no other broker could do more.
 
@@ -32,9 +29,7 @@ def next_step(
     if state.leader == broker_id:
         place = state.replicas.index(broker_id)
         for other in state.replicas[place + 1 :] + state.replicas[:place]:
-            elect = transfer(
-                state, other, is_live=is_live, directory_of=directory_of, boot_of=boot_of
-            )
+            elect = transfer(state, other, view)
             if isinstance(elect, Elect):
                 return elect
         return None

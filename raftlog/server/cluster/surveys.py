@@ -99,17 +99,17 @@ class Surveys:
 
     # -- asking
 
-    def reports(self, member: HostedPartition) -> Reports | None:
+    def reports(self, hosted: HostedPartition) -> Reports | None:
         """Return the reports of the live replicas, by broker id; None while some are missing.
 
         The first call requests them; ``on_complete`` is called when it is time to call again.
         """
-        now, state = self._loop.time(), member.state
-        survey = self._surveys.get(member.group_id)
+        now, state = self._loop.time(), hosted.state
+        survey = self._surveys.get(hosted.group_id)
         if survey is None or survey.version != state.version or self._is_stale(survey, now):
-            survey = self._surveys[member.group_id] = _Survey(state.version, now)
-        if member.host is not None and self._broker_id in state.replicas:
-            survey.reports[self._broker_id] = report_of(member.host.log, state.version, self._me)
+            survey = self._surveys[hosted.group_id] = _Survey(state.version, now)
+        if hosted.host is not None and self._broker_id in state.replicas:
+            survey.reports[self._broker_id] = report_of(hosted.host.log, state.version, self._me)
         missing = [
             broker
             for broker in state.replicas
@@ -123,11 +123,11 @@ class Surveys:
         for broker in missing:
             if broker not in survey.asked and self._links.is_up(broker):
                 survey.asked.add(broker)
-                self._ask(broker, member.group_id)
+                self._ask(broker, hosted.group_id)
         return None
 
     def choose(
-        self, member: HostedPartition, *, first: int | None = None, without: int | None = None
+        self, hosted: HostedPartition, *, first: int | None = None, without: int | None = None
     ) -> Elect | ElectUnclean | None:
         """Return the election of a leader other than ``without``; None while reports are missing,
         or no broker can lead.
@@ -136,30 +136,24 @@ class Surveys:
         records, once no better one is to be expected. ``first`` leads if its log is as long as any
         other.
         """
-        reports = self.reports(member)
+        reports = self.reports(hosted)
         if reports is None:
             return None
         liveness = self._liveness
         return choose_member(
-            member.state,
-            first=first,
-            without=without,
-            is_live=liveness.is_live,
-            directory_of=liveness.directory_of,
-            boot_of=liveness.boot_of,
-            reports=reports,
+            hosted.state, liveness, first=first, without=without, reports=reports
         ) or choose_unsure(
-            member.state,
+            hosted.state,
             reports=reports,
             directory_of=liveness.directory_of,
             gone_seconds=liveness.silent_seconds,
             wait_seconds=self._unclean_recovery_seconds,
         )
 
-    def is_sound(self, member: HostedPartition, broker: int) -> bool:
+    def is_sound(self, hosted: HostedPartition, broker: int) -> bool:
         """Whether ``broker`` has reported a complete copy since it knows the partition's state."""
-        report = (self.reports(member) or {}).get(broker)
-        is_new = report is not None and report.version >= member.state.version
+        report = (self.reports(hosted) or {}).get(broker)
+        is_new = report is not None and report.version >= hosted.state.version
         return is_new and report is not None and report.standing is Standing.SOUND
 
     def _is_stale(self, survey: _Survey, now: float) -> bool:
@@ -180,11 +174,11 @@ class Surveys:
                 self._request(broker, names[start : start + size])
 
     def _request(self, broker: int, groups: Sequence[str]) -> None:
-        members = [member for group in groups if (member := self._find(group)) is not None]
+        partitions = [hosted for group in groups if (hosted := self._find(group)) is not None]
         request = DescribeCopiesRequest(
             partitions=[
-                TopicIdPartition(topic_id=member.topic_id, partition=member.partition)
-                for member in members
+                TopicIdPartition(topic_id=hosted.topic_id, partition=hosted.partition)
+                for hosted in partitions
             ]
         )
         try:
@@ -198,24 +192,24 @@ class Surveys:
             timer.cancel()
             if not answer.cancelled() and answer.exception() is None:
                 response = cast(DescribeCopiesResponse, answer.result().message)
-                self._take(broker, members, response)
+                self._take(broker, partitions, response)
 
         future.add_done_callback(done)
 
     def _take(
-        self, broker: int, members: list[HostedPartition], response: DescribeCopiesResponse
+        self, broker: int, partitions: list[HostedPartition], response: DescribeCopiesResponse
     ) -> None:
         found = {group_id(copy.topic_id, copy.partition): copy for copy in response.copies}
-        for member in members:
-            survey = self._surveys.get(member.group_id)
+        for hosted in partitions:
+            survey = self._surveys.get(hosted.group_id)
             if survey is None:
                 continue
             survey.answered.add(broker)
-            copy = found.get(member.group_id)
+            copy = found.get(hosted.group_id)
             if copy is not None:
                 survey.reports[broker] = _report(copy, response)
             if survey.asked <= survey.answered:
-                self._loop.call_soon(partial(self._on_complete, member))
+                self._loop.call_soon(partial(self._on_complete, hosted))
 
     # -- answering
 
@@ -225,10 +219,10 @@ class Surveys:
         """
         copies = []
         for key in partitions:
-            member = self._find(group_id(key.topic_id, key.partition))
-            if member is None or member.host is None or member.host.closed is not None:
+            hosted = self._find(group_id(key.topic_id, key.partition))
+            if hosted is None or hosted.host is None or hosted.host.closed is not None:
                 continue
-            report = report_of(member.host.log, member.state.version, self._me)
+            report = report_of(hosted.host.log, hosted.state.version, self._me)
             copies.append(
                 CopyDescription(
                     topic_id=key.topic_id,

@@ -31,7 +31,9 @@ def handle_progress(context: BrokerContext, request: Request, reply: Reply) -> N
 
 
 def handle_states(context: BrokerContext, request: Request, reply: Reply) -> None:
-    context.clustered().gossip.take(cast(PartitionStatesRequest, request.message).states)
+    context.clustered().state_broadcast.receive(
+        cast(PartitionStatesRequest, request.message).states
+    )
     reply.none()
 
 

@@ -178,7 +178,7 @@ class PeerLinks:
         ):
             link.envelopes_dropped += 1
 
-    def tell(
+    def notify(
         self, broker_id: int, api: Api, message: Message, attachment: Sequence[Buffer] = ()
     ) -> bool:
         """Send a request of a one-way API. Returns False if it was dropped. Raises if the frame is

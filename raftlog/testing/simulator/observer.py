@@ -302,7 +302,7 @@ class Observer:
         record = node.machine.topics.get(self._topic)
         if record is not None and record.id != self.topic_id and record.id not in self._former:
             self._begin(record.id)
-        members = node.partitions.members
+        members = node.partitions.hosted
         for groups in self._former.values():
             for group in groups:
                 member = members.get(group)
@@ -526,7 +526,7 @@ def _is_whole(node: ClusterNode, nodes: Mapping[int, ClusterNode]) -> bool:
     for voters in _voters(node):
         if len(voters) < VOTERS_MIN or voters.items() - directories.items():
             return False
-    for member in node.partitions.members.values():
+    for member in node.partitions.hosted.values():
         if node.plane.status(member.group_id).role == "observer":
             continue  # a former voter, whose state is older
         state, log = member.state, member.host and member.host.log
@@ -540,7 +540,7 @@ def _is_whole(node: ClusterNode, nodes: Mapping[int, ClusterNode]) -> bool:
 
 
 def _voters(node: ClusterNode) -> Iterator[Mapping[int, str]]:
-    for group in ("cluster", *node.partitions.members):
+    for group in ("cluster", *node.partitions.hosted):
         status = node.plane.status(group)
         if group == "cluster" or status.role != "observer":
             yield status.voters

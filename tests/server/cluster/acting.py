@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.hosted_partition import Event, HostedPartition
 from raftlog.server.cluster.role_manager import RoleManager
 from raftlog.server.partition import Partition
 from tests.server.cluster.paper import PaperSurveys, Scene, state_of, status
@@ -14,21 +14,38 @@ from tests.server.cluster.paper import PaperSurveys, Scene, state_of, status
 REPLACEMENT_S = 60.0
 
 
-class Acting:
+class PaperEffects:
+    """Notes what a ``RoleManager`` causes."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.soon: list[HostedPartition] = []
+        self.copies: list[HostedPartition] = []
+
+    def role_changed(self, hosted: HostedPartition) -> None:
+        self.told.append(hosted.host and (hosted.host.leader, hosted.host.leader_epoch))
+
+    def schedule(self, hosted: HostedPartition) -> None:
+        self.soon.append(hosted)
+
+    def schedule_copy_change(self, hosted: HostedPartition) -> None:
+        self.copies.append(hosted)
+
+
+class Acting(PaperEffects):
     """This broker is 1, in its first run on disk 1."""
 
     def __init__(
         self, s: Scene, state: PartitionState, *, current: bool = True, stores: bool = True
     ) -> None:
+        super().__init__()
         self.s = s
         s.see(2, 3)
-        self.told: list[Any] = []
-        self.soon: list[HostedPartition] = []
-        self.copies: list[HostedPartition] = []
         self.host = s.host()
-        self.member = s.member(state, self.host if stores else None)
-        self.member.is_current = current
-        s.plane.statuses[self.member.group_id] = status()
+        self.hosted = s.hosted(state, self.host if stores else None)
+        if current:
+            self.hosted.on(Event.FOUNDED)
+        s.plane.statuses[self.hosted.group_id] = status()
         self.surveys = PaperSurveys(s)
         self.roles = RoleManager(
             1,
@@ -40,22 +57,20 @@ class Acting:
             liveness=s.liveness,
             services=s.services,
             surveys=self.surveys,
-            on_role=lambda m: self.told.append(m.host and (m.host.leader, m.host.leader_epoch)),
-            look_soon=self.soon.append,
-            change_copy=self.copies.append,
+            effects=self,
         )
 
-    def look(self, **facts: Any) -> Partition:
+    def poll(self, **facts: Any) -> Partition:
         """With a state that differs in ``facts``, and a version that is newer."""
         if facts:
-            state = self.member.state
+            state = self.hosted.state
             facts.setdefault("version", state.version + 1)
-            self.member.machine.restore(replace(state, **facts).encode())
-        self.roles.look(self.member)
+            self.hosted.machine.restore(replace(state, **facts).encode())
+        self.roles.poll(self.hosted)
         return self.host
 
 
 def leading(s: Scene, **facts: Any) -> Acting:
     a = Acting(s, state_of(1, 2, 3, min_isr=2, **facts))
-    a.look()
+    a.poll()
     return a

@@ -30,7 +30,7 @@ class Hosting:
         s.see(2, 3)
         self.roles: list[tuple[HostedPartition, bool]] = []  # and whether its host is closed
         self.topics = TopicTable()
-        self.gossip = StateBroadcast(
+        self.state_broadcast = StateBroadcast(
             1, s.plane.as_plane, s.links.as_links, brokers=lambda: [1, 2, 3]
         )
         ids = iter(range(1_000))
@@ -50,17 +50,17 @@ class Hosting:
             topics=self.topics,
             services=s.services,
             worker=s.workers,
-            gossip=self.gossip,
+            state_broadcast=self.state_broadcast,
             surveys=self.surveys,
             on_role=self._role,
         )
 
-    def _role(self, member: HostedPartition) -> None:
-        if member.host is not None:
-            self.roles.append((member, member.host.closed is not None))
+    def _role(self, hosted: HostedPartition) -> None:
+        if hosted.host is not None:
+            self.roles.append((hosted, hosted.host.closed is not None))
 
     def _changed(self, change: ClusterChange) -> None:
-        self.partitions.look_at_topics(sorted(change.topics))
+        self.partitions.schedule_topics(sorted(change.topics))
 
     async def begin(self) -> None:
         self.s.machine.restore(founding_state("c"))
@@ -80,27 +80,27 @@ class Hosting:
         await self.s.settle()
         return record
 
-    def member(self, topic_id: str = "T1", partition: int = 0) -> HostedPartition:
-        member = self.partitions.member(topic_id, partition)
-        assert member is not None
-        return member
+    def hosted(self, topic_id: str = "T1", partition: int = 0) -> HostedPartition:
+        hosted = self.partitions.find(topic_id, partition)
+        assert hosted is not None
+        return hosted
 
     def host(self, topic_id: str = "T1", partition: int = 0) -> Partition:
-        host = self.member(topic_id, partition).host
+        host = self.hosted(topic_id, partition).host
         assert host is not None
         return host
 
     async def elect(self, leader: int, topic_id: str = "T1", partition: int = 0) -> None:
-        member = self.member(topic_id, partition)
-        elect = Elect(member.state.version, leader, DISKS[leader], 1)
-        member.machine.apply(elect.encode())
+        hosted = self.hosted(topic_id, partition)
+        elect = Elect(hosted.state.version, leader, DISKS[leader], 1)
+        hosted.machine.apply(elect.encode())
         await self.s.settle()
 
     async def apply(self, command: Any, topic_id: str = "T1") -> PartitionState:
-        member = self.member(topic_id)
-        member.machine.apply(command.encode())
+        hosted = self.hosted(topic_id)
+        hosted.machine.apply(command.encode())
         await self.s.settle()
-        return member.state
+        return hosted.state
 
     def on_disk(self) -> list[tuple[str, int]]:
         return [(topic.id, partition) for topic, partition, _ in self.store.hosted()]

@@ -32,7 +32,7 @@ class Leading:
 
     def __init__(self, s: Scene) -> None:
         self.s = s
-        self.members: dict[tuple[str, int], HostedPartition] = {}
+        self.partitions: dict[tuple[str, int], HostedPartition] = {}
         self.progress: list[HostedPartition] = []
         self.damage: list[tuple[Partition, str]] = []
         self.session = FetchSession(
@@ -40,7 +40,7 @@ class Leading:
             DISKS[2],
             1,
             loop=s.loop,
-            find=lambda topic_id, partition: self.members.get((topic_id, partition)),
+            find=lambda topic_id, partition: self.partitions.get((topic_id, partition)),
             on_progress=self.progress.append,
             on_damage=lambda host, error: self.damage.append((host, str(error))),
         )
@@ -50,7 +50,7 @@ class Leading:
         state = state_of(1, 2, **facts)
         host = self.s.host(log, partition=partition)
         host.lead(state, 1, lag_max_seconds=10)
-        self.members[TOPIC_ID, partition] = self.s.member(state, host)
+        self.partitions[TOPIC_ID, partition] = self.s.hosted(state, host)
         return host
 
     def fetch(

@@ -192,7 +192,7 @@ class PaperLinks:
     def is_heard(self, broker_id: int) -> bool:
         return broker_id in self.up - self.silent
 
-    def tell(self, broker_id: int, _api: Any, message: Any) -> bool:
+    def notify(self, broker_id: int, _api: Any, message: Any) -> bool:
         if self.takes and broker_id in self.up:
             self.told.append((broker_id, message))
             return True
@@ -360,16 +360,16 @@ class Scene:
             TopicPartition("t", partition), log or self.log(), self.services, topic_id=TOPIC_ID
         )
 
-    def member(
+    def hosted(
         self, state: PartitionState, host: Partition | None = None, *, partition: int = 0
     ) -> HostedPartition:
         machine = PartitionMachine(state.encode())
-        member = HostedPartition("t", TOPIC_ID, partition, len(state.replicas), machine, host=host)
-        self.plane.machines[member.group_id] = machine
-        self.plane.statuses[member.group_id] = status(
+        hosted = HostedPartition("t", TOPIC_ID, partition, len(state.replicas), machine, host=host)
+        self.plane.machines[hosted.group_id] = machine
+        self.plane.statuses[hosted.group_id] = status(
             voters={b: DISKS[b] for b in (*state.replicas, *state.witnesses)}
         )
-        return member
+        return hosted
 
     async def settle(self) -> None:
         """Let everything happen that takes no time."""
@@ -394,10 +394,10 @@ class PaperSurveys(Surveys):
         self._scene = scene
         self.reported: dict[int, CopyReport | None] = {}
 
-    def reports(self, member: HostedPartition) -> Reports:
+    def reports(self, hosted: HostedPartition) -> Reports:
         found = {
-            broker: self.reported.get(broker, self.report(broker, version=member.state.version))
-            for broker in member.state.replicas
+            broker: self.reported.get(broker, self.report(broker, version=hosted.state.version))
+            for broker in hosted.state.replicas
             if self._scene.liveness.is_live(broker)
         }
         return {broker: report for broker, report in found.items() if report is not None}

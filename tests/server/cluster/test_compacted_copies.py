@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from raftlog.record import decode_lists, parse_header, split
 from raftlog.replication.following import Diverged, divergence, truncation_point
 from raftlog.storage import Log
+from tests.replication.samples import View
 from tests.server.cluster.compacted import EPOCH, Pair, history, joined, log_of
 from tests.server.cluster.leading import at, only
 from tests.server.cluster.paper import Scene, play
@@ -252,8 +253,7 @@ def test_who_began_anew_counts_again_when_it_has_everything_that_is_committed() 
         def may_join() -> bool:
             change = leadership.isr_change(
                 s.loop.time(),
-                is_live=lambda _broker: True,
-                directory_of=lambda broker: f"disk-{broker}",
+                View(),
                 min_isr=1,
                 may_propose=lambda: True,
             )

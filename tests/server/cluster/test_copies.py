@@ -26,16 +26,16 @@ async def witness_becomes_replica(h: Hosting) -> None:
     record = await h.create(partitions=3, replicas=2)
     number = next(n for n, a in enumerate(record.partitions) if 1 in a.witnesses)
     assignment = record.partitions[number]
-    member = h.member(partition=number)
-    assert member.host is None
+    hosted = h.hosted(partition=number)
+    assert hosted.host is None
     leader, other = assignment.replicas
-    change = ChangeReplicas(member.state.version, (leader, 1), (other,))
-    member.machine.apply(change.encode())
+    change = ChangeReplicas(hosted.state.version, (leader, 1), (other,))
+    hosted.machine.apply(change.encode())
     await h.s.settle()
-    assert member.host is not None
-    assert h.topics.topic("t").hosts[number] is member.host
-    assert member.host.follows(leader, member.state.leader_epoch)
-    assert member.host.log.log_end_offset == 0
+    assert hosted.host is not None
+    assert h.topics.topic("t").hosts[number] is hosted.host
+    assert hosted.host.follows(leader, hosted.state.leader_epoch)
+    assert hosted.host.log.log_end_offset == 0
 
 
 def test_a_witness_that_becomes_a_replica_starts_with_an_empty_copy() -> None:
@@ -48,13 +48,13 @@ def test_a_copy_that_cannot_be_made_is_tried_again() -> None:
         number = next(n for n, a in enumerate(record.partitions) if 1 in a.witnesses)
         leader, other = record.partitions[number].replicas
         h.s.disk.faults.append(Fault(error=errno.ENOSPC, path="*", times=1))
-        member = h.member(partition=number)
-        change = ChangeReplicas(member.state.version, (leader, 1), (other,))
-        member.machine.apply(change.encode())
+        hosted = h.hosted(partition=number)
+        change = ChangeReplicas(hosted.state.version, (leader, 1), (other,))
+        hosted.machine.apply(change.encode())
         await h.s.settle()
-        assert member.host is None
+        assert hosted.host is None
         await asyncio.sleep(2 * RETRY_SECONDS)
-        assert member.host is not None
+        assert hosted.host is not None
 
     hosting(test)
 
@@ -64,17 +64,17 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_mistake() -> None:
         record = await h.create(partitions=3, replicas=2)
         number = next(n for n, a in enumerate(record.partitions) if 1 in a.witnesses)
         leader, other = record.partitions[number].replicas
-        member = h.member(partition=number)
+        hosted = h.hosted(partition=number)
         h.s.workers.hold()
-        change = ChangeReplicas(member.state.version, (leader, 1), (other,))
-        member.machine.apply(change.encode())
+        change = ChangeReplicas(hosted.state.version, (leader, 1), (other,))
+        hosted.machine.apply(change.encode())
         h.s.command(DeleteTopic(name="t"))
         await h.s.settle()
         h.s.workers.release()
         await h.partitions.until_seen("t")
         await h.s.settle()
         assert h.on_disk() == []
-        assert not h.partitions.members
+        assert not h.partitions.hosted
 
     hosting(test)
 
@@ -83,10 +83,10 @@ async def no_replica_any_more(h: Hosting, *, noted: bool = True) -> HostedPartit
     """Broker 1 was a follower, and is a witness now."""
     await h.create()
     await h.elect(2)
-    member = h.member()
-    await h.apply(ChangeReplicas(member.state.version, (2, 3), (1,)))
+    hosted = h.hosted()
+    await h.apply(ChangeReplicas(hosted.state.version, (2, 3), (1,)))
     if noted:
-        version = member.state.version
+        version = hosted.state.version
         h.s.command(
             SetReplicas(
                 topic_id="T1", partition=0, replicas=(2, 3), witnesses=(1,), version=version
@@ -94,12 +94,12 @@ async def no_replica_any_more(h: Hosting, *, noted: bool = True) -> HostedPartit
         )
         await h.partitions.until_seen("t")
         await h.s.settle()
-    return member
+    return hosted
 
 
 def test_who_is_no_replica_any_more_drops_its_copy_when_all_know() -> None:
     async def test(h: Hosting) -> None:
-        member = await no_replica_any_more(h, noted=False)
+        hosted = await no_replica_any_more(h, noted=False)
         host = h.host()
         assert host.leader is None
         assert h.on_disk() == [("T1", 0)]
@@ -109,16 +109,16 @@ def test_who_is_no_replica_any_more_drops_its_copy_when_all_know() -> None:
                 partition=0,
                 replicas=(2, 3),
                 witnesses=(1,),
-                version=member.state.version,
+                version=hosted.state.version,
             )
         )
         await h.partitions.until_seen("t")
         await h.s.settle()
         assert isinstance(host.closed, NotLeaderError)
-        assert member.host is None
+        assert hosted.host is None
         assert h.topics.topic("t").hosts == [None]
         assert h.on_disk() == []
-        assert h.roles[-1] == (member, True)
+        assert h.roles[-1] == (hosted, True)
 
     # `member.host` is there when the role is told: the fetcher has to let go of it.
     hosting(test)
@@ -126,10 +126,10 @@ def test_who_is_no_replica_any_more_drops_its_copy_when_all_know() -> None:
 
 def test_who_becomes_a_replica_again_starts_with_nothing() -> None:
     async def test(h: Hosting) -> None:
-        member = await no_replica_any_more(h)
-        await h.apply(ChangeReplicas(member.state.version, (2, 3, 1), ()))
+        hosted = await no_replica_any_more(h)
+        await h.apply(ChangeReplicas(hosted.state.version, (2, 3, 1), ()))
         assert h.host().log.log_end_offset == 0
-        assert h.host().follows(2, member.state.leader_epoch)
+        assert h.host().follows(2, hosted.state.leader_epoch)
 
     hosting(test)
 
@@ -140,8 +140,8 @@ def test_a_copy_is_not_dropped_under_who_became_a_replica_meanwhile() -> None:
         h.s.workers.release()
         await h.create()
         await h.elect(2)
-        member = h.member()
-        await h.apply(ChangeReplicas(member.state.version, (2, 3), (1,)))
+        hosted = h.hosted()
+        await h.apply(ChangeReplicas(hosted.state.version, (2, 3), (1,)))
         h.s.workers.hold()
         h.s.command(
             SetReplicas(
@@ -149,13 +149,13 @@ def test_a_copy_is_not_dropped_under_who_became_a_replica_meanwhile() -> None:
                 partition=0,
                 replicas=(2, 3),
                 witnesses=(1,),
-                version=member.state.version,
+                version=hosted.state.version,
             )
         )
         await h.s.settle()
-        await h.apply(ChangeReplicas(member.state.version, (2, 3, 1), ()))
+        await h.apply(ChangeReplicas(hosted.state.version, (2, 3, 1), ()))
         # Whatever goes on with the disk: nothing is told to the leader of what is about to go.
-        assert member.host is None or member.host.closed is not None or not member.host.log.damage
+        assert hosted.host is None or hosted.host.closed is not None or not hosted.host.log.damage
         h.s.workers.release()
         await h.partitions.until_seen("t")
         await h.s.settle()
@@ -190,14 +190,14 @@ def test_a_damaged_follower_leaves_sets_its_copy_aside_and_comes_back(
     async def test(h: Hosting) -> None:
         await h.create()
         await h.elect(2)
-        member, old = h.member(), h.host()
+        hosted, old = h.hosted(), h.host()
         with caplog.at_level(logging.ERROR):
             h.partitions.damaged(old, "it does not fit")
         assert old.leader is None
         assert old.closed is None
         (lost,) = h.s.plane.commands()
         assert isinstance(lost, ChangeIsr)
-        assert h.roles[-1] == (member, False)
+        assert h.roles[-1] == (hosted, False)
         h.partitions.damaged(old, "again")
         assert len(h.s.plane.proposals) == 1
         h.s.plane.agree()
@@ -206,8 +206,8 @@ def test_a_damaged_follower_leaves_sets_its_copy_aside_and_comes_back(
         new = h.host()
         assert new is not old
         assert new.log.damage == ""
-        assert 1 not in member.state.isr
-        assert new.follows(2, member.state.leader_epoch)
+        assert 1 not in hosted.state.isr
+        assert new.follows(2, hosted.state.leader_epoch)
         assert list(h.topics.topic("t").hosts) == [new]
         assert "corrupt replica quarantined" in caplog.text
         assert any(".quarantine-1" in name for name in h.s.disk.list_dir("/data/topics/t/T1"))
@@ -245,7 +245,7 @@ def test_a_full_disk_delays_the_replacement_of_a_copy_and_does_not_prevent_it(
         for _ in range(3):
             await asyncio.sleep(RETRY_SECONDS)
         assert h.host().closed is None
-        assert h.host().follows(2, h.member().state.leader_epoch)
+        assert h.host().follows(2, h.hosted().state.leader_epoch)
         names = h.s.disk.list_dir("/data/topics/t/T1")
         assert [name for name in names if "quarantine" in name] == ["0.quarantine-1"]
 
@@ -256,9 +256,9 @@ def test_a_torn_follower_leaves_and_cuts_its_end_then() -> None:
     async def test(h: Hosting) -> None:
         await h.create()
         await h.elect(2)
-        member, old = h.member(), h.host()
+        hosted, old = h.hosted(), h.host()
         old.log.damage, old.log.is_torn = "torn", True
-        h.partitions.look_soon(old)
+        h.partitions.schedule_host(old)
         await h.s.settle()
         (lost,) = h.s.plane.commands()
         assert isinstance(lost, ChangeIsr)
@@ -267,7 +267,7 @@ def test_a_torn_follower_leaves_and_cuts_its_end_then() -> None:
         await h.s.settle()
         new = h.host()
         assert new is not old
-        assert new.follows(2, member.state.leader_epoch)
+        assert new.follows(2, hosted.state.leader_epoch)
         assert not any("quarantine" in name for name in h.s.disk.list_dir("/data/topics/t/T1"))
 
     hosting(test)
@@ -277,17 +277,17 @@ def test_a_follower_in_doubt_leaves_and_follows_then() -> None:
     async def test(h: Hosting) -> None:
         await h.create()
         await h.elect(2)
-        member, host = h.member(), h.host()
+        hosted, host = h.hosted(), h.host()
         host.log.doubt = "it did not stop cleanly"
-        h.partitions.look_soon(host)
+        h.partitions.schedule_host(host)
         await h.s.settle()
         assert host.leader is None
         h.s.plane.agree()
         await h.s.settle()
         assert h.host() is host
         assert host.log.doubt == ""
-        assert host.follows(2, member.state.leader_epoch)
-        assert 1 not in {*member.state.isr, *member.state.elr}
+        assert host.follows(2, hosted.state.leader_epoch)
+        assert 1 not in {*hosted.state.isr, *hosted.state.elr}
 
     hosting(test)
 
@@ -314,7 +314,7 @@ def test_a_damaged_leader_hands_over_first() -> None:
         h.s.plane.agree()
         await h.s.settle()
         assert h.host().log.damage == ""
-        assert h.host().follows(elect.leader, h.member().state.leader_epoch)
+        assert h.host().follows(elect.leader, h.hosted().state.leader_epoch)
 
     hosting(test)
 
@@ -326,7 +326,7 @@ def test_damage_that_was_found_is_acted_on_at_once() -> None:
         host, stranger = h.host(), h.s.host()
         for each in (host, stranger):
             each.log.note_damage("found by a read", offset=0)
-            h.partitions.look_soon(each)
+            h.partitions.schedule_host(each)
         await h.s.settle()
         assert host.leadership is None
         (elect,) = h.s.plane.commands()
@@ -345,7 +345,7 @@ def test_a_copy_that_was_elected_by_an_operator_meanwhile_is_kept() -> None:
         await h.create("u", topic_id="T2")  # this keeps the disk busy
         h.s.plane.agree()
         await h.s.settle()
-        state = h.member().state
+        state = h.hosted().state
         back = ChangeIsr(
             state.version, state.leader_epoch, {**state.isr, 1: DISKS[1]}, state.min_isr
         )

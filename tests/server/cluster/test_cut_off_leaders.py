@@ -113,7 +113,7 @@ def test_a_damaged_copy_names_no_end(cluster: Cluster) -> None:
     """What is good of it is read until another broker leads, which may have more."""
     leader, _, _ = alone_in_sync(cluster)
     topic = cluster.node(leader).machine.topics["t"]
-    host = cluster.node(leader).partitions.members[group_id(topic.id, 0)].host
+    host = cluster.node(leader).partitions.hosted[group_id(topic.id, 0)].host
     assert host is not None
     host.log.note_damage("found by a test", offset=1)
     cluster.until(lambda: host.leadership is None)
@@ -132,22 +132,22 @@ def test_a_leader_that_only_the_arbiter_reaches_is_followed_by_one_that_can_comm
         ids = range(1, 6)
         cluster.until(lambda: all(cluster.leader(1, p) for p in range(12)))
         topic = cluster.node(1).machine.topics["t"]
-        arbiter = next(n for n in ids if cluster.node(n).plane.leads(CLUSTER_GROUP))
-        plane = cluster.node(arbiter).plane
+        controller = next(n for n in ids if cluster.node(n).plane.leads(CLUSTER_GROUP))
+        plane = cluster.node(controller).plane
         p, group = next(
             (p, group)
             for p in range(12)
             if plane.leads(group := group_id(topic.id, p))
-            and arbiter in cluster.state(1, p).witnesses
+            and controller in cluster.state(1, p).witnesses
         )
         leader = cluster.leader(1, p)
-        for other in set(ids) - {arbiter, leader}:
+        for other in set(ids) - {controller, leader}:
             world.network.cut(f"broker-{leader}", f"broker-{other}")
-        cluster.until(lambda: set(cluster.state(arbiter, p).isr) == {leader})
+        cluster.until(lambda: set(cluster.state(controller, p).isr) == {leader})
         assert plane.leads(group)
         assert plane.leads(CLUSTER_GROUP)
-        cluster.until(lambda: leader not in cluster.state(arbiter, p).isr)
-        cluster.until(lambda: len(cluster.state(arbiter, p).isr) == 2)
+        cluster.until(lambda: leader not in cluster.state(controller, p).isr)
+        cluster.until(lambda: len(cluster.state(controller, p).isr) == 2)
 
 
 def delete(cluster: Cluster, before: int) -> int:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from raftlog.replication.commands import ChangeIsr, Command, Elect
 from raftlog.replication.partition_state import Accepted, PartitionState, apply
-from raftlog.server.cluster.damage import SET_ASIDE, next_step
+from raftlog.server.cluster.damage import next_step
+from raftlog.server.cluster.hosted_partition import CopyChange
 from tests.server.cluster.paper import state_of
 
 OTHER = Elect(1, 2, "disk-2", 12)
@@ -18,7 +19,7 @@ def step(
     fenced_in: int | None = None,
     has_leader: bool = True,
     sound: tuple[int, ...] = (1, 2, 3),
-) -> Command | str | None:
+) -> Command | CopyChange | None:
     return next_step(
         state,
         1,
@@ -57,7 +58,7 @@ def test_a_follower_says_that_its_copy_is_lost_whether_it_is_in_sync_or_not() ->
         assert 1 not in accepted.state.isr
         assert 1 not in accepted.state.elr
         assert accepted.state.leader_epoch == 7, "what was acknowledged before counts no more"
-        assert step(accepted.state, fenced_in=7) == SET_ASIDE
+        assert step(accepted.state, fenced_in=7) == CopyChange.REPLACE
 
 
 def test_it_is_lost_to_the_elr_too() -> None:
@@ -72,8 +73,8 @@ def test_nothing_is_set_aside_before_that_is_agreed_on() -> None:
     state = state_of(1, 2, leader=2, isr=[2], epoch=6)
     assert isinstance(step(state), ChangeIsr), "out of sync is not enough: it may be taken in again"
     assert isinstance(step(state, fenced_in=7), ChangeIsr), "the state here is an older one"
-    assert step(state, fenced_in=6) == SET_ASIDE
-    assert step(replace(state, leader_epoch=9), fenced_in=6) == SET_ASIDE
+    assert step(state, fenced_in=6) == CopyChange.REPLACE
+    assert step(replace(state, leader_epoch=9), fenced_in=6) == CopyChange.REPLACE
 
 
 def test_nothing_is_set_aside_that_was_made_a_member_again() -> None:

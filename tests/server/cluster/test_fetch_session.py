@@ -115,8 +115,8 @@ def test_progress_of_another_epoch_counts_for_nothing() -> None:
         lead.durable(1, epoch=6)
         assert host.high_watermark == 0
         # The same broker leads again, in a new epoch: what was said in the old one is void.
-        member = lead.members[TOPIC_ID, 0]
-        newer = replace(member.state, leader_epoch=6, version=2)
+        hosted = lead.partitions[TOPIC_ID, 0]
+        newer = replace(hosted.state, leader_epoch=6, version=2)
         host.lead(newer, 1, lag_max_seconds=10)
         lead.durable(1, epoch=5)
         assert host.high_watermark == 0
@@ -332,7 +332,7 @@ def test_no_watermark_of_a_new_epoch_is_told_to_who_is_in_the_old_one() -> None:
         host = lead.leader(log, isr=[1])
         lead.fetch(at(1, last_epoch=3), full=True)
         lead.fetch()
-        newer = replace(lead.members[TOPIC_ID, 0].state, leader_epoch=6, version=2)
+        newer = replace(lead.partitions[TOPIC_ID, 0].state, leader_epoch=6, version=2)
         waiting = lead.fetch()
         host.lead(newer, 1, lag_max_seconds=10)
         assert isinstance(error_of(only(waiting)), NotLeaderError)

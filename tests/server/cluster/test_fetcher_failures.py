@@ -15,8 +15,8 @@ from raftlog.errors import (
     ConnectionLostError,
 )
 from raftlog.server.cluster.fetcher import (
-    ANSWER_SECONDS_MAX,
     BACKOFF_SECONDS,
+    RESPONSE_SECONDS_MAX,
     ReplicaFetchers,
 )
 from raftlog.server.partition import Partition
@@ -248,9 +248,9 @@ def test_a_leader_that_does_not_answer_is_asked_anew() -> None:
         c = Copying(s)
         c.fetcher.add(c.follower())
         await s.settle()
-        await asyncio.sleep(WAIT_MS / 1_000 + ANSWER_SECONDS_MAX * 0.9)
+        await asyncio.sleep(WAIT_MS / 1_000 + RESPONSE_SECONDS_MAX * 0.9)
         assert len(c.requests) == 1
-        await asyncio.sleep(ANSWER_SECONDS_MAX * 0.2)
+        await asyncio.sleep(RESPONSE_SECONDS_MAX * 0.2)
         assert len(c.requests) == 2
         assert c.last.full
 

@@ -37,19 +37,19 @@ class Leaving:
         s.plane.machines[CLUSTER_GROUP] = s.machine
         s.plane.statuses[CLUSTER_GROUP] = status(voters={b: DISKS[b] for b in (1, 2, 3)})
         self.membership = PaperMembership()
-        self.members: list[HostedPartition] = []
+        self.partitions: list[HostedPartition] = []
         for number, state in enumerate(states):
-            member = s.member(state)
-            member.partition = number
-            s.plane.machines[member.group_id] = member.machine
-            self.members.append(member)
+            hosted = s.hosted(state)
+            hosted.partition = number
+            s.plane.machines[hosted.group_id] = hosted.machine
+            self.partitions.append(hosted)
         self.handover = Handover(
             1,
             machine=s.machine,
             plane=s.plane.as_plane,
             liveness=s.liveness,
             membership=cast(Membership, self.membership),
-            leading=lambda: [m for m in self.members if m.state.leader == 1],
+            leading=lambda: [m for m in self.partitions if m.state.leader == 1],
         )
 
     async def begin(self) -> asyncio.Task[None]:
@@ -95,7 +95,7 @@ def test_what_nobody_else_can_lead_is_led_to_the_end() -> None:
         assert leave.fencing
         s.plane.agree()
         await task
-        assert leave.members[0].state.leader == 1
+        assert leave.partitions[0].state.leader == 1
 
     leaving(test)
 
@@ -127,7 +127,7 @@ def test_what_was_not_handed_over_is_waited_for_after_the_fence(outcome: str) ->
         s.plane.agree()
         await asyncio.sleep(1)
         assert not task.done()
-        leave.members[0].machine.apply(Elect(1, 2, DISKS[2], 1).encode())
+        leave.partitions[0].machine.apply(Elect(1, 2, DISKS[2], 1).encode())
         await task
 
     leaving(test)

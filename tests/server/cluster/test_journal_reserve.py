@@ -23,9 +23,9 @@ class Keeping:
         if self.error is not None:
             raise self.error
 
-    async def look(self, s: Scene) -> int:
+    async def poll(self, s: Scene) -> int:
         """How often it was asked for in all."""
-        self.room.look()
+        self.room.poll()
         await s.settle()
         return len(self.asked)
 
@@ -33,14 +33,14 @@ class Keeping:
 def test_it_is_kept_again_when_half_of_it_is_used() -> None:
     async def test(s: Scene) -> None:
         k = Keeping(s)
-        assert await k.look(s) == 1
+        assert await k.poll(s) == 1
         assert k.asked == [KEPT_BYTES]
-        assert await k.look(s) == 1
+        assert await k.poll(s) == 1
         k.size += KEPT_BYTES // 2 - 1
-        assert await k.look(s) == 1
+        assert await k.poll(s) == 1
         k.size += 1
-        assert await k.look(s) == 2
-        assert await k.look(s) == 2
+        assert await k.poll(s) == 2
+        assert await k.poll(s) == 2
 
     play(test)
 
@@ -48,9 +48,9 @@ def test_it_is_kept_again_when_half_of_it_is_used() -> None:
 def test_it_is_kept_again_behind_a_journal_that_was_rewritten() -> None:
     async def test(s: Scene) -> None:
         k = Keeping(s)
-        await k.look(s)
+        await k.poll(s)
         k.size -= 1
-        assert await k.look(s) == 2
+        assert await k.poll(s) == 2
 
     play(test)
 
@@ -59,8 +59,8 @@ def test_one_at_a_time() -> None:
     async def test(s: Scene) -> None:
         k = Keeping(s)
         s.workers.hold()
-        k.room.look()
-        k.room.look()
+        k.room.poll()
+        k.room.poll()
         s.workers.release()
         await s.settle()
         assert len(k.asked) == 1
@@ -72,14 +72,14 @@ def test_where_there_is_none_it_is_asked_for_later() -> None:
     async def test(s: Scene) -> None:
         k = Keeping(s)
         k.error = OSError(errno.ENOSPC, "No space left on device")
-        assert await k.look(s) == 1
-        assert await k.look(s) == 1
+        assert await k.poll(s) == 1
+        assert await k.poll(s) == 1
         await asyncio.sleep(AGAIN_SECONDS)
-        assert await k.look(s) == 2
+        assert await k.poll(s) == 2
         k.error = None
         await asyncio.sleep(AGAIN_SECONDS)
-        assert await k.look(s) == 3
+        assert await k.poll(s) == 3
         await asyncio.sleep(AGAIN_SECONDS)
-        assert await k.look(s) == 3
+        assert await k.poll(s) == 3
 
     play(test)

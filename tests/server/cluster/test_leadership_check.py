@@ -14,9 +14,9 @@ from raftlog.replication.partition_state import PartitionMachine
 from raftlog.server.cluster.fetch_session import FetchSession
 from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.leadership_check import (
-    ASK_AGAIN_SECONDS,
-    ASK_GROUP_SECONDS,
     CONFIRM_SECONDS_MAX,
+    GROUP_SECONDS,
+    RETRY_SECONDS,
     LeadershipCheck,
 )
 from raftlog.server.partition import Partition
@@ -30,7 +30,7 @@ class PaperSession:
         self.epoch = 5
         self.waiting: list[object] = []
 
-    def when_heard_anew(self, done: object) -> None:
+    def when_fetched_again(self, done: object) -> None:
         self.waiting.append(done)
 
     def follows(self, _topic_id: str, _partition: int, leader_epoch: int) -> bool:
@@ -111,7 +111,7 @@ def test_a_member_of_the_elr_has_to_be_heard_too() -> None:
         assert a.told == []
         a.sessions[2].is_heard()
         assert a.told == [None]
-        await asyncio.sleep(2 * ASK_GROUP_SECONDS)
+        await asyncio.sleep(2 * GROUP_SECONDS)
         assert not a.proposals, "the group need not be asked"
 
     play(test)
@@ -122,9 +122,9 @@ def test_the_group_settles_it_where_a_member_is_down() -> None:
         a = Asking(s, isr=[1], elr=[2], min_isr=2)
         del a.sessions[2]
         a.ask()
-        await asyncio.sleep(ASK_AGAIN_SECONDS)
+        await asyncio.sleep(RETRY_SECONDS)
         a.ask()
-        await asyncio.sleep(ASK_GROUP_SECONDS / 2)
+        await asyncio.sleep(GROUP_SECONDS / 2)
         assert (a.told, len(a.proposals)) == ([], 1), "one at a time"
         a.apply()
         assert a.told == [None]
@@ -140,7 +140,7 @@ def test_the_group_settles_it_where_a_member_does_not_answer() -> None:
         a = Asking(s)
         a.ask()
         assert not a.proposals
-        await asyncio.sleep(ASK_GROUP_SECONDS * 1.1)
+        await asyncio.sleep(GROUP_SECONDS * 1.1)
         a.apply()
         assert a.told == [None]
         a.sessions[2].is_heard()
@@ -158,7 +158,7 @@ def test_a_group_that_has_elected_another_leader_confirms_nothing() -> None:
         a = Asking(s, isr=[1], elr=[2], min_isr=2)
         del a.sessions[2]
         a.ask()
-        await asyncio.sleep(ASK_AGAIN_SECONDS)
+        await asyncio.sleep(RETRY_SECONDS)
         a.member.machine.apply(Elect(a.member.state.version, 2, DISKS[2]).encode())
         a.apply()
         assert [type(error) for error in a.told] == [NotLeaderError]
@@ -171,7 +171,7 @@ def test_a_group_without_a_leader_leaves_it_to_the_members() -> None:
     async def test(s: Scene) -> None:
         a = Asking(s)
         a.ask()
-        await asyncio.sleep(ASK_GROUP_SECONDS * 1.1)
+        await asyncio.sleep(GROUP_SECONDS * 1.1)
         a.proposals.pop()(NotProposed("no leader in time"))
         assert a.told == []
         a.sessions[2].is_heard()
@@ -220,7 +220,7 @@ def test_who_does_not_follow_yet_is_asked_again() -> None:
         a.sessions[2].epoch = 5
         a.sessions[3] = late
         assert not a.sessions[2].waiting
-        await asyncio.sleep(2 * ASK_AGAIN_SECONDS)
+        await asyncio.sleep(2 * RETRY_SECONDS)
         a.sessions[2].is_heard()
         a.sessions[3].is_heard()
         assert a.told == [None]
@@ -235,7 +235,7 @@ def test_nobody_is_asked_again_when_the_time_is_up() -> None:
         a.ask()
         for _ in range(100):
             a.sessions[2].is_heard()
-            await asyncio.sleep(ASK_AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
         assert [type(error) for error in a.told] == [LeaderNotAvailableError]
         assert not a.sessions[2].waiting
 

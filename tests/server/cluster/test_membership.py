@@ -52,7 +52,7 @@ class Joining:
 
     def wants(self) -> ClusterCommand | None:
         """What it proposes when it looks; None for nothing."""
-        self.membership.look()
+        self.membership.poll()
         proposals = self.s.plane.proposals
         assert len(proposals) <= 1, "one at a time"
         return decode_command(proposals[0].command) if proposals else None
@@ -282,16 +282,16 @@ def test_a_voter_on_a_new_disk_votes_again_from_the_next_generation_on() -> None
         s.see(2, 3)
         s.command(FenceBroker(id=3, broker_epoch=s.machine.brokers[3].broker_epoch))
         s.liveness.link_up(3, Incarnation("wiped", 1))
-        j.membership.look()
+        j.membership.poll()
         (seal,) = s.plane.proposals
         assert (seal.group_id, seal.seal) == (
             CLUSTER_GROUP,
             {1: DISKS[1], 2: DISKS[2], 3: "wiped"},
         )
-        j.membership.look()
+        j.membership.poll()
         assert len(s.plane.proposals) == 1
         s.plane.agree()
-        j.membership.look()
+        j.membership.poll()
         assert s.plane.proposals == []
 
     play(test)
@@ -315,9 +315,9 @@ def test_a_seal_that_fails_is_tried_again() -> None:
         j = Joining(s)
         s.see(2)
         s.plane.statuses[CLUSTER_GROUP] = status(voters={1: DISKS[1]})
-        j.membership.look()
+        j.membership.poll()
         s.plane.refuse()
-        j.membership.look()
+        j.membership.poll()
         assert s.plane.proposals[0].seal == {1: DISKS[1], 2: DISKS[2]}
         s.plane.proposals.pop().done(Applied(1))
 

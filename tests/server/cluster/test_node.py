@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from raftlog.server.cluster.node import LOOK_SECONDS
+from raftlog.server.cluster.node import POLL_SECONDS
 from raftlog.testing.simulator.process import DATA_DIRECTORY
 from raftlog.testing.simulator.world import World
 from tests.consensus.journals import block_ends
@@ -34,7 +34,7 @@ def test_what_one_leads_the_others_copy(cluster: Cluster) -> None:
     topic = cluster.node(1).machine.topics["t"].id
 
     def ends() -> list[int]:
-        hosts = [cluster.node(n).partitions.member(topic, 0) for n in (1, 2, 3)]
+        hosts = [cluster.node(n).partitions.find(topic, 0) for n in (1, 2, 3)]
         return [host.host.high_watermark for host in hosts if host and host.host]
 
     cluster.until(lambda: ends() == [2, 2, 2])
@@ -114,15 +114,15 @@ def test_a_damaged_copy_is_made_anew(cluster: Cluster) -> None:
     other = leader % 3 + 1
     cluster.in_sync(leader, {1, 2, 3})
     topic = cluster.node(1).machine.topics["t"].id
-    member = cluster.node(other).partitions.member(topic, 0)
-    assert member is not None
-    assert member.host is not None
-    bad = member.host
+    hosted = cluster.node(other).partitions.find(topic, 0)
+    assert hosted is not None
+    assert hosted.host is not None
+    bad = hosted.host
     cluster.node(other).partitions.damaged(bad, "found by a test")
-    cluster.until(lambda: member.host is not bad)
-    cluster.until(lambda: member.host is not None and member.host.log.log_end_offset == 2)
+    cluster.until(lambda: hosted.host is not bad)
+    cluster.until(lambda: hosted.host is not None and hosted.host.log.log_end_offset == 2)
     cluster.in_sync(leader, {1, 2, 3})
-    assert member.host.log.damage == ""
+    assert hosted.host.log.damage == ""
 
 
 def test_a_damaged_leader_is_followed_by_another(cluster: Cluster) -> None:
@@ -131,10 +131,10 @@ def test_a_damaged_leader_is_followed_by_another(cluster: Cluster) -> None:
     leader = cluster.leader(1)
     cluster.in_sync(leader, {1, 2, 3})
     topic = cluster.node(1).machine.topics["t"].id
-    member = cluster.node(leader).partitions.member(topic, 0)
-    assert member is not None
-    assert member.host is not None
-    cluster.node(leader).partitions.damaged(member.host, "found by a test")
+    hosted = cluster.node(leader).partitions.find(topic, 0)
+    assert hosted is not None
+    assert hosted.host is not None
+    cluster.node(leader).partitions.damaged(hosted.host, "found by a test")
     cluster.until(lambda: cluster.state(leader).leader != leader)
     cluster.until(lambda: set(cluster.state(leader).isr) == {1, 2, 3})
     cluster.send(b"b")
@@ -146,12 +146,12 @@ def test_many_reasons_to_look_are_one_look(
 ) -> None:
     node = cluster.node(1)
     looks: list[float] = []
-    monkeypatch.setattr(node, "_look_at_everything", lambda: looks.append(cluster.world.time.now))
-    monkeypatch.setattr(node, "_next_look", None)
+    monkeypatch.setattr(node, "_poll_all", lambda: looks.append(cluster.world.time.now))
+    monkeypatch.setattr(node, "_next_poll", None)
     for seconds in (1.0, 0.5, 0.7, 0.5):
-        node._look_soon(seconds)
+        node._schedule(seconds)
     begun = cluster.world.time.now
-    cluster.world.run_for(LOOK_SECONDS * 20)
+    cluster.world.run_for(POLL_SECONDS * 20)
     assert looks == [pytest.approx(begun + 0.5, abs=0.01)]
 
 

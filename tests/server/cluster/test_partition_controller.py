@@ -12,6 +12,7 @@ from raftlog.replication.cluster_commands import CreateTopic, Move, Reassign, Se
 from raftlog.replication.cluster_commands import decode_command as decode_cluster_command
 from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect
+from raftlog.replication.election import has_leader
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation
@@ -31,9 +32,9 @@ class Deciding:
     def __init__(self, s: Scene, state: PartitionState, *, leads: bool = True) -> None:
         self.s = s
         s.see(2, 3)
-        self.member: HostedPartition = s.member(state)
+        self.hosted: HostedPartition = s.hosted(state)
         self.surveys = PaperSurveys(s)
-        self.arbiter = PartitionController(
+        self.controller = PartitionController(
             1,
             s.plane.as_plane,
             s.liveness,
@@ -45,10 +46,10 @@ class Deciding:
             surveys=self.surveys,
         )
         if leads:
-            s.plane.leading.add(self.member.group_id)
+            s.plane.leading.add(self.hosted.group_id)
 
     def wants(self) -> Any:
-        self.arbiter.look_at_all([self.member])
+        self.controller.poll_all([self.hosted])
         assert len(self.s.plane.proposals) <= 1, "one at a time"
         proposals = self.s.plane.proposals
         if not proposals or proposals[0].seal is not None:
@@ -62,7 +63,7 @@ def test_all_is_well() -> None:
     async def test(s: Scene) -> None:
         d = Deciding(s, state_of(2, 3))
         assert d.wants() is None
-        assert d.arbiter.has_leader(d.member.state)
+        assert has_leader(d.hosted.state, s.liveness)
 
     play(test)
 
@@ -75,7 +76,7 @@ def test_a_dead_leader_is_followed_by_the_arbiter_itself_first() -> None:
         await asyncio.sleep(2 * GRACE_SECONDS)
         assert d.wants() == Elect(1, 1, DISKS[1], 1)
         s.plane.agree()
-        assert d.member.state.leader == 1
+        assert d.hosted.state.leader == 1
 
     play(test)
 
@@ -90,7 +91,7 @@ def test_a_leader_is_not_there_when_it_is_not_who_was_elected(reason: str) -> No
             s.see(2, boot=2)
         else:
             s.liveness.link_up(2, Incarnation("wiped", 1))
-        assert not d.arbiter.has_leader(d.member.state)
+        assert not has_leader(d.hosted.state, s.liveness)
         elect = d.wants()
         assert isinstance(elect, Elect)
         # In a new run, on its disk, it holds what is committed: it may lead, in a new epoch.
@@ -145,7 +146,7 @@ def test_what_comes_to_nothing_is_looked_at_again_and_not_at_once(outcome: str) 
         assert isinstance(d.wants(), Elect)
         getattr(s.plane, outcome)()
         assert s.plane.proposals == []
-        assert not d.member.deciding
+        assert not d.hosted.control.is_proposing
         assert isinstance(d.wants(), Elect)
 
     play(test)
@@ -157,9 +158,9 @@ def test_what_comes_too_late_is_refused_and_looked_at_again() -> None:
         s.fenced.add(2)
         d.wants()
         s.fenced.clear()
-        d.member.machine.apply(Elect(1, 2, DISKS[2], 1).encode())
+        d.hosted.machine.apply(Elect(1, 2, DISKS[2], 1).encode())
         s.plane.agree()
-        assert d.member.state.leader == 2
+        assert d.hosted.state.leader == 2
         assert d.wants() is None
 
     play(test)
@@ -194,7 +195,7 @@ def test_a_leader_with_too_few_in_sync_gives_way_to_one_that_is_there() -> None:
         assert await wants_within(d, LAG_S * 0.9) is None
         assert await wants_within(d, LAG_S * 0.3) == Elect(1, 3, DISKS[3], 1)
         s.plane.agree()
-        assert (set(d.member.state.isr), set(d.member.state.elr)) == ({3}, {2})
+        assert (set(d.hosted.state.isr), set(d.hosted.state.elr)) == ({3}, {2})
         assert await wants_within(d, LAG_S * 1.9) is None
         assert await wants_within(d, LAG_S * 0.3) == Elect(2, 2, DISKS[2], 1)
 
@@ -212,9 +213,9 @@ def test_a_turn_was_in_vain_if_enough_were_in_sync_for_a_moment_only(
         d = Deciding(s, state)
         assert await wants_within(d, LAG_S * 1.2) is not None
         s.plane.refuse()
-        d.member.machine.restore(replace(state, isr=DISKS_OF_TWO, elr={}).encode())
+        d.hosted.machine.restore(replace(state, isr=DISKS_OF_TWO, elr={}).encode())
         assert await wants_within(d, seconds) is None
-        d.member.machine.restore(state.encode())
+        d.hosted.machine.restore(state.encode())
         assert await wants_within(d, patience * 0.9) is None
         assert await wants_within(d, patience * 0.3) is not None
 
@@ -306,7 +307,7 @@ def test_a_voter_on_a_new_disk_gets_its_vote_back() -> None:
         assert d.wants() == {1: DISKS[1], 2: DISKS[2], 3: "wiped"}
         s.plane.agree()
         assert d.wants() is None
-        assert not d.member.deciding
+        assert not d.hosted.control.is_proposing
 
     play(test)
 
@@ -328,7 +329,7 @@ def test_a_move_goes_step_by_step_and_ends_in_the_clusters_state() -> None:
         assert isinstance(d.wants(), SetReplicas), "so that broker 4 opens the group"
         s.plane.agree()
         in_sync = ChangeIsr(2, 1, {b: DISKS[b] for b in (first, second, 4)}, 1)
-        d.member.machine.apply(in_sync.encode())
+        d.hosted.machine.apply(in_sync.encode())
         assert d.wants() == {b: DISKS[b] for b in (1, 2, 3, 4)}, "the voters first"
         s.plane.agree()
         assert d.wants() == ChangeReplicas(3, (first, 4), held.witnesses)
@@ -438,16 +439,16 @@ def test_it_has_to_have_been_able_to_lead_all_the_while(away: str) -> None:
 def test_not_all_leaders_move_at_once() -> None:
     async def test(s: Scene) -> None:
         d = Deciding(s, state_of(3, 2, 1, leader=2))
-        members = [d.member]
+        partitions = [d.hosted]
         for partition in range(1, 2 * REBALANCED_AT_A_TIME + 1):
-            members.append(s.member(state_of(3, 2, 1, leader=2), partition=partition))
-            s.plane.leading.add(members[-1].group_id)
-        d.arbiter.look_at_all(members)
+            partitions.append(s.hosted(state_of(3, 2, 1, leader=2), partition=partition))
+            s.plane.leading.add(partitions[-1].group_id)
+        d.controller.poll_all(partitions)
         await asyncio.sleep(REBALANCE_S)
         for moved in (1, 2):
-            d.arbiter.look_at_all(members)
+            d.controller.poll_all(partitions)
             assert len(s.plane.proposals) == moved * REBALANCED_AT_A_TIME
-        d.arbiter.look_at_all(members)
-        assert len(s.plane.proposals) == len(members)
+        d.controller.poll_all(partitions)
+        assert len(s.plane.proposals) == len(partitions)
 
     play(test)

@@ -28,16 +28,16 @@ def test_a_topic_is_opened_its_group_too_and_led_when_it_is_elected() -> None:
     async def test(h: Hosting) -> None:
         record = await h.create()
         assert h.partitions.is_ready
-        member = h.member()
-        assert h.topics.topic("t").hosts == [member.host]
+        hosted = h.hosted()
+        assert h.topics.topic("t").hosts == [hosted.host]
         assert list(h.s.plane.machines) == ["T1/0"]
-        assert member.state.leader_epoch == 0
+        assert hosted.state.leader_epoch == 0
         assert h.host().leadership is None, "nobody was elected in this run"
-        assert member.is_current
-        assert record.partitions[0].replicas == member.state.replicas
+        assert hosted.is_current
+        assert record.partitions[0].replicas == hosted.state.replicas
         await h.elect(1)
         assert h.host().leadership is not None
-        assert h.partitions.leading() == [member]
+        assert h.partitions.leading() == [hosted]
         assert append(h.host(), b"a") == 1
 
     hosting(test)
@@ -47,8 +47,8 @@ def test_a_witness_votes_and_stores_nothing() -> None:
     async def test(h: Hosting) -> None:
         record = await h.create(partitions=3, replicas=2)
         for number, assignment in enumerate(record.partitions):
-            member = h.member(partition=number)
-            assert (member.host is not None) == (1 in assignment.replicas)
+            hosted = h.hosted(partition=number)
+            assert (hosted.host is not None) == (1 in assignment.replicas)
         assert 1 <= len(h.on_disk()) < 3
 
     hosting(test)
@@ -58,7 +58,7 @@ def test_a_former_voter_opens_the_group_that_its_journal_has() -> None:
     async def test(h: Hosting) -> None:
         h.s.plane.journaled_groups.add("T1/1")
         record = await h.create(partitions=3, replicas=1)
-        opened = {p for p in range(3) if h.partitions.member("T1", p) is not None}
+        opened = {p for p in range(3) if h.partitions.find("T1", p) is not None}
         mine = {p for p, assignment in enumerate(record.partitions) if assignment.replicas == (1,)}
         assert opened == mine | {1}
         assert len(opened) == 2
@@ -93,20 +93,20 @@ def test_a_deleted_topic_ends_every_wait_and_leaves_nothing() -> None:
     async def test(h: Hosting) -> None:
         await h.create()
         await h.elect(1)
-        host, member = h.host(), h.member()
+        host, hosted = h.host(), h.hosted()
         told: list[RaftlogError | None] = []
         host.when_committed(append(host, b"a"), told.append)
         state = EncodedPartitionState("T1", 9, 1, state_of(2).encode())
-        h.gossip.take([state])
+        h.state_broadcast.receive([state])
         h.s.command(DeleteTopic(name="t"))
         await h.partitions.until_seen("t")
         assert [type(error) for error in told] == [UnknownTopicError]
-        assert h.roles[-1] == (member, True)
+        assert h.roles[-1] == (hosted, True)
         assert h.s.plane.closed == [("T1/0", True)]
         assert "t" not in h.topics
         assert h.on_disk() == []
-        assert not h.partitions.members
-        assert not h.gossip.told
+        assert not h.partitions.hosted
+        assert not h.state_broadcast.received
 
     hosting(test)
 
@@ -133,7 +133,7 @@ def test_copies_of_topics_that_are_gone_go_when_it_is_certain() -> None:
         h.store.host_partitions("old", "T0", (0,), total_partitions=1, overrides={})
         await h.create()
         assert h.on_disk() == [("T0", 0), ("T1", 0)]
-        h.partitions.drop_strays()
+        h.partitions.delete_strays()
         await h.s.settle()
         assert h.on_disk() == [("T1", 0)]
 
@@ -142,7 +142,7 @@ def test_copies_of_topics_that_are_gone_go_when_it_is_certain() -> None:
 
 def test_a_deletion_that_went_half_way_is_finished_later() -> None:
     async def test(h: Hosting) -> None:
-        h.partitions.drop_strays()
+        h.partitions.delete_strays()
         await h.create()
         h.s.disk.faults.append(Fault(error=errno.ENOSPC, path="/data/*", times=2))
         h.s.command(DeleteTopic(name="t"))
@@ -166,10 +166,10 @@ def test_a_topic_that_cannot_be_opened_is_tried_again_and_holds_up_no_other(
         await h.create("good")
         assert seen.done(), "nobody waits for what may never come"
         assert h.host("T1").closed is None
-        assert h.partitions.member("T0", 0) is None
+        assert h.partitions.find("T0", 0) is None
         assert "topic or replica update failed, retrying: object=topic bad" in caplog.text
         await asyncio.sleep(RETRY_SECONDS * 0.9)
-        assert h.partitions.member("T0", 0) is None
+        assert h.partitions.find("T0", 0) is None
         for _ in range(3):
             await asyncio.sleep(RETRY_SECONDS)
         assert h.host("T0").closed is None
@@ -209,7 +209,7 @@ def test_a_disk_that_failed_is_the_end_and_not_tried_again() -> None:
         await h.create()
         assert len(h.s.failures) == 1
         await asyncio.sleep(10)
-        assert h.partitions.member("T1", 0) is None
+        assert h.partitions.find("T1", 0) is None
         assert len(h.s.failures) == 1
 
     hosting(test)
@@ -221,7 +221,7 @@ def test_a_stop_leaves_no_retry_behind() -> None:
         await h.create()
         await h.partitions.stop()
         await asyncio.sleep(10)
-        assert h.partitions.member("T1", 0) is None
+        assert h.partitions.find("T1", 0) is None
 
     hosting(test)
 
@@ -241,13 +241,13 @@ def test_a_group_that_was_in_a_term_before_is_not_current_until_it_says_so() -> 
     async def test(h: Hosting) -> None:
         h.s.plane.statuses["T1/0"] = status(term=3)
         await h.create()
-        assert not h.member().is_current
+        assert not h.hosted().is_current
         assert h.host().leader is None
         assert len(h.s.plane.proposals) == 1
         h.s.plane.agree()
         await h.s.settle()
-        assert h.member().is_current
-        assert h.host().leader == h.member().state.leader or h.member().state.leader == 1
+        assert h.hosted().is_current
+        assert h.host().leader == h.hosted().state.leader or h.hosted().state.leader == 1
 
     hosting(test)
 
@@ -257,7 +257,7 @@ def test_consensus_that_has_ended_is_no_mistake() -> None:
         h.s.plane.has_ended = True
         await h.create()
         assert h.partitions.state_of("T1", 0) is not None
-        assert not h.member().is_current
+        assert not h.hosted().is_current
 
     hosting(test)
 
@@ -282,9 +282,9 @@ def test_a_state_from_before_the_start_names_no_leader() -> None:
             assert state is not None
             assert state.leader is None
         plane.statuses["T1/0"] = status(leader=2, commit_index=5, applied_index=5)
-        assert h.partitions.state_of("T1", 0) is h.member().state
+        assert h.partitions.state_of("T1", 0) is h.hosted().state
         plane.statuses["T1/0"] = status()
-        assert h.partitions.state_of("T1", 0) is h.member().state, "once is enough"
+        assert h.partitions.state_of("T1", 0) is h.hosted().state, "once is enough"
 
     hosting(test)
 
@@ -293,7 +293,7 @@ def test_of_others_partitions_it_knows_what_it_was_told() -> None:
     async def test(h: Hosting) -> None:
         assert h.partitions.state_of("T9", 0) is None
         told = state_of(2, 3)
-        h.gossip.take([EncodedPartitionState("T9", 0, 1, told.encode())])
+        h.state_broadcast.receive([EncodedPartitionState("T9", 0, 1, told.encode())])
         assert h.partitions.state_of("T9", 0) == told
 
     hosting(test)
@@ -303,7 +303,7 @@ def test_a_former_voter_knows_what_it_was_told() -> None:
     async def test(h: Hosting) -> None:
         await h.create()
         told = state_of(2, 3, version=9)
-        h.gossip.take([EncodedPartitionState("T1", 0, 9, told.encode())])
+        h.state_broadcast.receive([EncodedPartitionState("T1", 0, 9, told.encode())])
         assert h.partitions.state_of("T1", 0) != told, "a voter receives commands"
         h.s.plane.statuses["T1/0"] = status(role="observer")
         assert h.partitions.state_of("T1", 0) == told
@@ -334,11 +334,11 @@ def test_many_changes_at_once_are_taken_over_as_one() -> None:
         await h.create()
         h.roles.clear()
         for leader in (2, 3, 2):
-            member = h.member()
-            elect = Elect(member.state.version, leader, DISKS[leader], 1)
-            member.machine.apply(elect.encode())
+            hosted = h.hosted()
+            elect = Elect(hosted.state.version, leader, DISKS[leader], 1)
+            hosted.machine.apply(elect.encode())
         await h.s.settle()
-        assert [member for member, _ in h.roles] == [h.member()]
+        assert [hosted for hosted, _ in h.roles] == [h.hosted()]
         assert h.host().follows(2, 3)
 
     hosting(test)
@@ -363,9 +363,9 @@ def test_a_change_that_is_applied_is_an_event_and_one_that_is_replayed_is_none()
         await h.elect(1)  # this broker knows no leader of the group yet: it may be a replay
         events = h.s.services.events
         assert not events.events
-        h.member().is_known = True
+        h.hosted().is_known = True
         await h.elect(2)
-        await h.apply(ChangeIsr(h.member().state.version, 2, {2: DISKS[2], 3: DISKS[3]}, 1))
+        await h.apply(ChangeIsr(h.hosted().state.version, 2, {2: DISKS[2], 3: DISKS[3]}, 1))
         kinds = [(event.kind, event.broker) for _, event in events.events]
         assert kinds == [("leader-elected", 2), ("isr-shrunk", -1)]
         assert {at_ms for at_ms, _ in events.events} == {h.s.services.clock.wall_ms()}

@@ -36,7 +36,7 @@ def recover(cluster: Cluster, node: int, **facts: object) -> RecoverClusterRespo
 
 def generations(cluster: Cluster, node: int) -> list[int]:
     plane = cluster.node(node).plane
-    groups = [CLUSTER_GROUP, *cluster.node(node).partitions.members]
+    groups = [CLUSTER_GROUP, *cluster.node(node).partitions.hosted]
     return [plane.status(group).generation for group in groups]
 
 
@@ -335,9 +335,9 @@ def test_a_torn_copy_goes_on_with_what_it_has(cluster: Cluster) -> None:
     left = cluster.leader(1)
     cluster.lose(*({1, 2, 3} - {left}))
     cluster.world.run_for(5)
-    (member,) = cluster.node(left).partitions.members.values()
-    assert member.host is not None
-    log = member.host.log
+    (hosted,) = cluster.node(left).partitions.hosted.values()
+    assert hosted.host is not None
+    log = hosted.host.log
     log.note_damage("a torn write", offset=log.log_end_offset)
     log.is_torn = True
     cluster.start(left % 3 + 1)
@@ -369,7 +369,9 @@ def test_the_only_copy_comes_back_empty_with_the_operators_word(
     cluster: Cluster, asked: str
 ) -> None:
     had, other = alone(cluster)
-    epoch = cluster.node(other).gossip.told[cluster.node(other).machine.topics["t"].id, 0]
+    epoch = cluster.node(other).state_broadcast.received[
+        cluster.node(other).machine.topics["t"].id, 0
+    ]
     cluster.start(had)
     cluster.until(lambda: cluster.node(had).membership.is_in)
     broker = had if asked == "the one that had it" else other
@@ -396,7 +398,7 @@ def test_a_plan_that_came_too_late_changes_nothing(cluster: Cluster) -> None:
     cluster.create()
     leader = cluster.leader(1)
     recovery = cluster.node(leader).recovery
-    (group,) = cluster.node(leader).partitions.members
+    (group,) = cluster.node(leader).partitions.hosted
     with pytest.raises(LeaderNotAvailableError, match="the partition changed during"):
         on(cluster, leader, recovery.revive(ReviveRequest(group=group, generation=0)))
     with pytest.raises(InvalidRequestError, match="is not a member of group"):

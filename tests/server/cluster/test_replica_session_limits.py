@@ -187,7 +187,7 @@ def test_a_leader_that_cannot_read_its_own_log_notes_it() -> None:
         assert isinstance(error_of(only(reply)), DamagedLogError)
         assert host.log.damage
         assert host.log.readable_end_offset == 0
-        assert lead.progress == [lead.members[TOPIC_ID, 0]], "it is to stop leading at once"
+        assert lead.progress == [lead.partitions[TOPIC_ID, 0]], "it is to stop leading at once"
 
     play(test)
 
@@ -219,7 +219,7 @@ def test_who_is_not_in_sync_and_moves_is_looked_at() -> None:
         lead = Leading(s)
         host = lead.leader(isr=[1])
         lead.fetch(at(0), full=True)
-        assert lead.progress == [lead.members[TOPIC_ID, 0]]
+        assert lead.progress == [lead.partitions[TOPIC_ID, 0]]
         append(host, b"a")
         lead.durable(0)
         assert len(lead.progress) == 2

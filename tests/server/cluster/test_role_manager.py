@@ -12,7 +12,8 @@ from raftlog.replication.cluster_commands import CreateTopic, SetReplicas
 from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.commands import ChangeIsr, Elect
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.role_manager import NOTHING
+from raftlog.server.cluster.hosted_partition import Stage
+from raftlog.server.cluster.role_manager import NO_OP
 from raftlog.server.partition import Partition
 from tests.server.cluster.acting import Acting, leading
 from tests.server.cluster.paper import (
@@ -29,11 +30,11 @@ from tests.server.cluster.paper import (
 def test_it_leads_when_it_was_elected_in_this_very_run_on_this_very_disk() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(1, 2, epoch=4))
-        host = a.look()
+        host = a.poll()
         assert host.leadership is not None
         assert host.leader_epoch == 4
         assert a.told == [(1, 4)]
-        a.look()
+        a.poll()
         assert a.told == [(1, 4)], "nothing has changed"
 
     play(test)
@@ -51,7 +52,7 @@ def test_it_does_not_lead_what_an_earlier_run_or_another_was_elected_for(
     state: PartitionState,
 ) -> None:
     async def test(s: Scene) -> None:
-        host = Acting(s, state).look()
+        host = Acting(s, state).poll()
         assert host.leadership is None
 
     play(test)
@@ -60,8 +61,8 @@ def test_it_does_not_lead_what_an_earlier_run_or_another_was_elected_for(
 def test_in_a_new_epoch_it_leads_anew() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(1, 2, epoch=4))
-        first = a.look().leadership
-        second = a.look(leader_epoch=5).leadership
+        first = a.poll().leadership
+        second = a.poll(leader_epoch=5).leadership
         assert second is not None
         assert second is not first
         assert a.told == [(1, 4), (1, 5)]
@@ -72,8 +73,8 @@ def test_in_a_new_epoch_it_leads_anew() -> None:
 def test_a_newer_state_of_the_same_epoch_is_taken_over() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(1, 2, epoch=4))
-        leadership = a.look().leadership
-        a.look(isr={1: DISKS[1]})
+        leadership = a.poll().leadership
+        a.poll(isr={1: DISKS[1]})
         assert a.host.leadership is leadership
         assert leadership is not None
         assert set(leadership.state.isr) == {1}
@@ -84,10 +85,10 @@ def test_a_newer_state_of_the_same_epoch_is_taken_over() -> None:
 def test_who_waits_for_a_commit_hears_of_it_when_the_role_ends() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(1, 2))
-        host = a.look()
+        host = a.poll()
         told: list[RaftlogError | None] = []
         host.when_committed(append(host, b"a"), told.append)
-        a.look(leader=2, leader_epoch=2)
+        a.poll(leader=2, leader_epoch=2)
         assert [type(error) for error in told] == [CommitUnknownError]
         assert (host.leader, host.leader_epoch) == (2, 2)
 
@@ -97,10 +98,10 @@ def test_who_waits_for_a_commit_hears_of_it_when_the_role_ends() -> None:
 def test_it_follows_the_leader_of_the_epoch_and_waits_for_one() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(2, 1, epoch=4))
-        host = a.look()
+        host = a.poll()
         assert host.follows(2, 4)
-        a.look()
-        a.look(leader=None, leader_epoch=5)
+        a.poll()
+        a.poll(leader=None, leader_epoch=5)
         assert (host.leader, host.leader_epoch) == (None, 5)
         assert a.told == [(2, 4), (None, 5)]
 
@@ -112,8 +113,8 @@ def test_an_older_state_changes_nothing() -> None:
 
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(2, 1, epoch=4))
-        host = a.look()
-        a.look(leader=3, leader_epoch=3)
+        host = a.poll()
+        a.poll(leader=3, leader_epoch=3)
         assert host.follows(2, 4)
         assert a.told == [(2, 4)]
 
@@ -125,19 +126,19 @@ def test_nobody_is_followed_before_it_is_known_what_the_last_run_acted_on() -> N
 
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(2, 1, epoch=4), current=False)
-        host = a.look()
+        host = a.poll()
         assert (host.leader, host.leader_epoch, a.told) == (None, -1, [])
-        a.look()
+        a.poll()
         (question,) = s.plane.proposals
-        assert question.command == NOTHING
+        assert question.command == NO_OP
         # By the time that is applied, so is what was committed before.
-        a.member.machine.apply(Elect(1, 1, DISKS[1], 9).encode())
-        a.member.machine.apply(Elect(2, 2, DISKS[2], 1).encode())
-        version = a.member.state.version
+        a.hosted.machine.apply(Elect(1, 1, DISKS[1], 9).encode())
+        a.hosted.machine.apply(Elect(2, 2, DISKS[2], 1).encode())
+        version = a.hosted.state.version
         s.plane.agree()
-        assert a.member.state.version == version, "it changes nothing"
-        assert a.soon == [a.member]
-        a.look()
+        assert a.hosted.state.version == version, "it changes nothing"
+        assert a.soon == [a.hosted]
+        a.poll()
         assert host.follows(2, 6)
 
     play(test)
@@ -147,11 +148,11 @@ def test_nobody_is_followed_before_it_is_known_what_the_last_run_acted_on() -> N
 def test_that_is_asked_again_but_not_at_once(outcome: str) -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(2, 1), current=False)
-        a.look()
+        a.poll()
         getattr(s.plane, outcome)()
         assert a.soon == []
         assert s.plane.proposals == []
-        a.look()
+        a.poll()
         assert len(s.plane.proposals) == 1
         assert a.host.leader is None
 
@@ -161,10 +162,10 @@ def test_that_is_asked_again_but_not_at_once(outcome: str) -> None:
 def test_an_election_of_this_run_says_the_same() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(1, 2), current=False)
-        a.look()
+        a.poll()
         assert a.host.leadership is not None
         assert s.plane.proposals == []
-        a.look(leader=2, leader_epoch=2)
+        a.poll(leader=2, leader_epoch=2)
         assert a.host.follows(2, 2)
 
     play(test)
@@ -173,8 +174,8 @@ def test_an_election_of_this_run_says_the_same() -> None:
 def test_a_witness_that_became_a_replica_gets_a_copy() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(2, 1), stores=False)
-        a.look()
-        assert a.copies == [a.member]
+        a.poll()
+        assert a.copies == [a.hosted]
 
     play(test)
 
@@ -182,7 +183,7 @@ def test_a_witness_that_became_a_replica_gets_a_copy() -> None:
 def test_a_witness_has_none() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(2, 3, witnesses=[1]), stores=False)
-        a.look()
+        a.poll()
         assert a.copies == []
 
     play(test)
@@ -191,7 +192,7 @@ def test_a_witness_has_none() -> None:
 def test_an_old_state_makes_no_copy() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(2, 1), stores=False, current=False)
-        a.look()
+        a.poll()
         assert a.copies == []
 
     play(test)
@@ -203,14 +204,14 @@ def test_a_copy_goes_when_the_cluster_too_knows_that_it_is_no_replicas() -> None
         s.register(1, 2, 3)
         s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3))
         a = Acting(s, state_of(2, 3, witnesses=[1], version=7))
-        host = a.look()
+        host = a.poll()
         assert host.leader is None, "it copies no more"
         assert a.copies == [], "a restart now would find it named as a replica"
         s.command(
             SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=(2, 3), witnesses=(1,), version=7)
         )
-        a.look()
-        assert a.copies == [a.member]
+        a.poll()
+        assert a.copies == [a.hosted]
 
     play(test)
 
@@ -223,15 +224,15 @@ def test_a_copy_of_a_former_voter_goes_after_the_seal() -> None:
         s.register(1, 2, 3)
         s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3))
         a = Acting(s, state_of(2, 3, version=7))
-        s.plane.statuses[a.member.group_id] = status(voters=DISKS)
+        s.plane.statuses[a.hosted.group_id] = status(voters=DISKS)
         s.command(
             SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=(2, 3), witnesses=(), version=7)
         )
-        a.look()
+        a.poll()
         assert a.copies == []
-        s.plane.statuses[a.member.group_id] = status(voters={2: DISKS[2], 3: DISKS[3]})
-        a.look()
-        assert a.copies == [a.member]
+        s.plane.statuses[a.hosted.group_id] = status(voters={2: DISKS[2], 3: DISKS[3]})
+        a.poll()
+        assert a.copies == [a.hosted]
 
     play(test)
 
@@ -245,9 +246,9 @@ def test_a_former_voter_that_was_down_deletes_its_copy_without_a_vote() -> None:
             SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=(2, 3), witnesses=(), version=7)
         )
         a = Acting(s, state_of(2, 3, version=7), current=False)
-        s.plane.statuses[a.member.group_id] = status(voters={2: DISKS[2], 3: DISKS[3]})
-        a.roles.look(a.member)
-        assert a.copies == [a.member]
+        s.plane.statuses[a.hosted.group_id] = status(voters={2: DISKS[2], 3: DISKS[3]})
+        a.roles.poll(a.hosted)
+        assert a.copies == [a.hosted]
         assert s.plane.proposals == []
 
     play(test)
@@ -261,18 +262,18 @@ def test_without_a_vote_the_clusters_newer_state_counts() -> None:
         s.register(1, 2, 3)
         s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3))
         a = Acting(s, state_of(1, 2, 3, version=0, leader=2))
-        s.plane.statuses[a.member.group_id] = status(voters={**DISKS, 1: "the former disk"})
-        a.look()
+        s.plane.statuses[a.hosted.group_id] = status(voters={**DISKS, 1: "the former disk"})
+        a.poll()
         assert a.copies == [], "a replica that is to be readmitted"
         s.command(
             SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=(2, 3), witnesses=(), version=7)
         )
-        s.plane.statuses[a.member.group_id] = status(voters=DISKS)
-        a.look()
+        s.plane.statuses[a.hosted.group_id] = status(voters=DISKS)
+        a.poll()
         assert a.copies == [], "a voter receives the command itself"
-        s.plane.statuses[a.member.group_id] = status(voters={**DISKS, 1: "the former disk"})
-        a.look()
-        assert a.copies == [a.member]
+        s.plane.statuses[a.hosted.group_id] = status(voters={**DISKS, 1: "the former disk"})
+        a.poll()
+        assert a.copies == [a.hosted]
 
     play(test)
 
@@ -288,8 +289,8 @@ def test_a_voter_with_an_outdated_state_keeps_its_copy() -> None:
             SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=(2, 3), witnesses=(1,), version=7)
         )
         a = Acting(s, state_of(2, 3, witnesses=[1], version=7), current=False)
-        s.plane.statuses[a.member.group_id] = status(voters=DISKS)
-        a.roles.look(a.member)
+        s.plane.statuses[a.hosted.group_id] = status(voters=DISKS)
+        a.roles.poll(a.hosted)
         assert a.copies == []
 
     play(test)
@@ -298,15 +299,15 @@ def test_a_voter_with_an_outdated_state_keeps_its_copy() -> None:
 def test_a_damaged_copy_neither_leads_nor_copies() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(1, 2, epoch=4))
-        host = a.look()
+        host = a.poll()
         host.log.note_damage("bad", offset=0)
-        a.look()
+        a.poll()
         assert host.leadership is None
         assert host.leader is None
         assert s.plane.commands() == [Elect(1, 2, DISKS[2], 1)]
         s.plane.agree()
-        assert a.soon == [a.member]
-        a.look()
+        assert a.soon == [a.hosted]
+        a.poll()
         assert not host.follows(2, 5), "nothing more is said of this log"
 
     play(test)
@@ -316,13 +317,13 @@ def test_a_copy_in_doubt_leads_only_if_it_was_elected_as_the_best_that_is_left()
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(1, 2, leader=2, epoch=4))
         a.host.log.doubt = "it did not stop cleanly"
-        host = a.look(leader=1, leader_epoch=5)
+        host = a.poll(leader=1, leader_epoch=5)
         assert (host.leadership, a.copies) == (None, [])
         assert s.plane.commands() == [Elect(2, 2, DISKS[2], 1)]
-        a.look(leader_epoch=6, unclean_epoch=6)
-        assert (host.leadership, a.copies) == (None, [a.member])
+        a.poll(leader_epoch=6, unclean_epoch=6)
+        assert (host.leadership, a.copies) == (None, [a.hosted])
         host.log.doubt = ""
-        assert a.look().leadership is not None
+        assert a.poll().leadership is not None
 
     play(test)
 
@@ -331,11 +332,11 @@ def test_a_damaged_copy_does_not_lead_though_it_was_elected_uncleanly() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(1, 2, epoch=4))
         a.host.log.note_damage("bad", offset=0)
-        assert a.look(leader_epoch=5, unclean_epoch=5).leadership is None
+        assert a.poll(leader_epoch=5, unclean_epoch=5).leadership is None
         assert a.copies == []
         a.host.log.is_torn = True
-        a.look()
-        assert a.copies == [a.member]
+        a.poll()
+        assert a.copies == [a.hosted]
 
     play(test)
 
@@ -346,8 +347,8 @@ def test_a_leader_whose_damage_was_found_is_looked_at_soon_and_decides_nothing()
         s.fenced.add(3)
         a.host.log.note_damage("bad", offset=0)
         del a.soon[:]
-        a.roles.review(a.member)
-        assert a.soon == [a.member]
+        a.roles.review(a.hosted)
+        assert a.soon == [a.hosted]
         assert s.plane.commands() == [], "nobody leaves the ISR by the word of a damaged copy"
 
     play(test)
@@ -356,20 +357,20 @@ def test_a_leader_whose_damage_was_found_is_looked_at_soon_and_decides_nothing()
 def test_a_damaged_follower_leaves_before_its_copy_is_set_aside() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(2, 1, 3, epoch=4, min_isr=2))
-        host = a.look()
+        host = a.poll()
         assert host.follows(2, 4)
         host.log.note_damage("bad", offset=0)
-        a.look()
-        a.look()
+        a.poll()
+        a.poll()
         (lost,) = s.plane.commands()
         assert isinstance(lost, ChangeIsr)
         assert lost.lost == (1,)
         assert a.copies == []
         s.plane.agree()
-        assert not a.member.giving_up
-        a.look()
-        assert a.copies == [a.member]
-        assert set(a.member.state.isr) == {2, 3}
+        assert a.hosted.stage is Stage.CURRENT
+        a.poll()
+        assert a.copies == [a.hosted]
+        assert set(a.hosted.state.isr) == {2, 3}
 
     play(test)
 
@@ -379,11 +380,11 @@ def test_leaving_is_tried_again_but_not_at_once(outcome: str) -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(2, 1))
         a.host.log.note_damage("bad", offset=0)
-        a.look()
+        a.poll()
         getattr(s.plane, outcome)()
         assert a.soon == []
         assert s.plane.proposals == []
-        a.look()
+        a.poll()
         assert len(s.plane.proposals) == 1
 
     play(test)
@@ -393,11 +394,11 @@ def test_leaving_that_came_too_late_is_tried_again_for_the_newer_state() -> None
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(2, 1))
         a.host.log.note_damage("bad", offset=0)
-        a.look()
-        a.member.machine.apply(Elect(1, 2, DISKS[2], 1).encode())
+        a.poll()
+        a.hosted.machine.apply(Elect(1, 2, DISKS[2], 1).encode())
         s.plane.agree()
-        assert a.member.fenced_in is None
-        a.look()
+        assert a.hosted.fenced_in is None
+        a.poll()
         (lost,) = s.plane.commands()
         assert lost.version == 2
         assert a.copies == []
@@ -409,7 +410,7 @@ def test_the_only_copy_stays_where_it_is() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(1, 2, isr=[1]))
         a.host.log.note_damage("bad", offset=0)
-        a.look()
+        a.poll()
         assert s.plane.proposals == []
         assert a.copies == []
         assert a.host.leadership is None
@@ -428,9 +429,9 @@ def test_a_mistake_with_one_partition_does_not_reach_others(
 
         with monkeypatch.context() as patch:
             patch.setattr(Partition, "lead", broken)
-            a.look()
+            a.poll()
         assert "role change failed, retrying: partition=t:0" in caplog.text
-        a.look()
+        a.poll()
         assert a.host.leadership is not None, "the next look finds it"
 
     play(test)
@@ -440,7 +441,7 @@ def test_a_closed_host_has_no_role_any_more() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(1, 2))
         a.host.close(RaftlogError("gone"))
-        a.look()
+        a.poll()
         assert a.told == []
 
     play(test)
@@ -452,17 +453,17 @@ def test_a_closed_host_has_no_role_any_more() -> None:
 def test_a_member_that_is_gone_leaves() -> None:
     async def test(s: Scene) -> None:
         a = leading(s)
-        a.roles.review(a.member)
+        a.roles.review(a.hosted)
         assert s.plane.proposals == []
         s.fenced.add(3)
-        a.roles.review(a.member)
-        a.roles.review(a.member)
+        a.roles.review(a.hosted)
+        a.roles.review(a.hosted)
         (change,) = s.plane.commands()
         assert isinstance(change, ChangeIsr)
         assert set(change.isr) == {1, 2}
         s.plane.agree()
-        a.look()
-        a.roles.review(a.member)
+        a.poll()
+        a.roles.review(a.hosted)
         assert s.plane.proposals == []
 
     play(test)
@@ -487,10 +488,10 @@ def test_a_follower_that_began_a_new_run_joins_by_what_it_has_said_since() -> No
 
         fetch(3, boot=1)
         s.see(3, boot=2)
-        a.roles.review(a.member)
+        a.roles.review(a.hosted)
         assert s.plane.proposals == []
         fetch(3, boot=2)
-        a.roles.review(a.member)
+        a.roles.review(a.hosted)
         assert [set(change.isr) for change in s.plane.commands()] == [{1, 2, 3}]  # type: ignore[union-attr]
 
     play(test)
@@ -516,14 +517,14 @@ def test_nobody_leaves_by_the_word_of_a_leader_to_which_nothing_comes(
     async def test(s: Scene) -> None:
         a = leading(s)
         voters = {b: DISKS[b] for b in (1, 2, 3)}
-        s.plane.statuses[a.member.group_id] = status(leader=leader, voters=voters)
+        s.plane.statuses[a.hosted.group_id] = status(leader=leader, voters=voters)
         s.fenced.add(3)
         s.links.silent = silent
         s.lose(*down)
-        a.roles.review(a.member)
+        a.roles.review(a.hosted)
         assert (s.plane.proposals != []) == proposes
         s.links.silent = set()
-        a.roles.review(a.member)
+        a.roles.review(a.hosted)
         assert [set(change.isr) for change in s.plane.commands()] == [{1, 2}]  # type: ignore[union-attr]
 
     play(test)
@@ -533,11 +534,11 @@ def test_a_change_whose_outcome_is_not_known_is_proposed_as_it_was() -> None:
     async def test(s: Scene) -> None:
         a = leading(s)
         s.fenced.add(3)
-        a.roles.review(a.member)
+        a.roles.review(a.hosted)
         first = s.plane.proposals[0].command
         s.plane.lose()
         s.fenced.clear()
-        a.roles.review(a.member)
+        a.roles.review(a.hosted)
         assert s.plane.proposals[0].command == first
 
     play(test)
@@ -547,10 +548,10 @@ def test_a_change_that_was_not_proposed_is_made_anew() -> None:
     async def test(s: Scene) -> None:
         a = leading(s)
         s.fenced.add(3)
-        a.roles.review(a.member)
+        a.roles.review(a.hosted)
         s.plane.refuse()
         s.fenced = {2}
-        a.roles.review(a.member)
+        a.roles.review(a.hosted)
         (change,) = s.plane.commands()
         assert set(change.isr) == {1, 3}  # type: ignore[union-attr]
 
@@ -561,10 +562,10 @@ def test_an_outcome_that_comes_after_the_role_has_ended_harms_nobody() -> None:
     async def test(s: Scene) -> None:
         a = leading(s)
         s.fenced.add(3)
-        a.roles.review(a.member)
-        a.look(leader=2, leader_epoch=2)
+        a.roles.review(a.hosted)
+        a.poll(leader=2, leader_epoch=2)
         s.plane.agree()
-        a.roles.review(a.member)
+        a.roles.review(a.hosted)
         assert s.plane.proposals == []
 
     play(test)
@@ -573,9 +574,9 @@ def test_an_outcome_that_comes_after_the_role_has_ended_harms_nobody() -> None:
 def test_who_does_not_lead_reviews_nothing() -> None:
     async def test(s: Scene) -> None:
         a = Acting(s, state_of(2, 1, 3))
-        a.look()
+        a.poll()
         s.fenced.add(3)
-        a.roles.review(a.member)
+        a.roles.review(a.hosted)
         assert s.plane.proposals == []
 
     play(test)

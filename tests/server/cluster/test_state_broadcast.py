@@ -1,4 +1,4 @@
-"""What brokers without a vote are told of partitions, and what they believe."""
+"""States that brokers without a vote receive, and which of them they apply."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raftlog.server.cluster.state_broadcast import StateBroadcast
 from tests.server.cluster.paper import TOPIC_ID, Scene, play, state_of
 
 
-def gossip(s: Scene, *brokers: int) -> StateBroadcast:
+def state_broadcast(s: Scene, *brokers: int) -> StateBroadcast:
     return StateBroadcast(1, s.plane.as_plane, s.links.as_links, brokers=lambda: brokers)
 
 
@@ -29,32 +29,32 @@ def encoded(state: PartitionState, *, version: int | None = None) -> EncodedPart
 
 def test_only_those_without_a_vote_are_told_and_only_by_the_groups_leader() -> None:
     async def test(s: Scene) -> None:
-        told = gossip(s, 1, 2, 3, 4, 5)
+        broadcast = state_broadcast(s, 1, 2, 3, 4, 5)
         s.links.up = {2, 3, 4}
-        member = s.member(state_of(1, 2, witnesses=[3], version=9))
-        told.tell([member])
+        hosted = s.hosted(state_of(1, 2, witnesses=[3], version=9))
+        broadcast.send([hosted])
         assert s.links.told == [], "another broker leads the group"
-        s.plane.leading = {member.group_id}
-        told.tell([member])
+        s.plane.leading = {hosted.group_id}
+        broadcast.send([hosted])
         assert [broker for broker, _ in s.links.told] == [4], "5 is down, the others vote"
         (state,) = s.links.told[0][1].states
         assert (state.topic_id, state.partition, state.version) == (TOPIC_ID, 0, 9)
-        assert state.state == member.state.encode()
+        assert state.state == hosted.state.encode()
 
     play(test)
 
 
 def test_many_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(s: Scene) -> None:
-        told = gossip(s, 1, 4)
+        broadcast = state_broadcast(s, 1, 4)
         s.links.up = {4}
-        members = []
+        partitions = []
         for number in range(5):
-            member = s.member(state_of(1))
-            member.partition = number
-            members.append(member)
-        s.plane.leading = {member.group_id for member in members}
-        told.tell(members)
+            hosted = s.hosted(state_of(1))
+            hosted.partition = number
+            partitions.append(hosted)
+        s.plane.leading = {hosted.group_id for hosted in partitions}
+        broadcast.send(partitions)
         assert [len(message.states) for _, message in s.links.told] == [2, 2, 1]
 
     monkeypatch.setattr(limits, "PARTITIONS_PER_REQUEST_MAX", 2)
@@ -63,25 +63,25 @@ def test_many_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_what_is_newer_is_believed() -> None:
     async def test(s: Scene) -> None:
-        told = gossip(s)
+        broadcast = state_broadcast(s)
         new, old = state_of(2, 3, version=7), state_of(3, 2, version=6)
-        told.take([encoded(new)])
-        told.take([encoded(old), encoded(replace(old, version=7))])
-        assert told.told == {(TOPIC_ID, 0): new}
+        broadcast.receive([encoded(new)])
+        broadcast.receive([encoded(old), encoded(replace(old, version=7))])
+        assert broadcast.received == {(TOPIC_ID, 0): new}
         newer = replace(old, version=8)
-        told.take([encoded(newer)])
-        assert told.told == {(TOPIC_ID, 0): newer}
+        broadcast.receive([encoded(newer)])
+        assert broadcast.received == {(TOPIC_ID, 0): newer}
 
     play(test)
 
 
 def test_the_version_that_counts_is_the_states_own() -> None:
     async def test(s: Scene) -> None:
-        told = gossip(s)
+        broadcast = state_broadcast(s)
         new = state_of(2, version=7)
-        told.take([encoded(new)])
-        told.take([encoded(state_of(3, version=6), version=100)])
-        assert told.told == {(TOPIC_ID, 0): new}
+        broadcast.receive([encoded(new)])
+        broadcast.receive([encoded(state_of(3, version=6), version=100)])
+        assert broadcast.received == {(TOPIC_ID, 0): new}
 
     play(test)
 
@@ -90,12 +90,12 @@ def test_bytes_that_are_no_state_change_nothing_and_stop_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(s: Scene) -> None:
-        told = gossip(s)
+        broadcast = state_broadcast(s)
         state = state_of(2, version=3)
         bad = EncodedPartitionState(topic_id=TOPIC_ID, partition=0, version=9, state=b"\xff")
         with caplog.at_level(logging.WARNING):
-            told.take([bad, encoded(state)])
-        assert told.told == {(TOPIC_ID, 0): state}
+            broadcast.receive([bad, encoded(state)])
+        assert broadcast.received == {(TOPIC_ID, 0): state}
         assert "state broadcast rejected: topic_id=T1 partition=0" in caplog.text
 
     play(test)
@@ -103,11 +103,11 @@ def test_bytes_that_are_no_state_change_nothing_and_stop_nothing(
 
 def test_a_deleted_topic_is_forgotten() -> None:
     async def test(s: Scene) -> None:
-        told = gossip(s)
+        broadcast = state_broadcast(s)
         state = state_of(2)
         other = EncodedPartitionState(topic_id="T2", partition=0, version=1, state=state.encode())
-        told.take([encoded(state), other])
-        told.forget(TOPIC_ID)
-        assert list(told.told) == [("T2", 0)]
+        broadcast.receive([encoded(state), other])
+        broadcast.forget(TOPIC_ID)
+        assert list(broadcast.received) == [("T2", 0)]
 
     play(test)

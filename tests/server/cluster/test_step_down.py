@@ -14,14 +14,15 @@ from raftlog.replication.cluster_commands import CreateTopic, Move, Reassign, Se
 from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect
 from raftlog.replication.partition_state import Accepted, PartitionState, apply
-from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.hosted_partition import HostedPartition, Stage
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.role_manager import RoleManager
 from raftlog.server.cluster.step_down import next_step, successor
 from raftlog.server.hindrance import FULL_SECONDS
 from raftlog.server.partition import Partition
 from raftlog.testing.disk import FOREVER, Fault
-from tests.server.cluster.acting import REPLACEMENT_S, Acting, leading
+from tests.replication.samples import View
+from tests.server.cluster.acting import REPLACEMENT_S, Acting, PaperEffects, leading
 from tests.server.cluster.paper import (
     DISKS,
     TOPIC_ID,
@@ -44,9 +45,7 @@ def step(
     return next_step(
         state,
         me,
-        is_live=lambda broker: broker in live,
-        directory_of=disks.get,
-        boot_of=lambda broker: 10 + broker,
+        View(lambda broker: broker in live, disks.get, lambda broker: 10 + broker),
     )
 
 
@@ -149,7 +148,7 @@ def refuse_room(a: Acting) -> Fault:
 async def wait_and_look(a: Acting, seconds: float = FULL_SECONDS) -> list[Any]:
     """What is proposed then."""
     await asyncio.sleep(seconds)
-    a.look()
+    a.poll()
     return a.s.plane.commands()
 
 
@@ -163,7 +162,7 @@ def test_a_leader_without_room_hands_over_in_a_while() -> None:
         assert await wait_and_look(a) == [Elect(1, 2, DISKS[2], 1)], "one at a time"
         assert a.host.leadership is not None, "it is read from until the other one leads"
         s.plane.agree()
-        a.look()
+        a.poll()
         assert a.host.follows(2, 2)
         assert await wait_and_look(a) == [], "it is in sync, and nothing new has come"
 
@@ -215,7 +214,7 @@ def test_a_follower_without_room_leaves_before_it_lags_for_long() -> None:
     async def test(s: Scene) -> None:
         s.register(1, 2, 3)
         a = Acting(s, state_of(2, 1, 3, min_isr=2))
-        host = a.look()
+        host = a.poll()
         source = s.log()
         write(source, b"a")
         (copied,) = source.read(start_offset=0, end_offset=1, bytes_max=1_000)
@@ -245,7 +244,7 @@ def test_a_follower_without_room_for_long_has_a_witness_take_its_place() -> None
         s.register(1, 2, 3, 4)
         s.see(4)
         a = Acting(s, state_of(2, 1, 3, witnesses=[4, 5], isr=[2], elr=[3], min_isr=2))
-        host = a.look()
+        host = a.poll()
         source = s.log()
         write(source, b"a")
         (copied,) = source.read(start_offset=0, end_offset=1, bytes_max=1_000)
@@ -276,10 +275,10 @@ def test_a_leader_whose_disk_hangs_hands_over_at_once() -> None:
         s.register(1, 2, 3)
         a = leading(s)
         s.services.disk.is_hung = True
-        a.look()
+        a.poll()
         assert s.plane.commands() == [Elect(1, 2, DISKS[2], 1)], "it has lasted long enough"
         s.plane.agree()
-        a.look()
+        a.poll()
         assert a.host.follows(2, 2)
         assert await wait_and_look(a, 100) == [], "it lacks nothing, and may stay in sync"
 
@@ -295,7 +294,7 @@ def test_a_leader_whose_disk_trails_the_others_hands_over() -> None:
         timeout_s = s.services.disk.timeout_s
         for broker in (2, 3):
             a.host.on_follower(broker, DISKS[broker], fetch_offset=1, durable_offset=1)
-        a.look()
+        a.poll()
         assert await wait_and_look(a, 0.9 * timeout_s) == []
         assert await wait_and_look(a, 0.2 * timeout_s) == [Elect(1, 2, DISKS[2], 1)]
         s.workers.release()
@@ -307,14 +306,14 @@ def test_a_follower_whose_disk_hangs_leaves_once_it_lacks_something() -> None:
     async def test(s: Scene) -> None:
         s.register(1, 2, 3)
         a = Acting(s, state_of(2, 1, 3, min_isr=2))
-        host = a.look()
+        host = a.poll()
         source = s.log()
         write(source, b"a")
         s.services.disk.is_hung = True
         assert await wait_and_look(a, 100) == [], "it has everything"
         s.workers.hold()
         host.append_copied(*source.read(start_offset=0, end_offset=1, bytes_max=1_000))
-        a.look()
+        a.poll()
         (left,) = s.plane.commands()
         assert isinstance(left, ChangeIsr)
         assert set(left.isr) == {2, 3}
@@ -328,10 +327,10 @@ def test_giving_way_for_a_disk_that_hangs_in_vain_is_ever_rarer() -> None:
         s.register(1, 2, 3)
         a = leading(s)
         s.services.disk.is_hung = True
-        a.look()
+        a.poll()
         s.plane.agree()
-        a.look()
-        a.look(leader=1, leader_epoch=3, leader_boot=1)
+        a.poll()
+        a.poll(leader=1, leader_epoch=3, leader_boot=1)
         assert a.host.leadership is not None
         proposed = len(s.plane.commands())
         assert len(await wait_and_look(a, 0.9 * FULL_SECONDS)) == proposed, "others hang as well"
@@ -349,9 +348,9 @@ class Ring:
     def __init__(self, s: Scene) -> None:
         s.register(1, 2, 3)
         self.s = s
-        shared = s.member(state_of(1, 2, 3, min_isr=2))
+        shared = s.hosted(state_of(1, 2, 3, min_isr=2))
         self.machine = shared.machine
-        self.members: dict[int, HostedPartition] = {}
+        self.partitions: dict[int, HostedPartition] = {}
         self.roles: dict[int, RoleManager] = {}
         for broker in (1, 2, 3):
             liveness = Liveness(
@@ -363,8 +362,8 @@ class Ring:
             )
             for other in {1, 2, 3} - {broker}:
                 liveness.link_up(other, Incarnation(DISKS[other], 1))
-            self.members[broker] = HostedPartition(
-                "t", shared.topic_id, 0, 3, self.machine, host=s.host(), is_current=True
+            self.partitions[broker] = HostedPartition(
+                "t", shared.topic_id, 0, 3, self.machine, host=s.host(), stage=Stage.CURRENT
             )
             self.roles[broker] = RoleManager(
                 broker,
@@ -376,9 +375,7 @@ class Ring:
                 liveness=liveness,
                 services=s.services,
                 surveys=PaperSurveys(s),
-                on_role=lambda _: None,
-                look_soon=lambda _: None,
-                change_copy=lambda _: None,
+                effects=PaperEffects(),
             )
 
     def _fetch(self, host: Partition) -> None:
@@ -394,9 +391,9 @@ class Ring:
         end = self.s.loop.time() + seconds
         while self.s.loop.time() < end:
             epoch = self.machine.state.leader_epoch
-            for broker, member in self.members.items():
-                self.roles[broker].look(member)
-                host = member.host
+            for broker, hosted in self.partitions.items():
+                self.roles[broker].poll(hosted)
+                host = hosted.host
                 if host is not None and host.leadership is not None:
                     self._fetch(host)
                     with suppress(DiskFullError, NotEnoughReplicasError):

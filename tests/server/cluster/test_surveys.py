@@ -31,10 +31,10 @@ class Desk:
         self.s = s
         s.register(1, 2, 3)
         s.see(2, 3)
-        self.member = s.member(state_of(1, 2, 3, epoch=2, boot=0, **facts))
+        self.hosted = s.hosted(state_of(1, 2, 3, epoch=2, boot=0, **facts))
         log = s.log()
         write(log, b"a", b"b")
-        self.member.host = s.host(log)
+        self.hosted.host = s.host(log)
         self.done: list[HostedPartition] = []
         self.surveys = Surveys(
             1,
@@ -43,12 +43,12 @@ class Desk:
             links=s.links.as_links,
             liveness=s.liveness,
             unclean_recovery_seconds=60,
-            find={self.member.group_id: self.member}.get,
+            find={self.hosted.group_id: self.hosted}.get,
             on_complete=self.done.append,
         )
 
     def choose(self, **options: Any) -> Any:
-        return self.surveys.choose(self.member, **options)
+        return self.surveys.choose(self.hosted, **options)
 
     async def answer(self, broker: int, end: int, standing: int = 0, *, version: int = 1) -> None:
         """``broker`` has a copy whose last record, at ``end`` - 1, is of epoch 1."""
@@ -80,7 +80,7 @@ def test_the_longest_log_of_all_that_are_there_leads() -> None:
         assert not d.done
         assert d.choose(first=1) is None
         await d.answer(3, 5)
-        assert d.done == [d.member]
+        assert d.done == [d.hosted]
         assert d.choose(first=1) == Elect(1, 3, DISKS[3], 1)
         assert d.choose(first=1, without=3) == Elect(1, 1, DISKS[1], 1)
 
@@ -121,8 +121,8 @@ def test_what_was_reported_is_asked_for_again_while_there_is_no_leader() -> None
 def test_where_all_are_unsure_the_longest_leads_uncleanly() -> None:
     async def test(s: Scene) -> None:
         d = Desk(s)
-        assert d.member.host is not None
-        d.member.host.log.doubt = "it did not stop cleanly"
+        assert d.hosted.host is not None
+        d.hosted.host.log.doubt = "it did not stop cleanly"
         d.choose()
         await s.settle()
         await d.answer(2, 7, Standing.UNSURE)
@@ -135,12 +135,12 @@ def test_where_all_are_unsure_the_longest_leads_uncleanly() -> None:
 def test_a_copy_is_sound_if_its_broker_says_so_in_the_state_that_is_known() -> None:
     async def test(s: Scene) -> None:
         d = Desk(s, version=4)
-        assert not d.surveys.is_sound(d.member, 2)
+        assert not d.surveys.is_sound(d.hosted, 2)
         await s.settle()
         await d.answer(2, 7, version=3)
         await d.answer(3, 7, version=4)
-        assert not d.surveys.is_sound(d.member, 2)
-        assert d.surveys.is_sound(d.member, 3)
+        assert not d.surveys.is_sound(d.hosted, 2)
+        assert d.surveys.is_sound(d.hosted, 3)
 
     play(test)
 
@@ -148,8 +148,8 @@ def test_a_copy_is_sound_if_its_broker_says_so_in_the_state_that_is_known() -> N
 def test_what_this_broker_reports_of_its_own_copies() -> None:
     async def test(s: Scene) -> None:
         d = Desk(s)
-        assert d.member.host is not None
-        log, me = d.member.host.log, Incarnation("here", 7)
+        assert d.hosted.host is not None
+        log, me = d.hosted.host.log, Incarnation("here", 7)
         assert report_of(log, 5, me) == (Standing.SOUND, 1, 2, 5, "here", 7)
         log.doubt = "it did not stop cleanly"
         assert report_of(log, 5, me).standing is Standing.UNSURE

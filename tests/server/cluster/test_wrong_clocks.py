@@ -43,10 +43,10 @@ def jump(cluster: Cluster, broker: int, by_ms: int) -> None:
 
 def log_of(cluster: Cluster, number: int) -> Log:
     topic = cluster.node(number).machine.topics["t"]
-    member = cluster.node(number).partitions.member(topic.id, 0)
-    assert member is not None
-    assert member.host is not None
-    return member.host.log
+    hosted = cluster.node(number).partitions.find(topic.id, 0)
+    assert hosted is not None
+    assert hosted.host is not None
+    return hosted.host.log
 
 
 def lead(cluster: Cluster, number: int) -> None:

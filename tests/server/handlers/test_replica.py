@@ -26,7 +26,9 @@ class Context:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        self.gossip = SimpleNamespace(take=lambda states: self.calls.append(("take", states)))
+        self.state_broadcast = SimpleNamespace(
+            receive=lambda states: self.calls.append(("take", states))
+        )
 
     def clustered(self) -> Context:
         return self

@@ -310,7 +310,7 @@ def test_what_fits_no_frame_and_what_has_no_link_is_dropped(
         await world.until(lambda: not one.links.is_up(2))
         one.links.send(2, b"nobody is there")
         assert one.links.status()[0].envelopes_dropped == 2
-        assert not one.links.tell(2, apis.RAFT, RaftRequest(), (b"x",))
+        assert not one.links.notify(2, apis.RAFT, RaftRequest(), (b"x",))
         for peer in (2, 9):
             with pytest.raises(BrokerUnavailableError):
                 one.links.request(peer, apis.METADATA, MetadataRequest())
@@ -326,7 +326,7 @@ def test_requests_are_answered_over_the_link_and_fail_with_it(
         answer = await one.links.request(2, apis.PEER_PING, PeerPingRequest(sent=1, broker_epoch=5))
         assert isinstance(answer.message, apis.PEER_PING.response)
         assert two.peering.broker_epochs[1] == 5
-        assert one.links.tell(2, apis.RAFT, RaftRequest(), (b"told",))
+        assert one.links.notify(2, apis.RAFT, RaftRequest(), (b"told",))
         await world.until(lambda: two.received == [(1, b"told")])
         waiting = one.links.request(2, apis.PEER_PING, PeerPingRequest(sent=2, broker_epoch=5))
         await one.links.close()

@@ -401,7 +401,7 @@ def test_a_disk_may_be_lost_only_when_nothing_else_is_missing() -> None:
         assert world.run_until(lambda: observer.may_lose([world.brokers[1]]), limit_s=60)
         node = node_of(machine)
         assert node is not None
-        for group in ("cluster", *node.partitions.members):
+        for group in ("cluster", *node.partitions.hosted):
             voters = node.plane.status(group).voters
             assert voters[1] == node.me.directory_id
             assert len(voters) >= VOTERS_MIN
