@@ -38,7 +38,9 @@ CLUSTER_SECRET_CHARS_MAX: Final = 4_096
 PRINCIPAL_NAME_CHARS_MAX: Final = 256  # of a user; a distinguished name fits
 
 # -- authentication --------------------------------------------------------------------------------
+PROFILE_BYTES_MAX: Final = MIB  # of a file with profiles of clients
 USERS_PER_CLUSTER_MAX: Final = 10_000
+USERS_PER_REQUEST_MAX: Final = 100  # changes, or names to describe
 PASSWORD_CHARS_MIN: Final = 8
 PASSWORD_CHARS_MAX: Final = 256
 SCRAM_ITERATIONS_MIN: Final = 4_096  # RFC 7677

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import SILENCE_S, Connection
-from raftlog.errors import RaftlogError
+from raftlog.errors import AuthenticationError, RaftlogError
 
 logger: Final = logging.getLogger(__name__)
 
@@ -45,6 +45,11 @@ class BrokerConnection:
     not_before: float = 0.0  # monotonic seconds; end of the connection back-off
     error: RaftlogError | None = None  # last connection error
     in_flight: set[InFlightRequest] = field(default_factory=set)  # sent, without a response
+
+    @property
+    def rejection(self) -> AuthenticationError | None:
+        """The error if the broker rejected the credentials of this client: a retry repeats it."""
+        return self.error if isinstance(self.error, AuthenticationError) else None
 
     @property
     def overdue_at(self) -> float:

@@ -171,6 +171,9 @@ class PutUser(ClusterCommand, frozen=True, tag="put_user"):
     expected: Literal["any", "absent", "present", "never"]
     secret: Annotated[bytes, Meta(min_length=32, max_length=32)]
 
+    def __repr__(self) -> str:
+        return f"PutUser(name={self.name!r}, credentials={self.credentials!r})"
+
 
 class DeleteUser(ClusterCommand, frozen=True, tag="delete_user"):
     """Delete the credentials of ``mechanisms``, and the user with its last one."""

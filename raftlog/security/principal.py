@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Self
+from collections.abc import Mapping
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -53,6 +54,22 @@ def check_name(name: str) -> str:
             f"the name of the user {name!r} contains a control character. Use printable characters"
         )
     return name
+
+
+def of_certificate(certificate: Mapping[str, Any]) -> Principal | None:
+    """Return the principal of a verified client certificate: the common name of its subject.
+
+    ``certificate``: as ``ssl.SSLObject.getpeercert`` returns it. None if it has no common name, or
+    one that is not valid.
+    """
+    for names in certificate.get("subject", ()):
+        for kind, name in names:
+            if kind == "commonName":
+                try:
+                    return Principal(USER, check_name(name))
+                except InvalidRequestError:
+                    return None
+    return None
 
 
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")

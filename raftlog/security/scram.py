@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): credentials, and both sides of an exchange.
 
-`scramp` does the work. Random numbers are arguments. A broker verifies a proof with a few hashes;
-whoever has the password pays for its iterations: ``make_credential`` and ``ScramClient.step``.
+`scramp` does the work. Random numbers are arguments. A broker verifies a proof with a few hashes.
+The side that has the password computes its iterations: ``make_credential``, ``ScramClient.final``.
 """
 
 from __future__ import annotations

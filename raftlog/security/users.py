@@ -6,6 +6,8 @@ cannot authenticate with it, but can act as a broker, and can guess the password
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import unicodedata
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -64,3 +66,28 @@ def check_user_name(name: str) -> str:
             f"{unicodedata.normalize('NFKC', name)!r}"
         )
     return name
+
+
+def of_salted_password(
+    mechanism: Mechanism, salted: bytes, *, salt: bytes, iterations: int
+) -> ScramCredential:
+    """Return the credential of a password that a client has salted (KIP-554).
+
+    Raises ``InvalidRequestError`` if a value is out of bounds.
+    """
+    digest = "sha256" if mechanism == SCRAM_SHA_256 else "sha512"
+    client_key = hmac.digest(salted, b"Client Key", digest)
+    values = (
+        iterations,
+        salt,
+        hashlib.new(digest, client_key).digest(),
+        hmac.digest(salted, b"Server Key", digest),
+    )
+    try:
+        return msgspec.convert(values, ScramCredential)
+    except msgspec.ValidationError:
+        raise InvalidRequestError(
+            f"{iterations} iterations and a salt of {len(salt)} bytes. Use "
+            f"{limits.SCRAM_ITERATIONS_MIN} to {limits.SCRAM_ITERATIONS_MAX} iterations, and a "
+            f"salt of {limits.SCRAM_SALT_BYTES_MIN} to {limits.SCRAM_SALT_BYTES_MAX} bytes"
+        ) from None
