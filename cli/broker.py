@@ -78,6 +78,11 @@ def _no_join(_context: click.Context, _parameter: click.Parameter, text: str | N
     help="Any other setting; may be repeated.",
 )
 @click.option(
+    "--insecure",
+    is_flag=True,
+    help="Listen beyond this machine without TLS and authentication.",
+)
+@click.option(
     "--stop-with-stdin",
     is_flag=True,
     help="Stop when standard input closes: for programs that start brokers.",
@@ -93,6 +98,7 @@ def broker(
     bootstrap_without: str | None,
     cluster_secret_file: str | None,
     settings: dict[str, str],
+    insecure: bool,
     stop_with_stdin: bool,
 ) -> None:
     """Run one broker.
@@ -103,8 +109,7 @@ def broker(
     \b
     Example:
       raftlog broker --id 1 --listen 127.0.0.1:9100 --data-dir raftlog-data/broker-1
-      raftlog broker --id 2 --listen 10.0.0.2:9100 --data-dir data --cluster-secret-file secret \\
-          --voters 1@10.0.0.1:9100,2@10.0.0.2:9100,3@10.0.0.3:9100
+      raftlog broker --config broker.toml --id 2 --listen 10.0.0.2:9100
     """
     given = {
         "id": broker_id,
@@ -115,6 +120,8 @@ def broker(
         "cluster.secret.file": cluster_secret_file,
     }
     overrides = settings | {key: str(value) for key, value in given.items() if value is not None}
+    if insecure:
+        overrides["insecure.allowed"] = "true"
     document = config_path.read_text(encoding="utf-8") if config_path else ""
     config = BrokerConfig.from_toml(document, overrides)
     if stop_with_stdin:
@@ -122,10 +129,10 @@ def broker(
     context.exit(run(config, _make_api))
 
 
-def _make_api(address: Address) -> HttpApi:
+def _make_api(config: BrokerConfig, address: Address) -> HttpApi:
     from raftlog.cli.http_api import HttpApi  # with the libraries of the HTTP port
 
-    return HttpApi(str(address))
+    return HttpApi(config, str(address))
 
 
 def _stop_with_stdin() -> None:

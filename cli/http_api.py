@@ -20,7 +20,10 @@ from raftlog.cli import health, output
 from raftlog.cli.events import parse_since
 from raftlog.cli.group import group_to_json
 from raftlog.cli.topic import topic_rows
+from raftlog.client.settings import SecurityArguments
+from raftlog.config import BrokerConfig
 from raftlog.errors import InvalidRequestError, RaftlogError, UnknownGroupError, UnknownTopicError
+from raftlog.server.broker import read_secret
 
 PREFIX: Final = "/api/v1"
 # Work of one path: its value for JSON, from an admin client and the parameters of the request.
@@ -76,9 +79,23 @@ class HttpApi:
     not multiply the load on the cluster.
     """
 
-    def __init__(self, bootstrap: str) -> None:
-        """``bootstrap``: address of this broker."""
-        self._admin = Admin(bootstrap)
+    def __init__(self, config: BrokerConfig, bootstrap: str) -> None:
+        """``config``: of this broker, whose certificate and secret the requests use.
+        ``bootstrap``: its address.
+        """
+        security: SecurityArguments = {"security_protocol": "PLAINTEXT"}
+        if config.tls_certificate_file:
+            security = {
+                "security_protocol": "SSL",
+                "ssl_cafile": config.tls_ca_file or config.tls_certificate_file,
+                "ssl_certfile": config.tls_certificate_file,
+                "ssl_keyfile": config.tls_key_file,
+                # The certificate need not contain the address by which a broker reaches itself.
+                "ssl_check_hostname": False,
+            }
+        secret = read_secret(config).decode(errors="replace")
+        is_needed = config.authentication_required
+        self._admin = Admin(bootstrap, cluster_secret=secret if is_needed else "", **security)
         self._turn = asyncio.Lock()
 
     def routes(self) -> Sequence[BaseRoute]:

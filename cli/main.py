@@ -55,7 +55,13 @@ COMMANDS: Final[dict[str, Entry]] = {
         "raftlog.cli.mirror:mirror", "Copy topics of one cluster to another, with their offsets."
     ),
     "log": Entry("raftlog.cli.log:log", "Inspect and verify the files of partitions."),
-    "security": Entry("raftlog.cli.security:security", "Create certificates for TLS."),
+    "user": Entry(
+        "raftlog.cli.user:user", "Create, list and delete users, and change their passwords."
+    ),
+    "security": Entry(
+        "raftlog.cli.security:security",
+        "Create certificates for TLS, and the administrator of a cluster.",
+    ),
     "bench": Entry(
         "raftlog.cli.bench:bench",
         "Measure raftlog on this machine, compared with a baseline (the floor).",

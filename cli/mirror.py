@@ -83,7 +83,7 @@ class _Display:
 )
 @click.option("--prefix", default="", help="Prefix of the topic names in the target cluster.")
 @click.option("--once", is_flag=True, help="Stop when caught up with the ends at the start.")
-@options.tls
+@options.security
 @options.as_json
 def mirror(
     source: str,

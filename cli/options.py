@@ -11,7 +11,14 @@ from typing import Any, TypeVar
 
 import click
 
-from raftlog.client.settings import SECURITY_PROTOCOLS, TRUE
+from raftlog.client import profiles
+from raftlog.client.settings import (
+    SASL_MECHANISM_DEFAULT,
+    SASL_MECHANISMS,
+    SECURITY_PROTOCOLS,
+    TRUE,
+    Security,
+)
 from raftlog.config.address import BOOTSTRAP_DEFAULT
 from raftlog.config.broker import read_toml
 from raftlog.errors import InvalidConfigError
@@ -21,21 +28,21 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def bootstrap(command: Command) -> Command:
-    """``--bootstrap``, or RAFTLOG_BOOTSTRAP, and the TLS options of all clients."""
-    command = tls(command)
+    """``--bootstrap``, or RAFTLOG_BOOTSTRAP, and the security options of all clients."""
+    command = security(command)
     return click.option(
         "--bootstrap",
         envvar="RAFTLOG_BOOTSTRAP",
-        default=BOOTSTRAP_DEFAULT,
-        show_default=True,
+        default=lambda: Security({}).bootstrap or BOOTSTRAP_DEFAULT,
+        show_default=BOOTSTRAP_DEFAULT,
         show_envvar=True,
         metavar="HOST:PORT[,...]",
         help="Addresses of brokers; one reachable address is enough.",
     )(command)
 
 
-def tls(command: Command) -> Command:
-    """The TLS arguments of all clients of a command as options, such as ``--ssl-cafile``.
+def security(command: Command) -> Command:
+    """The security arguments of all clients of a command as options, such as ``--ssl-cafile``.
 
     An option sets the environment variable of the argument, which every client of the command uses,
     also in a process that the command starts.
@@ -43,7 +50,12 @@ def tls(command: Command) -> Command:
     file = click.Path(exists=True, dir_okay=False)
     for name, kind, metavar, text in reversed(
         (
-            ("security-protocol", click.Choice(SECURITY_PROTOCOLS), None, "SSL: connect by TLS."),
+            (
+                "security-protocol",
+                click.Choice(SECURITY_PROTOCOLS),
+                None,
+                "SSL: connect by TLS; SASL_SSL: also with a user name and a password.",
+            ),
             ("ssl-cafile", file, "FILE", "Accepted CA certificates (PEM)."),
             ("ssl-certfile", file, "FILE", "Certificate of this client (PEM)."),
             ("ssl-keyfile", file, "FILE", "Key of --ssl-certfile (PEM)."),
@@ -52,6 +64,18 @@ def tls(command: Command) -> Command:
                 click.Choice(list(TRUE)),
                 None,
                 "Require the host name of the broker in its certificate.",
+            ),
+            (
+                "sasl-mechanism",
+                click.Choice(SASL_MECHANISMS),
+                None,
+                f"How the password is proved; default {SASL_MECHANISM_DEFAULT}.",
+            ),
+            (
+                "sasl-username",
+                str,
+                "NAME",
+                "User of the cluster; RAFTLOG_SASL_PASSWORD has its password.",
             ),
         )
     ):
@@ -64,7 +88,24 @@ def tls(command: Command) -> Command:
             callback=partial(_export, variable),
             help=f"{text}  [env var: {variable}]",
         )(command)
-    return command
+    return click.option(
+        "--profile",
+        metavar="NAME|FILE",
+        is_eager=True,  # the options above replace what it sets
+        expose_value=False,
+        callback=_use_profile,
+        help="Profile with the addresses and credentials of a cluster: a table of "
+        f"~/.config/raftlog/config.toml, or a file.  [env var: {profiles.VARIABLE}]",
+    )(command)
+
+
+def _use_profile(context: click.Context, parameter: click.Parameter, profile: str | None) -> None:
+    """Set the environment variables of all arguments to those of the profile."""
+    if profile is None:
+        return
+    values = profiles.load(profile)
+    for key in profiles.KEYS:
+        _export(f"RAFTLOG_{key.upper()}", context, parameter, values.get(key, ""))
 
 
 def _export(
@@ -78,7 +119,7 @@ def _export(
 
     def restore() -> None:
         if before is None:
-            del os.environ[variable]
+            os.environ.pop(variable, None)
         else:
             os.environ[variable] = before
 

@@ -1,4 +1,4 @@
-"""``raftlog security``: certificates for TLS."""
+"""``raftlog security``: certificates for TLS, and the administrator."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from pathlib import Path
 import click
 
 from raftlog.cli import options, output
+from raftlog.cli.supervisor import PORT_DEFAULT
+from raftlog.client import profiles
+from raftlog.config import Address
+from raftlog.testing.administrator import (
+    CREDENTIALS_FILE,
+    PROFILE_FILE,
+    security_settings,
+    write_profile,
+)
 from raftlog.testing.certificates import DAYS_DEFAULT, LOCAL_HOSTS, create
 
 
 @click.group()
 def security() -> None:
-    """Create certificates for TLS.
+    """Create certificates for TLS, and the administrator of a cluster.
 
     \b
     Example:
@@ -38,7 +47,10 @@ def security() -> None:
 )
 @options.as_json
 def init(directory: Path, hosts: str, days: int, as_json: bool) -> None:
-    """Create a development CA, and certificates for brokers and clients.
+    """Create a development CA, certificates for brokers and clients, and an administrator.
+
+    DIR/admin.credentials has the name and the password of the administrator, for the first start of
+    the brokers; DIR/admin.toml is its profile.
 
     Repeat it to renew the certificates before they expire: the CA is kept, and running brokers
     reload broker.pem and broker.key. Requires the package `cryptography` (raftlog[security]).
@@ -51,7 +63,11 @@ def init(directory: Path, hosts: str, days: int, as_json: bool) -> None:
     if not names:
         raise click.UsageError("--hosts contains no host")
     files = create(directory, hosts=names, days=days)
-    settings, variables = files.broker_settings(), files.environment()
+    credentials = files.directory / CREDENTIALS_FILE
+    settings = security_settings(files, credentials)
+    bootstrap = ",".join(str(Address(host, PORT_DEFAULT)) for host in names)
+    profile = write_profile(files.directory / PROFILE_FILE, files, credentials, bootstrap)
+    variables = {profiles.VARIABLE: str(profile)}
     if as_json:
         output.print_json({"broker": settings, "environment": variables})
         return

@@ -15,12 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from raftlog.client import profiles
 from raftlog.config import Address, parse_address
 from raftlog.disk import Lock, OsDisk
 from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError
 from raftlog.testing import BrokerProcess, Cluster, wait_until
-from raftlog.testing.certificates import Certificates, create
-from raftlog.testing.cluster import local_cluster
+from raftlog.testing.administrator import CREDENTIALS_FILE, PROFILE_FILE, write_profile
+from raftlog.testing.certificates import Certificates
+from raftlog.testing.cluster import TLS_DIRECTORY, local_cluster
 from raftlog.testing.probes import HOST, answers, check_free, free_ports
 from raftlog.tls import client_context
 
@@ -29,7 +31,6 @@ from raftlog.tls import client_context
 
 CLUSTER_FILE: Final = "cluster.json"
 HTTP_LISTEN: Final = "http.listen"
-TLS_DIRECTORY: Final = "tls"  # certificates of a secured cluster
 BROKERS_DEFAULT: Final = 3
 PORT_DEFAULT: Final = 9100
 PORT_MAX: Final = 65_535
@@ -39,7 +40,7 @@ def describe_cluster(cluster: Cluster) -> dict[str, Any]:
     """What the file holds. The pid of a broker that is down is null."""
     return {
         "bootstrap": cluster.bootstrap,
-        "environment": cluster.environment,
+        "environment": environment_of(cluster),
         "brokers": [
             {
                 "id": broker.id,
@@ -51,6 +52,14 @@ def describe_cluster(cluster: Cluster) -> dict[str, Any]:
             for broker in cluster.brokers
         ],
     }
+
+
+def environment_of(cluster: Cluster) -> dict[str, str]:
+    """The environment variables of clients; with a profile in place of a password."""
+    credentials = cluster.brokers[0].settings.get("admin.credentials.file")
+    if credentials is None:
+        return cluster.environment
+    return {profiles.VARIABLE: str(Path(credentials).with_name(PROFILE_FILE))}
 
 
 def _http_of(broker: BrokerProcess) -> str | None:
@@ -161,20 +170,28 @@ class Supervisor:
         note: Note,
         secure: bool = False,
     ) -> None:
-        """``secure``: create certificates if the directory has none. With certificates, the brokers
-        use TLS.
+        """``secure``: create certificates and an administrator if the directory has none. With
+        certificates, the brokers use TLS; with an administrator, they require authentication.
         """
         self._directory = directory.resolve()
         self._directory.mkdir(parents=True, exist_ok=True)
         self._lock = self._take_lock()
         certificates = certificates_of(directory)
-        if secure and certificates is None:
-            certificates = create(self._directory / TLS_DIRECTORY)
         settings = certificates.broker_settings() if certificates is not None else {}
         http = choose_http(self._directory, addresses)
-        self.cluster: Cluster = local_cluster(directory, addresses=addresses, settings=settings)
+        self.cluster: Cluster = local_cluster(
+            directory,
+            addresses=addresses,
+            settings=settings,
+            secure=secure or (self._directory / CREDENTIALS_FILE).exists(),
+        )
         for broker in self.cluster.brokers:
             broker.settings = {**broker.settings, HTTP_LISTEN: str(http[broker.id])}
+        credentials = self._directory / CREDENTIALS_FILE
+        if credentials.exists():
+            files = Certificates(self._directory / TLS_DIRECTORY)
+            profile = self._directory / PROFILE_FILE
+            write_profile(profile, files, credentials, self.cluster.bootstrap)
         self._restart = restart
         self._note = note
         self._up: dict[int, int] | None = None  # broker id -> its process, as the file has it

@@ -46,7 +46,8 @@ from raftlog.cli.supervisor import (
 @click.option(
     "--secure",
     is_flag=True,
-    help="Use TLS, with certificates that are created in DIR/tls. The directory remains secured.",
+    help="Use TLS and require authentication. DIR/admin.toml is the profile of the administrator. "
+    "The directory remains secured.",
 )
 @click.option(
     "--start",

@@ -355,6 +355,8 @@ class ClusterUnderTest:
         if links is not None and self.needs.client_relays:
             address = links.address(CLIENTS, broker_id)
             settings["advertised.listen"] = str(address)
+        if listen[broker_id].host != HOST:  # a network of the harness, which is not secured
+            settings.setdefault("insecure.allowed", "true")
         if len(listen) > 1:
             settings["voters"] = ",".join(f"{number}@{where}" for number, where in voters.items())
             settings["cluster.secret.file"] = str(secret_file(self.directory))

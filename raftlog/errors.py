@@ -46,6 +46,7 @@
     │   ├── UnsupportedFeatureError  a feature that this release or this set-up does not have
     │   ├── ClosedError              the client was closed
     │   ├── AccessDeniedError        no authenticated peer, or another cluster secret
+    │   │   └── AuthenticationError  wrong credentials, or none where they are required
     │   ├── BrokerIdInUseError       another live broker has this broker id
     │   ├── WrongClusterError        the peer belongs to another cluster
     │   ├── StaleBrokerError         a data directory that has gone back: a copy, or a cut journal
@@ -59,7 +60,9 @@
     │   ├── GroupNotEmptyError       the group has members: stop them first
     │   ├── UnknownAssignorError     the coordinator has no assignor of that name
     │   ├── InconsistentGroupProtocolError  the group's members use another group protocol
-    │   └── InstanceInUseError       a live member has the same group.instance.id
+    │   ├── InstanceInUseError       a live member has the same group.instance.id
+    │   ├── UserExistsError          a user of that name exists
+    │   └── UnknownUserError         no user of that name
     └── StorageError                 this process's own disk: an operator has to look
         ├── DataDirectoryError       in use, another broker's, unreadable or unwritable
         ├── DamagedLogError          stored bytes below the durable point are bad
@@ -415,6 +418,12 @@ class AccessDeniedError(RefusedError):
     code = 218
 
 
+class AuthenticationError(AccessDeniedError):
+    """The credentials are wrong, or the broker requires credentials and the client sent none."""
+
+    code = 240
+
+
 class BrokerIdInUseError(RefusedError):
     """Another live broker has this broker id. The message names its data directory."""
 
@@ -505,6 +514,18 @@ class InstanceInUseError(RefusedError):
     """A live member has the same ``group.instance.id``: stop it, or wait for its session to end."""
 
     code = 237
+
+
+class UserExistsError(RefusedError):
+    """A user of that name exists."""
+
+    code = 241
+
+
+class UnknownUserError(RefusedError):
+    """There is no user of that name, or it has no credential of that mechanism."""
+
+    code = 242
 
 
 class StorageError(RaftlogError):

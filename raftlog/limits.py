@@ -35,6 +35,26 @@ HOST_CHARS_MAX: Final = 255
 RACK_CHARS_MAX: Final = 256
 CLUSTER_SECRET_CHARS_MIN: Final = 16
 CLUSTER_SECRET_CHARS_MAX: Final = 4_096
+PRINCIPAL_NAME_CHARS_MAX: Final = 256  # of a user; a distinguished name fits
+
+# -- authentication --------------------------------------------------------------------------------
+PROFILE_BYTES_MAX: Final = MIB  # of a file with profiles of clients
+USERS_PER_CLUSTER_MAX: Final = 10_000
+USERS_PER_REQUEST_MAX: Final = 100  # changes, or names to describe
+PASSWORD_CHARS_MIN: Final = 8
+PASSWORD_CHARS_MAX: Final = 256
+SCRAM_ITERATIONS_MIN: Final = 4_096  # RFC 7677
+SCRAM_ITERATIONS_MAX: Final = 16_384  # Kafka's; bounds what one attempt costs a broker or a client
+SCRAM_ITERATIONS_DEFAULT: Final = 4_096
+SCRAM_SALT_BYTES_MIN: Final = 12
+SCRAM_SALT_BYTES_MAX: Final = 128
+SASL_MESSAGE_BYTES_MAX: Final = 16 * KIB  # of one message of an exchange; tokens are the longest
+SCRAM_MESSAGE_BYTES_MAX: Final = 1_536  # the longest name, each character as "=2C", fits
+AUTHENTICATION_FAILURES_MAX: Final = 20  # of one address at a time; further attempts are refused
+AUTHENTICATION_FAILURE_S: Final = 0.5  # then one failure of the address is forgiven
+AUTHENTICATION_DELAY_S: Final = 0.5  # before a client learns that its attempt failed
+FAILING_ADDRESSES_MAX: Final = 10_000  # that a broker remembers; the oldest are forgotten
+UNAUTHENTICATED_BYTES_MAX: Final = 64 * KIB  # of a request before authentication, if it is required
 
 assert PARTITIONS_PER_CLUSTER_MAX <= PARTITIONS_PER_BROKER_MAX
 assert BROKERS_PER_CLUSTER_MAX >= 2 * REPLICATION_FACTOR_MAX - 1, "as many vote on a partition"

@@ -1,8 +1,9 @@
 """Options that concern raftlog's client: the brokers' address, and ``raftlog.<setting>``.
 
 Pure. A setting has the name that it has in the client's constructor, with dots or underscores:
-``raftlog.request.timeout.ms`` is ``request_timeout_ms``. A setting that the source
-controls is rejected, and the error names the option to use instead. Kafka's names
+``raftlog.request.timeout.ms`` is ``request_timeout_ms``. Those of TLS and SASL are also accepted
+without the prefix, by the names that they have in Python: ``sasl_username``. A setting that the
+source controls is rejected, and the error names the option to use instead. Kafka's names
 (``kafka.<setting>``) are rejected too, except for the address.
 """
 
@@ -18,11 +19,13 @@ from raftlog.client.settings import (
     BUFFER_BYTES_MAX,
     DAY_MS,
     LEVELS,
+    SASL_MECHANISMS,
+    SECURITY_PROTOCOLS,
     SOURCES,
 )
 from raftlog.config import Address, parse_address
 from raftlog.errors import InvalidRequestError
-from raftlog.spark_source.option_values import Texts, choice, flag, integer, shown
+from raftlog.spark_source.option_values import Hidden, Texts, choice, flag, integer, shown
 
 ADDRESS_NAMES: Final = (
     "bootstrap.servers",
@@ -52,10 +55,33 @@ def _text(chars_max: int) -> _Parse:
     return parse
 
 
+def _hidden(name: str, text: str) -> str:
+    if len(text) > limits.PASSWORD_CHARS_MAX:
+        raise InvalidRequestError(
+            f"option {name} has {len(text)} characters: {limits.PASSWORD_CHARS_MAX} are allowed"
+        )
+    return Hidden(text)
+
+
+_PATH: Final = _text(limits.CONFIG_VALUE_CHARS_MAX)
+# TLS and SASL. Spark hides the values of options whose names contain "password" (the setting
+# spark.redaction.regex).
+SECURITY_SETTINGS: Final[Mapping[str, _Parse]] = {
+    "profile": _PATH,
+    "security_protocol": lambda name, text: choice(name, text, SECURITY_PROTOCOLS),
+    "ssl_cafile": _PATH,
+    "ssl_certfile": _PATH,
+    "ssl_keyfile": _PATH,
+    "ssl_check_hostname": flag,
+    "sasl_mechanism": lambda name, text: choice(name, text, SASL_MECHANISMS),
+    "sasl_username": _text(limits.PRINCIPAL_NAME_CHARS_MAX),
+    "sasl_password": _hidden,
+}
 CONNECTION_SETTINGS: Final[Mapping[str, _Parse]] = {
     "client_id": _text(limits.CLIENT_ID_CHARS_MAX),
     "request_timeout_ms": _whole(1, DAY_MS),
     "bootstrap_timeout_ms": _whole(0, DAY_MS),
+    **SECURITY_SETTINGS,
 }
 _METADATA_AGE: Final[Mapping[str, _Parse]] = {"metadata_max_age_ms": _whole(100, DAY_MS)}
 READ_SETTINGS: Final[Mapping[str, _Parse]] = {
@@ -136,10 +162,7 @@ _OWNED: Final[Mapping[str, str]] = {
     "host": "it is for embedding",
 }
 _SECURITY: Final = ("security_", "ssl_", "sasl_")
-_VARIABLES: Final = (
-    "set RAFTLOG_SECURITY_PROTOCOL=SSL and RAFTLOG_SSL_CAFILE for the driver and the executors "
-    "(spark.executorEnv.RAFTLOG_...)"
-)
+_SECURITY_ADVICE: Final = f"there is {', '.join(SECURITY_SETTINGS)}"
 
 
 def parse_address_list(texts: Texts) -> str:
@@ -181,7 +204,11 @@ def _addresses(name: str, text: str) -> tuple[Address, ...]:
 
 def is_client_option(name: str) -> bool:
     """Whether an option is looked at here, and not by its name in the source's own table."""
-    return name in ADDRESS_NAMES or name.startswith((PREFIX, KAFKA_PREFIX))
+    return (
+        name in ADDRESS_NAMES
+        or name in SECURITY_SETTINGS
+        or name.startswith((PREFIX, KAFKA_PREFIX))
+    )
 
 
 def parse_settings(texts: Texts, *, writing: bool) -> Settings:
@@ -197,12 +224,13 @@ def parse_settings(texts: Texts, *, writing: bool) -> Settings:
         if name.startswith(KAFKA_PREFIX) and name not in ADDRESS_NAMES:
             raise _kafka(name, known)
         setting = setting_name(name)
-        if not name.startswith(PREFIX) or setting == "bootstrap_servers":
+        is_setting = name.startswith(PREFIX) or name in SECURITY_SETTINGS
+        if not is_setting or setting == "bootstrap_servers":
             continue
         if setting in _OWNED:
             raise InvalidRequestError(f"option {name} is not for this: {_OWNED[setting]}")
-        if setting.startswith(_SECURITY):
-            raise InvalidRequestError(f"option {name} is not for this: {_VARIABLES}")
+        if setting.startswith(_SECURITY) and setting not in SECURITY_SETTINGS:
+            raise InvalidRequestError(f"option {name} is not for this: {_SECURITY_ADVICE}")
         if setting in others.keys() - known.keys():
             raise InvalidRequestError(
                 f"option {name} has no effect here: it is a setting of "
@@ -242,7 +270,7 @@ def _kafka(name: str, known: Mapping[str, _Parse]) -> InvalidRequestError:
     elif setting in _OWNED:
         advice = _OWNED[setting]
     elif setting.startswith(_SECURITY):
-        advice = _VARIABLES
+        advice = _SECURITY_ADVICE
     else:
         near = difflib.get_close_matches(setting, known, n=1)
         there = dotted(near[0]) if near else ", ".join(map(dotted, known))

@@ -44,6 +44,15 @@ _SIZE_BYTES: Final[Mapping[str, int]] = {
 _FLAGS: Final[Mapping[str, bool]] = {"true": True, "false": False}
 
 
+class Hidden(str):
+    """A secret text: it stays out of messages, and of the texts of values that contain it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "(hidden)"
+
+
 class Texts:
     """The options that were given, by name in any case, without the spaces around their values."""
 

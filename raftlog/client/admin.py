@@ -44,7 +44,7 @@ class Admin(AdminBase, PlainClient):
             request_timeout_ms=settings.request_timeout_ms,
             client_id=settings.client_id,
             bootstrap_timeout_ms=settings.bootstrap_timeout_ms,
-            cluster_secret=self._secret.decode(),
+            cluster_secret=self._settings.operator_secret.decode(),
             **self._security,
             host=self._host,
         )
@@ -74,6 +74,11 @@ class Admin(AdminBase, PlainClient):
     group_offsets = _waiting(AsyncAdmin.group_offsets)
     alter_group_offsets = _waiting(AsyncAdmin.alter_group_offsets)
     commit_offsets = _waiting(AsyncAdmin.commit_offsets)
+
+    list_users = _waiting(AsyncAdmin.list_users)
+    create_user = _waiting(AsyncAdmin.create_user)
+    rotate_user = _waiting(AsyncAdmin.rotate_user)
+    delete_user = _waiting(AsyncAdmin.delete_user)
 
     def _call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self._closed:

@@ -24,7 +24,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import SILENCE_S, Answer, Connection
-from raftlog.errors import RaftlogError
+from raftlog.errors import AuthenticationError, RaftlogError
 from raftlog.protocol.api import Api
 from raftlog.protocol.connection import expects_response
 from raftlog.protocol.schema import Message
@@ -59,6 +59,11 @@ class BrokerConnection(Generic[LoadT]):
     error: RaftlogError | None = None  # last connection error
     # Sent, without a response, in send order.
     in_flight: dict[InFlightRequest[LoadT], None] = field(default_factory=dict)
+
+    @property
+    def rejection(self) -> AuthenticationError | None:
+        """The error if the broker rejected the credentials of this client: a retry repeats it."""
+        return self.error if isinstance(self.error, AuthenticationError) else None
 
     @property
     def overdue_at(self) -> float:

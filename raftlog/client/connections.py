@@ -6,22 +6,27 @@ Runs on one event loop. ``cluster`` selects the brokers and sends the requests.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, TypeVar
 
 from raftlog import tls
+from raftlog.client.authentication import authenticate, keep_authenticated, prove_operator
 from raftlog.client.connection import Connection, Connector, SocketConnector
 from raftlog.client.hedged_request import Attempt, NoAnswerError, first_answer
 from raftlog.client.metadata import unreachable
 from raftlog.client.settings import ConnectionSettings
 from raftlog.config import Address
 from raftlog.errors import (
+    AccessDeniedError,
     BrokerUnavailableError,
     ClosedError,
+    ClusterNotReadyError,
     ConnectionLostError,
     RequestTimedOutError,
+    ThrottledError,
     WrongClusterError,
 )
 
@@ -41,6 +46,7 @@ class Connections:
         self._settings = settings
         self._connector = connector
         self._by_broker: dict[int, Connection] = {}
+        self._sessions: set[asyncio.Task[None]] = set()  # of connections that authenticate again
         self._connecting: dict[Address, asyncio.Task[Connection]] = {}
 
     def of(self, broker_id: int) -> Connection | None:
@@ -95,6 +101,7 @@ class Connections:
             hello = await connection.handshake(self._settings.client_id, timeout_ms=timeout_ms)
             self.check_open()
             self._check_cluster(address, hello.cluster_id)
+            await self._authenticate(connection, timeout_ms=timeout_ms)
         except (ConnectionLostError, RequestTimedOutError) as error:
             connection.abort(error)
             if self._settings.tls is None:
@@ -108,11 +115,32 @@ class Connections:
                 f"connected, but received no handshake response: {error}. Check whether the "
                 f"broker {cause}, or is overloaded"
             ) from error
+        except (ClusterNotReadyError, ThrottledError) as error:  # of the authentication
+            connection.abort(error)
+            raise BrokerUnavailableError(str(error)) from error
         except BaseException as error:
             connection.abort(ClosedError(f"the handshake failed: {error}"))
             raise
         self.reached = True
         return await self._keep(connection)
+
+    async def _authenticate(self, connection: Connection, *, timeout_ms: int) -> None:
+        """Authenticate as an operator or by SASL if configured; by SASL, again before each session
+        ends.
+        """
+        sasl, secret = self._settings.sasl, self._settings.operator_secret
+        if secret:
+            with contextlib.suppress(AccessDeniedError):  # requests that need it report this
+                await prove_operator(connection, secret, timeout_ms=timeout_ms)
+        if sasl is None:
+            return
+        lifetime_s = await authenticate(connection, sasl, timeout_ms=timeout_ms)
+        if lifetime_s:
+            task = asyncio.ensure_future(
+                keep_authenticated(connection, sasl, lifetime_s, timeout_ms=timeout_ms)
+            )
+            self._sessions.add(task)
+            task.add_done_callback(self._sessions.discard)
 
     async def _keep(self, connection: Connection) -> Connection:
         """Keep one connection per broker, even if several addresses lead to it.
@@ -142,7 +170,7 @@ class Connections:
     async def close(self) -> None:
         """Close all connections. Idempotent."""
         self.closed = True
-        tasks = list(self._connecting.values())
+        tasks = [*self._connecting.values(), *self._sessions]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -169,14 +169,27 @@ class Sender:
             return head.expires_at
         load = loads.get(leader) or self._begin_load(leader, now)
         if load is None:
-            return min(
-                self._links.retry_at(self._links.link(leader), now) or NEVER, head.expires_at
-            )
+            return self._without_link(queue, flight, leader, now, head.expires_at)
         if load.has_room_for(head):
             flight.sent_to(leader, known.leader_epoch)
             if self._load(load, queue, flight, now):
                 loads[leader] = load
         return NEVER  # the next round serves the remaining batches
+
+    def _without_link(
+        self,
+        queue: PartitionQueue,
+        flight: InFlightBatches,
+        leader: int,
+        now: float,
+        expires_at: float,
+    ) -> float:
+        """Return the time of the next check of a partition whose leader takes no request now."""
+        link = self._links.link(leader)
+        if link.rejection is not None:
+            self._fail_all(queue, flight, link.rejection)
+            return NEVER
+        return min(self._links.retry_at(link, now) or NEVER, expires_at)
 
     def _begin_load(self, leader: int, now: float) -> _Load | None:
         """Return an empty request to a broker, if it can be sent now."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from raftlog import limits, tls
+from raftlog.client import profiles
 from raftlog.client.partitioner import Partitioner
 from raftlog.config import Address, parse_address
 from raftlog.config.address import BOOTSTRAP_DEFAULT
@@ -32,7 +33,10 @@ SECRET_FILE_VARIABLE: Final = "RAFTLOG_CLUSTER_SECRET_FILE"
 CLIENT_ID_DEFAULT: Final = "raftlog-python"
 DAY_MS: Final = 86_400_000
 
-SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL")
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SASL_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+SASL_MECHANISM_DEFAULT: Final = "SCRAM-SHA-512"
+SASL_ARGUMENTS: Final = ("sasl_mechanism", "sasl_username", "sasl_password")
 TLS_FILES: Final = ("ssl_cafile", "ssl_certfile", "ssl_keyfile")
 TRUE: Final = {"true": True, "false": False}
 
@@ -60,23 +64,43 @@ RESETS: Final[dict[object, OffsetReset]] = {
 
 
 class SecurityArguments(TypedDict, total=False):
-    """TLS arguments of every client, with the names of kafka-python.
+    """TLS and SASL arguments of every client, with the names of kafka-python.
 
-    An argument that is not set, or None, is taken from the environment variable RAFTLOG_ and its
-    name in capitals, such as RAFTLOG_SSL_CAFILE.
+    An argument that is not set, or None, is taken from ``profile``; else from the environment
+    variable RAFTLOG_ and its name in capitals, such as RAFTLOG_SSL_CAFILE; else from the profile in
+    RAFTLOG_PROFILE.
 
-    ``security_protocol``: "PLAINTEXT", or "SSL" for TLS. Default: "PLAINTEXT".
+    ``profile``: name of a profile in ~/.config/raftlog/config.toml, or path of a profile file. It
+        also has the default of ``bootstrap``.
+    ``security_protocol``: "PLAINTEXT", "SSL" for TLS, or "SASL_SSL" for TLS with a user name and a
+        password; "SASL_PLAINTEXT" is for tests. Default: "PLAINTEXT".
     ``ssl_cafile``: file with the accepted CA certificates (PEM). Default: those of the system.
     ``ssl_certfile``, ``ssl_keyfile``: certificate and key (PEM) of this client, for brokers with
         tls.client.ca.file. Set both or none.
     ``ssl_check_hostname``: require the host name of the broker in its certificate. Default: True.
+    ``sasl_mechanism``: "SCRAM-SHA-256", "SCRAM-SHA-512" or, with TLS only, "PLAIN", which sends the
+        password to the broker. Default: "SCRAM-SHA-512".
+    ``sasl_username``, ``sasl_password``: of a user of the cluster (`raftlog user create`).
     """
 
+    profile: str | None
     security_protocol: str | None
     ssl_cafile: str | None
     ssl_certfile: str | None
     ssl_keyfile: str | None
     ssl_check_hostname: bool | None
+    sasl_mechanism: str | None
+    sasl_username: str | None
+    sasl_password: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslSettings:
+    """How a client authenticates on each connection."""
+
+    mechanism: str
+    username: str
+    password: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +113,8 @@ class ConnectionSettings:
     bootstrap_timeout_ms: int
     metadata_max_age_ms: int
     tls: ssl.SSLContext | None = None  # None: connections without TLS
+    sasl: SaslSettings | None = None  # None: connections without SASL
+    operator_secret: bytes = field(default=b"", repr=False)  # of the cluster; of admin clients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,18 +181,23 @@ Arguments: TypeAlias = Mapping[str, Any]
 
 
 def connection_settings(arguments: Arguments) -> ConnectionSettings:
+    security = Security(arguments["security"])
     client_id = arguments["client_id"]
     if not isinstance(client_id, str) or len(client_id) > limits.CLIENT_ID_CHARS_MAX:
         raise InvalidRequestError(
             f"client_id={client_id!r} is not a str of up to {limits.CLIENT_ID_CHARS_MAX} characters"
         )
     return ConnectionSettings(
-        bootstrap=parse_bootstrap(arguments["bootstrap"]),
+        bootstrap=parse_bootstrap(
+            security.bootstrap if arguments["bootstrap"] is None else arguments["bootstrap"]
+        ),
         client_id=client_id,
         request_timeout_ms=_integer(arguments, "request_timeout_ms", 1, DAY_MS),
         bootstrap_timeout_ms=_integer(arguments, "bootstrap_timeout_ms", 0, DAY_MS),
         metadata_max_age_ms=_integer(arguments, "metadata_max_age_ms", 100, DAY_MS),
-        tls=tls_context(arguments["security"]),
+        tls=security.tls_context(),
+        sasl=security.sasl_settings(),
+        operator_secret=arguments.get("operator", b""),
     )
 
 
@@ -351,56 +382,110 @@ def function(name: str, value: Any) -> Any:
     return value
 
 
-def tls_context(security: SecurityArguments) -> ssl.SSLContext | None:
-    """Return the TLS context of a client, or None for security_protocol="PLAINTEXT".
+class Security:
+    """The security arguments of a client, from all their sources.
 
-    Raises ``InvalidRequestError`` or ``TypeError`` if an argument is wrong, or a file unusable.
+    Raises ``InvalidRequestError`` or ``TypeError`` if an argument or the profile is wrong.
     """
-    given: dict[str, Any] = {name: value for name, value in security.items() if value is not None}
-    for name in security.keys() - SecurityArguments.__annotations__.keys():
-        raise TypeError(f"unexpected keyword argument {name!r}")
-    protocol = given.get("security_protocol") or _variable("security_protocol") or "PLAINTEXT"
-    if protocol not in SECURITY_PROTOCOLS:
-        raise InvalidRequestError(
-            f"security_protocol={protocol!r} is not valid. Set 'PLAINTEXT' or 'SSL'"
-        )
-    if protocol == "PLAINTEXT":
-        for name in given.keys() & set(TLS_FILES):
-            raise InvalidRequestError(f"{name} requires security_protocol='SSL'")
-        return None
-    for name in given.keys() & set(TLS_FILES):
-        if not isinstance(given[name], str | os.PathLike):
-            raise TypeError(f"{name}={given[name]!r} is not a str")
-    ca, certificate, key = (os.fspath(given.get(name) or _variable(name)) for name in TLS_FILES)
-    if bool(certificate) != bool(key):
-        raise InvalidRequestError("ssl_certfile and ssl_keyfile require each other. Set both")
-    try:
-        return tls.client_context(
-            ca=ca,
-            certificate=certificate,
-            key=key,
-            check_hostname=_checks_hostname(given.get("ssl_check_hostname")),
-        )
-    except InvalidConfigError as error:
-        raise InvalidRequestError(f"ssl_cafile, ssl_certfile or ssl_keyfile: {error}") from error
 
-
-def _checks_hostname(value: Any) -> bool:
-    if value is None:
-        text = _variable("ssl_check_hostname") or "true"
-        if text not in TRUE:
+    def __init__(self, arguments: SecurityArguments) -> None:
+        for name in arguments.keys() - SecurityArguments.__annotations__.keys():
+            raise TypeError(f"unexpected keyword argument {name!r}")
+        self._given: dict[str, Any] = {
+            name: value for name, value in arguments.items() if value is not None
+        }
+        named, default = arguments.get("profile"), os.environ.get(profiles.VARIABLE)
+        self._profile = profiles.load(named) if named else {}
+        self._default = profiles.load(default) if default and not named else {}
+        self._protocol = self._value("security_protocol") or "PLAINTEXT"
+        if self._protocol not in SECURITY_PROTOCOLS:
             raise InvalidRequestError(
-                f"RAFTLOG_SSL_CHECK_HOSTNAME={text!r} is not valid. Set true or false"
+                f"security_protocol={self._protocol!r} is not valid. Set one of "
+                f"{', '.join(SECURITY_PROTOCOLS)}"
             )
-        return TRUE[text]
-    if not isinstance(value, bool):
-        raise TypeError(f"ssl_check_hostname={value!r} is not a bool")
-    return value
 
+    @property
+    def bootstrap(self) -> str | None:
+        """Brokers to connect to if the client has no argument for them; None: the default."""
+        if os.environ.get(BOOTSTRAP_VARIABLE):
+            return self._profile.get("bootstrap")
+        return self._profile.get("bootstrap") or self._default.get("bootstrap")
 
-def _variable(name: str) -> str:
-    """Return the environment variable that replaces an argument; empty if it is not set."""
-    return os.environ.get(f"RAFTLOG_{name.upper()}", "")
+    def sasl_settings(self) -> SaslSettings | None:
+        """Return how the client authenticates; None without SASL."""
+        given = self._given.keys() & set(SASL_ARGUMENTS)
+        if not self._protocol.startswith("SASL_"):
+            for name in given:
+                raise InvalidRequestError(f"{name} requires security_protocol='SASL_SSL'")
+            return None
+        for name in given:
+            if not isinstance(self._given[name], str):
+                raise TypeError(f"{name} is a {type(self._given[name]).__name__}, not a str")
+        mechanism, username, password = map(self._value, SASL_ARGUMENTS)
+        mechanism = mechanism or SASL_MECHANISM_DEFAULT
+        if mechanism not in SASL_MECHANISMS:
+            raise InvalidRequestError(
+                f"sasl_mechanism={mechanism!r} is not valid. Set one of "
+                f"{', '.join(SASL_MECHANISMS)}"
+            )
+        if mechanism == "PLAIN" and self._protocol != "SASL_SSL":
+            raise InvalidRequestError(
+                "sasl_mechanism='PLAIN' sends the password: it requires "
+                "security_protocol='SASL_SSL'"
+            )
+        if not username or not password:
+            raise InvalidRequestError(
+                f"security_protocol={self._protocol!r} requires sasl_username and sasl_password"
+            )
+        return SaslSettings(mechanism=mechanism, username=username, password=password)
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return the TLS context of the client; None without TLS. Reads the files."""
+        given = self._given.keys() & set(TLS_FILES)
+        if not self._protocol.endswith("SSL"):
+            for name in given:
+                raise InvalidRequestError(f"{name} requires security_protocol='SSL' or 'SASL_SSL'")
+            return None
+        for name in given:
+            if not isinstance(self._given[name], str | os.PathLike):
+                raise TypeError(f"{name}={self._given[name]!r} is not a str")
+        ca, certificate, key = (os.fspath(self._value(name)) for name in TLS_FILES)
+        if bool(certificate) != bool(key):
+            raise InvalidRequestError("ssl_certfile and ssl_keyfile require each other. Set both")
+        try:
+            return tls.client_context(
+                ca=ca,
+                certificate=certificate,
+                key=key,
+                check_hostname=self._checks_hostname(),
+            )
+        except InvalidConfigError as error:
+            raise InvalidRequestError(
+                f"ssl_cafile, ssl_certfile or ssl_keyfile: {error}"
+            ) from error
+
+    def _checks_hostname(self) -> bool:
+        value = self._given.get("ssl_check_hostname")
+        if value is None:
+            text = self._value("ssl_check_hostname") or "true"
+            if text not in TRUE:
+                raise InvalidRequestError(
+                    f"RAFTLOG_SSL_CHECK_HOSTNAME={text!r} is not valid. Set true or false"
+                )
+            return TRUE[text]
+        if not isinstance(value, bool):
+            raise TypeError(f"ssl_check_hostname={value!r} is not a bool")
+        return value
+
+    def _value(self, name: str) -> Any:
+        """Return the argument from the first source that has it; empty if none has."""
+        return (
+            self._given.get(name)
+            or self._profile.get(name)
+            or os.environ.get(f"RAFTLOG_{name.upper()}")
+            or self._default.get(name)
+            or ""
+        )
 
 
 def operator_secret(secret: str | None, path: str | None) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
 from typing import Any, Final
 
 from raftlog import limits
@@ -35,10 +36,13 @@ class BrokerConfig:
     cluster_secret: str = field(default="", repr=False)
     cluster_secret_file: str = ""
     operations_require_secret: bool = True
+    admin_credentials_file: str = ""
+    authentication_required: bool = False
     auto_create_topics_enable: bool = True
     broker_heartbeat_interval_ms: int = 500
     broker_session_timeout_ms: int = 3_000
     connections_max_idle_ms: int = 600_000
+    connections_max_reauth_ms: int = 0
     controlled_shutdown_timeout_ms: int = 10_000
     default_replication_factor: int = 0
     disk_stall_timeout_ms: int = 5_000
@@ -50,6 +54,7 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = limits.SESSION_TIMEOUT_MS_MAX
     group_max_size: int = limits.MEMBERS_PER_GROUP_MAX
     group_min_session_timeout_ms: int = limits.SESSION_TIMEOUT_MS_MIN
+    insecure_allowed: bool = False
     kafka_protocol_enable: bool = True
     leader_rebalance_delay_ms: int = 300_000
     log_checkpoint_interval_ms: int = 60_000
@@ -92,6 +97,7 @@ class BrokerConfig:
         config = cls(**parse(BROKER_KEYS, overrides, what="broker"))
         _check_voters(config)
         _check_tls(config)
+        _check_authentication(config)
         _check_times(config)
         return config
 
@@ -104,6 +110,32 @@ class BrokerConfig:
         """Every key with its value, as text: empty if it is not set, "(hidden)" for a secret."""
         values = ((key, getattr(self, key.field)) for key in BROKER_KEYS)
         return {key.name: "" if value is None else key.show(value) for key, value in values}
+
+
+def check_exposure(config: BrokerConfig) -> None:
+    """Raise ``InvalidConfigError`` if every host that reaches the broker could use it.
+
+    Either the broker listens on this machine only, or it uses TLS and its clients authenticate, or
+    ``insecure.allowed`` is set.
+    """
+    authenticates = config.authentication_required or bool(config.tls_client_ca_file)
+    is_secured = bool(config.tls_certificate_file) and authenticates
+    if is_secured or config.insecure_allowed or _is_loopback(config.listen.host):
+        return
+    raise InvalidConfigError(
+        f"listen={config.listen} is reached from other machines, and "
+        + ("clients need not authenticate" if config.tls_certificate_file else "TLS is off")
+        + ": they could read, change and delete all data. Secure the broker: run `raftlog security "
+        "init DIR --hosts HOST`, and add the settings that it prints. Or listen on 127.0.0.1. Or "
+        "accept the risk: --insecure (insecure.allowed=true)"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _check_voters(config: BrokerConfig) -> None:
@@ -149,6 +181,14 @@ def _check_tls(config: BrokerConfig) -> None:
         raise InvalidConfigError(
             "brokers with tls.certificate.file connect to each other by TLS. Set tls.ca.file to "
             "the CA certificate that signed the certificates of all brokers"
+        )
+
+
+def _check_authentication(config: BrokerConfig) -> None:
+    if config.authentication_required and not config.voters:
+        raise InvalidConfigError(
+            "authentication.required=true requires a cluster, which stores the users: set voters, "
+            f"also for one broker ({config.id}@{config.listen})"
         )
 
 

@@ -162,6 +162,25 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         show=_show_switch,
     ),
     ConfigKey(
+        "admin.credentials.file",
+        "",
+        _optional_path,
+        "a file, or nothing",
+        "File with one line NAME:PASSWORD: the first user of a new cluster. It is used once, while "
+        "the cluster has never had a user; then delete it. The environment variable "
+        "RAFTLOG_ADMIN_CREDENTIALS can contain the line instead. Only the broker's user and group "
+        "may read the file (chmod 600).",
+    ),
+    ConfigKey(
+        "authentication.required",
+        False,
+        _switch,
+        "true or false",
+        "Whether clients must authenticate: by SASL with a user of the cluster, or by TLS with a "
+        "certificate (`tls.client.ca.file`). Requires `voters`. The same on each broker.",
+        show=_show_switch,
+    ),
+    ConfigKey(
         "auto.create.topics.enable",
         True,
         _switch,
@@ -194,6 +213,15 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         INT64_MAX,
         "ms",
         "Close a connection that was silent for so long.",
+    ),
+    number(
+        "connections.max.reauth.ms",
+        0,
+        0,
+        INT64_MAX,
+        "ms",
+        "Time in which a client that has authenticated by SASL must authenticate again on the same "
+        "connection (KIP-368). Otherwise the broker closes it at the next request. 0: never.",
     ),
     number(
         "controlled.shutdown.timeout.ms",
@@ -289,6 +317,15 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.SESSION_TIMEOUT_MS_MAX,
         "ms",
         "The shortest session timeout that a member of a consumer group may ask for.",
+    ),
+    ConfigKey(
+        "insecure.allowed",
+        False,
+        _switch,
+        "true or false",
+        "Whether the broker may listen beyond this machine without TLS and authentication: every "
+        "host that reaches the port can then read, change and delete all data.",
+        show=_show_switch,
     ),
     ConfigKey(
         "kafka.protocol.enable",

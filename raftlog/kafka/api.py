@@ -39,6 +39,8 @@ LEAVE_GROUP: Final = Api(13, "LeaveGroup", 0, 5)
 SYNC_GROUP: Final = Api(14, "SyncGroup", 0, 5)
 DESCRIBE_GROUPS: Final = Api(15, "DescribeGroups", 0, 6)
 LIST_GROUPS: Final = Api(16, "ListGroups", 0, 5)
+# In version 0, the messages of the exchange are no requests. Kafka 1.0 introduced version 1.
+SASL_HANDSHAKE: Final = Api(17, "SaslHandshake", 1, 1)
 API_VERSIONS: Final = Api(18, "ApiVersions", 0, 4)
 CREATE_TOPICS: Final = Api(19, "CreateTopics", 2, 7)
 DELETE_TOPICS: Final = Api(20, "DeleteTopics", 1, 6)
@@ -47,10 +49,13 @@ INIT_PRODUCER_ID: Final = Api(22, "InitProducerId", 0, 5)
 OFFSET_FOR_LEADER_EPOCH: Final = Api(23, "OffsetForLeaderEpoch", 2, 4)
 DESCRIBE_CONFIGS: Final = Api(32, "DescribeConfigs", 1, 4)
 ALTER_CONFIGS: Final = Api(33, "AlterConfigs", 0, 2)
+SASL_AUTHENTICATE: Final = Api(36, "SaslAuthenticate", 0, 2)
 CREATE_PARTITIONS: Final = Api(37, "CreatePartitions", 0, 3)
 DELETE_GROUPS: Final = Api(42, "DeleteGroups", 0, 2)
 INCREMENTAL_ALTER_CONFIGS: Final = Api(44, "IncrementalAlterConfigs", 0, 1)
 OFFSET_DELETE: Final = Api(47, "OffsetDelete", 0, 0)
+DESCRIBE_USER_SCRAM_CREDENTIALS: Final = Api(50, "DescribeUserScramCredentials", 0, 0)
+ALTER_USER_SCRAM_CREDENTIALS: Final = Api(51, "AlterUserScramCredentials", 0, 0)
 DESCRIBE_CLUSTER: Final = Api(60, "DescribeCluster", 0, 2)
 CONSUMER_GROUP_HEARTBEAT: Final = Api(68, "ConsumerGroupHeartbeat", 0, 1)
 CONSUMER_GROUP_DESCRIBE: Final = Api(69, "ConsumerGroupDescribe", 0, 1)
@@ -71,6 +76,7 @@ APIS: Final[dict[int, Api]] = {
         SYNC_GROUP,
         DESCRIBE_GROUPS,
         LIST_GROUPS,
+        SASL_HANDSHAKE,
         API_VERSIONS,
         CREATE_TOPICS,
         DELETE_TOPICS,
@@ -79,10 +85,13 @@ APIS: Final[dict[int, Api]] = {
         OFFSET_FOR_LEADER_EPOCH,
         DESCRIBE_CONFIGS,
         ALTER_CONFIGS,
+        SASL_AUTHENTICATE,
         CREATE_PARTITIONS,
         DELETE_GROUPS,
         INCREMENTAL_ALTER_CONFIGS,
         OFFSET_DELETE,
+        DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ALTER_USER_SCRAM_CREDENTIALS,
         DESCRIBE_CLUSTER,
         CONSUMER_GROUP_HEARTBEAT,
         CONSUMER_GROUP_DESCRIBE,

@@ -78,6 +78,10 @@ class KafkaConnectionState:
         self._ended = False
         self.paused = False
 
+    def permit(self, bytes_max: int) -> None:
+        """Accept requests of up to ``bytes_max`` bytes from now on."""
+        self._reader.permit(bytes_max)
+
     @property
     def in_flight(self) -> int:
         """Number of requests whose responses have not left yet."""

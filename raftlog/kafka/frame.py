@@ -59,6 +59,10 @@ class FrameReader:
         self.waiting = False  # complete requests may be held back
         self.error: BadMessageError | None = None  # nothing more can be separated
 
+    def permit(self, bytes_max: int) -> None:
+        """Accept requests of up to ``bytes_max`` bytes from now on."""
+        self._bytes_max = bytes_max
+
     @property
     def in_frame(self) -> bool:
         """Whether a request is incomplete."""

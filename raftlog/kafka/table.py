@@ -325,6 +325,11 @@ response 16 ListGroups 0-5 3
   protocol_type string
   group_state string 4-5
   group_type string 5-5
+request 17 SaslHandshake 1-1 99
+ mechanism string
+response 17 SaslHandshake 1-1 99
+ error_code int16
+ mechanisms []string
 request 18 ApiVersions 0-4 3
  client_software_name string 3-4
  client_software_version string 3-4
@@ -470,6 +475,13 @@ response 33 AlterConfigs 0-2 2
   error_message string null=0-2
   resource_type int8
   resource_name string
+request 36 SaslAuthenticate 0-2 2
+ auth_bytes bytes
+response 36 SaslAuthenticate 0-2 2
+ error_code int16
+ error_message string null=0-2
+ auth_bytes bytes
+ session_lifetime_ms int64 1-2
 request 37 CreatePartitions 0-3 2
  topics []CreatePartitionsTopic
   name string
@@ -521,6 +533,36 @@ response 47 OffsetDelete 0-0 99
   partitions []OffsetDeleteResponsePartition
    partition_index int32
    error_code int16
+request 50 DescribeUserScramCredentials 0-0 0
+ users []UserName null=0-0
+  name string
+response 50 DescribeUserScramCredentials 0-0 0
+ throttle_time_ms int32
+ error_code int16
+ error_message string null=0-0
+ results []DescribeUserScramCredentialsResult
+  user string
+  error_code int16
+  error_message string null=0-0
+  credential_infos []CredentialInfo
+   mechanism int8
+   iterations int32
+request 51 AlterUserScramCredentials 0-0 0
+ deletions []ScramCredentialDeletion
+  name string
+  mechanism int8
+ upsertions []ScramCredentialUpsertion
+  name string
+  mechanism int8
+  iterations int32
+  salt bytes
+  salted_password bytes
+response 51 AlterUserScramCredentials 0-0 0
+ throttle_time_ms int32
+ results []AlterUserScramCredentialsResult
+  user string
+  error_code int16
+  error_message string null=0-0
 request 60 DescribeCluster 0-2 0
  include_cluster_authorized_operations bool
  endpoint_type int8 1-2 default=1

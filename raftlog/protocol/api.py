@@ -11,6 +11,7 @@ from typing import Final
 from raftlog import limits
 from raftlog.errors import UnsupportedApiError, UnsupportedVersionError
 from raftlog.protocol import (
+    authentication,
     cluster,
     events,
     fetch,
@@ -23,6 +24,7 @@ from raftlog.protocol import (
     recovery,
     replication,
     topics,
+    users,
 )
 from raftlog.protocol.schema import Message, NoResponse
 
@@ -290,6 +292,22 @@ REASSIGN: Final = Api(
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 
+# -- users -----------------------------------------------------------------------------------------
+SASL_AUTHENTICATE: Final = Api(
+    39,
+    "sasl_authenticate",
+    authentication.SaslAuthenticateRequest,
+    authentication.SaslAuthenticateResponse,
+)
+DESCRIBE_USERS: Final = Api(
+    40,
+    "describe_users",
+    users.DescribeUsersRequest,
+    users.DescribeUsersResponse,
+    idempotent=True,
+)
+ALTER_USERS: Final = Api(41, "alter_users", users.AlterUsersRequest, users.AlterUsersResponse)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -332,6 +350,9 @@ APIS: Final[dict[int, Api]] = {
         VERIFY_COPY,
         DESCRIBE_EVENTS,
         REASSIGN,
+        SASL_AUTHENTICATE,
+        DESCRIBE_USERS,
+        ALTER_USERS,
     )
 }
 

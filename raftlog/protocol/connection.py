@@ -246,6 +246,10 @@ class ServerConnectionState(_Connection):
         self._in_flight: set[int] = set()  # correlation ids
         self._in_flight_max = requests_in_flight_max
 
+    def permit(self, bytes_max: int) -> None:
+        """Accept requests of up to ``bytes_max`` bytes from now on."""
+        self._reader.permit(bytes_max)
+
     @property
     def in_flight(self) -> int:
         """Number of requests without a response so far."""

@@ -90,6 +90,10 @@ class FrameReader:
         self.error: FrameError | None = None  # after it is set, the reader returns no frames
         self.first_bytes = b""  # start of the invalid input
 
+    def permit(self, bytes_max: int) -> None:
+        """Accept frames of up to ``bytes_max`` bytes from now on."""
+        self._bytes_max = self._bytes_max_later = bytes_max
+
     @property
     def waiting(self) -> bool:
         """True if ``frames_max`` held back frames. Call ``received(0)`` before the next read."""

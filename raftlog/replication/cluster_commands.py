@@ -6,13 +6,14 @@ decoded command satisfies all of them.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from raftlog import limits
 from raftlog.errors import InvalidRequestError
+from raftlog.security.users import SCRAM_MECHANISMS, Credentials, Mechanism
 
 INT63_MAX: Final = (1 << 63) - 1
 
@@ -153,6 +154,36 @@ class Reassign(ClusterCommand, frozen=True, tag="reassign"):
     replication_factor: Count = 0
 
 
+# -- users -----------------------------------------------------------------------------------------
+
+
+class PutUser(ClusterCommand, frozen=True, tag="put_user"):
+    """Create a user, or set credentials of one; the others remain.
+
+    ``expected``: "absent" and "present" reject the command if a user of that name exists, or not.
+    "never" rejects it if any user has ever existed: for the first administrator of a cluster.
+    ``secret``: random bytes. Those of the first command become the secret of the cluster that hides
+    which users exist.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=limits.PRINCIPAL_NAME_CHARS_MAX)]
+    credentials: Annotated[Credentials, Meta(min_length=1)]
+    expected: Literal["any", "absent", "present", "never"]
+    secret: Annotated[bytes, Meta(min_length=32, max_length=32)]
+
+    def __repr__(self) -> str:
+        return f"PutUser(name={self.name!r}, credentials={self.credentials!r})"
+
+
+class DeleteUser(ClusterCommand, frozen=True, tag="delete_user"):
+    """Delete the credentials of ``mechanisms``, and the user with its last one."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=limits.PRINCIPAL_NAME_CHARS_MAX)]
+    mechanisms: Annotated[
+        tuple[Mechanism, ...], Meta(min_length=1, max_length=len(SCRAM_MECHANISMS))
+    ]
+
+
 AnyClusterCommand: TypeAlias = (
     RegisterBroker
     | FenceBroker
@@ -163,6 +194,8 @@ AnyClusterCommand: TypeAlias = (
     | AddPartitions
     | SetReplicas
     | Reassign
+    | PutUser
+    | DeleteUser
 )
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")

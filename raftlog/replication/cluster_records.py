@@ -13,6 +13,7 @@ from raftlog.config import TopicConfig
 from raftlog.errors import InvalidRequestError
 from raftlog.replication.commands import BrokerId, DirectoryId
 from raftlog.replication.placement import Assignment
+from raftlog.security.users import User
 
 SNAPSHOT_FORMAT: Final = 2
 
@@ -98,6 +99,8 @@ class ClusterRecords:
     version: int = 0
     brokers: dict[BrokerId, BrokerRecord] = field(default_factory=dict)
     topics: dict[str, TopicRecord] = field(default_factory=dict)  # by name
+    users: dict[str, User] = field(default_factory=dict, repr=False)  # by name
+    user_secret: bytes = field(default=b"", repr=False)  # since the first user; see PutUser
 
 
 # -- as bytes -----------------------------------------------------------------------------------
@@ -130,6 +133,8 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     directories: list[DirectoryId]
     brokers: list[BrokerRecord]
     topics: list[_TopicRow]
+    users: list[User] = []
+    user_secret: bytes = b""
 
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
@@ -150,6 +155,8 @@ def encode_records(records: ClusterRecords) -> bytes:
         directories=directories,
         brokers=[record for _, record in sorted(records.brokers.items())],
         topics=[_to_row(topic, place_of) for topic in topics],
+        users=[user for _, user in sorted(records.users.items())],
+        user_secret=records.user_secret,
     )
     return _encoder.encode(snapshot)
 
@@ -182,6 +189,8 @@ def decode_records(data: bytes) -> ClusterRecords:
         version=snapshot.version,
         brokers={record.id: record for record in snapshot.brokers},
         topics=topics,
+        users={user.name: user for user in snapshot.users},
+        user_secret=snapshot.user_secret,
     )
 
 

@@ -25,6 +25,8 @@ from raftlog.errors import (
     TopicExistsError,
     UnknownPartitionError,
     UnknownTopicError,
+    UnknownUserError,
+    UserExistsError,
     WrongClusterError,
 )
 from raftlog.replication.cluster_commands import (
@@ -33,8 +35,10 @@ from raftlog.replication.cluster_commands import (
     ClusterCommand,
     CreateTopic,
     DeleteTopic,
+    DeleteUser,
     FenceBroker,
     Move,
+    PutUser,
     Reassign,
     RegisterBroker,
     SetReplicas,
@@ -53,6 +57,7 @@ from raftlog.replication.cluster_records import (
 )
 from raftlog.replication.commands import BrokerId, DirectoryId
 from raftlog.replication.placement import Assignment, Loads, Target, place
+from raftlog.security.users import User, check_user_name
 from raftlog.types import check_topic_name
 
 __all__ = [
@@ -84,10 +89,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class ClusterChange:
-    """Possible differences: names of topics (including deleted ones) and IDs of brokers."""
+    """Possible differences: names of topics and users (including deleted ones), IDs of brokers."""
 
     topics: frozenset[str] = frozenset()
     brokers: frozenset[BrokerId] = frozenset()
+    users: frozenset[str] = frozenset()
 
 
 class ClusterMachine:
@@ -125,6 +131,16 @@ class ClusterMachine:
     def topics(self) -> Mapping[str, TopicRecord]:
         """All topics, by name."""
         return self._records.topics
+
+    @property
+    def users(self) -> Mapping[str, User]:
+        """All users, by name."""
+        return self._records.users
+
+    @property
+    def user_secret(self) -> bytes:
+        """Secret that hides which users exist; empty before the first user was created."""
+        return self._records.user_secret
 
     def topic(self, name: str) -> TopicRecord | None:
         return self.topics.get(name)
@@ -183,6 +199,7 @@ class ClusterMachine:
         change = ClusterChange(
             topics=_differing(before.topics, after.topics),
             brokers=_differing(before.brokers, after.brokers),
+            users=_differing(before.users, after.users),
         )
         if self.on_change is not None:
             self.on_change(change)
@@ -464,6 +481,47 @@ class ClusterMachine:
         self._records.version += 1
         return ClusterChange(topics=frozenset((topic.name,)))
 
+    # -- users -------------------------------------------------------------------------------------
+
+    def _put_user(self, command: PutUser) -> tuple[User, ClusterChange]:
+        name = check_user_name(command.name)
+        held = self.users.get(name)
+        credentials = {**({} if held is None else held.credentials), **command.credentials}
+        user = User(name, dict(sorted(credentials.items())))
+        if held == user:
+            return user, ClusterChange()  # the command was repeated
+        if command.expected == "never" and self.user_secret:
+            raise UserExistsError("this cluster has had users: its administrator creates others")
+        if command.expected == "absent" and held is not None:
+            raise UserExistsError(
+                f"user {name!r} exists already. Set a new password with `raftlog user rotate`"
+            )
+        if command.expected == "present" and held is None:
+            raise UnknownUserError(f"there is no user {name!r}")
+        if held is None and len(self.users) >= limits.USERS_PER_CLUSTER_MAX:
+            raise RefusedError(f"this cluster has {len(self.users)} users, which is the limit")
+        self._records.user_secret = self._records.user_secret or command.secret
+        return user, self._set_user(name, user)
+
+    def _delete_user(self, command: DeleteUser) -> tuple[None, ClusterChange]:
+        held = self.users.get(command.name)
+        gone = set(command.mechanisms) & set(() if held is None else held.credentials)
+        if held is None or not gone:
+            raise UnknownUserError(
+                f"there is no user {command.name!r} with a credential of "
+                f"{', '.join(command.mechanisms)}"
+            )
+        kept = {each: found for each, found in held.credentials.items() if each not in gone}
+        return None, self._set_user(command.name, User(command.name, kept) if kept else None)
+
+    def _set_user(self, name: str, user: User | None) -> ClusterChange:
+        if user is None:
+            del self._records.users[name]
+        else:
+            self._records.users[name] = user
+        self._records.version += 1
+        return ClusterChange(users=frozenset((name,)))
+
 
 def _check_registration(held: BrokerRecord, wanted: BrokerRecord) -> None:
     """Check whether a changed registration can replace the stored one.
@@ -526,4 +584,6 @@ _HANDLERS: Final[
     AddPartitions: ClusterMachine._add_partitions,
     SetReplicas: ClusterMachine._set_replicas,
     Reassign: ClusterMachine._reassign,
+    PutUser: ClusterMachine._put_user,
+    DeleteUser: ClusterMachine._delete_user,
 }

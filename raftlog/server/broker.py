@@ -11,7 +11,7 @@ import os
 import random
 import socket
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,11 +27,15 @@ from raftlog.errors import (
     DataDirectoryError,
     DiskFullError,
     InvalidConfigError,
+    InvalidRequestError,
     StorageFailedError,
 )
+from raftlog.security.users import check_user_name
 from raftlog.server.administration import Administration, LocalTopics, quiet
+from raftlog.server.authentication import Authenticator
 from raftlog.server.broker_clock import UPDATE_SECONDS, BrokerClock
 from raftlog.server.budgets import ResponseBudget
+from raftlog.server.cluster.first_user import PlainCredentials
 from raftlog.server.cluster.node import ClusterNode, ClusterServices
 from raftlog.server.cluster.operations import ClusterOperations
 from raftlog.server.connection import Connection, ConnectionServices
@@ -61,6 +65,7 @@ logger = logging.getLogger(__name__)
 
 # Fetches that wait for records may use one half of the memory for requests.
 WAITING_FETCHES_PART: Final = 2
+ADMIN_VARIABLE: Final = "RAFTLOG_ADMIN_CREDENTIALS"
 EVERYWHERE: Final = ("0.0.0.0", "::")
 
 
@@ -189,7 +194,8 @@ class Broker:
             counters=counters,
             events=events,
             verifier=verifier,
-            operator_secret=read_secret(config) if config.operations_require_secret else b"",
+            authenticator=Authenticator(config, loop, surroundings.entropy),
+            operator_secret=_operator_secret(config),
             entropy=surroundings.entropy,
         )
         self.connections = self._make_connections(workers.validation, surroundings)
@@ -271,6 +277,7 @@ class Broker:
         cluster = ClusterNode(
             context.config,
             read_secret(context.config),
+            read_first_user(context.config, os.environ),
             self._store,
             journal,
             context.topics,
@@ -288,6 +295,16 @@ class Broker:
         context.cluster = cluster
         context.authority = cluster.topics
         context.operations = ClusterOperations(cluster, context.topics, context.clock)
+        cluster.on_users = self._users_changed
+
+    def _users_changed(self) -> None:
+        """Use the changed users, and close the connections of those that were revoked."""
+        context = self.context
+        assert context.cluster is not None
+        context.authenticator.users_changed(context.cluster.machine)
+        self.connections.close_each(
+            context.authenticator.is_revoked, "the user was deleted, or its password was changed"
+        )
 
     def _damage_found(self, host: Partition) -> None:
         if self.context.cluster is not None:
@@ -519,28 +536,74 @@ def _watch(
     )
 
 
+def _operator_secret(config: BrokerConfig) -> bytes:
+    """Return the secret with which operators authenticate; empty if none of them must."""
+    is_used = config.operations_require_secret or config.authentication_required
+    return read_secret(config) if is_used else b""
+
+
 def read_secret(config: BrokerConfig) -> bytes:
     """Return the cluster secret. Raises ``InvalidConfigError``."""
     if not config.cluster_secret_file:
         return config.cluster_secret.encode()
-    try:
-        with open(config.cluster_secret_file, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            secret = file.read(limits.CLUSTER_SECRET_CHARS_MAX + 1).strip()
-    except OSError as error:
-        raise InvalidConfigError(
-            f"cluster.secret.file={config.cluster_secret_file} cannot be read: {error.strerror}"
-        ) from error
-    if mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise InvalidConfigError(
-            f"cluster.secret.file={config.cluster_secret_file} has the mode {mode:04o}: every user "
-            "of this machine can read or change the secret. Run chmod 600 on it, and create a new "
-            "secret if other users could have read this one"
-        )
+    secret = _read_private("cluster.secret.file", config.cluster_secret_file)
     if len(secret) < limits.CLUSTER_SECRET_CHARS_MIN:
         raise InvalidConfigError(
             f"cluster.secret.file={config.cluster_secret_file} contains {len(secret)} bytes: an "
             f"attacker can guess it. Use at least {limits.CLUSTER_SECRET_CHARS_MIN} (head -c 32 "
             "/dev/urandom | base64)"
+        )
+    return secret
+
+
+def read_first_user(
+    config: BrokerConfig, environment: Mapping[str, str]
+) -> PlainCredentials | None:
+    """Return the first user of a new cluster; None if none is configured.
+
+    A missing file is no error: an operator deletes it after the first start. Raises
+    ``InvalidConfigError`` if the text is not NAME:PASSWORD.
+    """
+    source, text = ADMIN_VARIABLE, environment.get(ADMIN_VARIABLE, "")
+    if not text and config.admin_credentials_file:
+        source = f"admin.credentials.file={config.admin_credentials_file}"
+        if not os.path.exists(config.admin_credentials_file):
+            return None
+        text = _read_private("admin.credentials.file", config.admin_credentials_file).decode(
+            errors="replace"
+        )
+    if not text:
+        return None
+    name, colon, password = text.strip().partition(":")
+    try:
+        check_user_name(name)
+        if not colon or not (
+            limits.PASSWORD_CHARS_MIN <= len(password) <= limits.PASSWORD_CHARS_MAX
+        ):
+            raise InvalidRequestError(
+                f"the password must have {limits.PASSWORD_CHARS_MIN} to "
+                f"{limits.PASSWORD_CHARS_MAX} characters"
+            )
+    except InvalidRequestError as error:
+        raise InvalidConfigError(f"{source} is not NAME:PASSWORD: {error}") from error
+    return PlainCredentials(name, password)
+
+
+def _read_private(setting: str, path: str) -> bytes:
+    """Return the contents of a file with a secret, without spaces at both ends.
+
+    Raises ``InvalidConfigError`` if it cannot be read, or if other users can read or change it.
+    """
+    try:
+        with open(path, "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            secret = file.read(limits.CLUSTER_SECRET_CHARS_MAX + 1).strip()
+    except OSError as error:
+        raise InvalidConfigError(f"{setting}={path} cannot be read: {error.strerror}") from error
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise InvalidConfigError(
+            f"{setting}={path} has the mode {mode:04o}: every user of this machine can read or "
+            "change the secret. Run chmod 600 on it, and create a new secret if other users could "
+            "have read this one"
         )
     return secret

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from raftlog import limits
 from raftlog.errors import RaftlogError
@@ -39,12 +39,17 @@ from raftlog.protocol.operator_auth import Granting
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.peer_auth import Answering
 from raftlog.protocol.schema import Message
+from raftlog.security.credentials import UsedCredential
+from raftlog.security.principal import ANONYMOUS, of_certificate
 from raftlog.server.budgets import RequestBudget, ResponseBudget
 from raftlog.server.choice import Event, ProtocolChoice
 from raftlog.server.metrics import Counters
 from raftlog.server.turns import Steps, Turns
 from raftlog.server.workers import Workers
 from raftlog.types import Buffer
+
+if TYPE_CHECKING:
+    from raftlog.security.sasl import Exchange as SaslExchange
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +78,7 @@ class ConnectionServices(Protocol):
     requests: RequestBudget
     responses: ResponseBudget
     request_bytes_max: int
+    first_bytes_max: int  # of a request of a client that has not authenticated
     kafka_enabled: bool
     counters: Counters
     turns: Turns
@@ -111,8 +117,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, services: ConnectionServices) -> None:
         self.services = services
+        self._request_bytes_max = services.first_bytes_max
         self._state: ServerConnectionState | KafkaConnectionState | ProtocolChoice = (
-            ProtocolChoice(services.request_bytes_max, services.scratch, self._chosen)
+            ProtocolChoice(self._request_bytes_max, services.scratch, self._chosen)
             if services.kafka_enabled
             else self._native_state()
         )
@@ -140,6 +147,12 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_host = "?"
         self.number = next(_numbers)  # higher for connections that begin later
         self.local_host = ""
+        self.principal = ANONYMOUS
+        self.exchange: SaslExchange | None = None  # in progress
+        self.used: UsedCredential | None = None  # for ``principal``
+        self.has_sasl = False  # ``principal`` is from an exchange
+        self.is_rejected = False  # an exchange has failed: the connection ends soon
+        self.session_ends_seconds: float | None = None  # loop time; None: with the connection
         self.granting: Granting | None = None  # since the client claimed operator rights
         self.is_operator = False  # the client has proved that it knows the cluster secret
         self.answering: Answering | None = None  # since the other side claimed to be a broker
@@ -153,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
     def _native_state(self) -> ServerConnectionState:
         services = self.services
         return ServerConnectionState(
-            services.request_bytes_max,
+            self._request_bytes_max,
             scratch=services.scratch,
             may_trust=services.requests.has_plenty,
         )
@@ -163,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
         services = self.services
         self._state = state = (
             KafkaConnectionState(
-                services.request_bytes_max,
+                self._request_bytes_max,
                 scratch=services.scratch,
                 may_trust=services.requests.has_plenty,
             )
@@ -179,6 +192,11 @@ class Connection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername")
         self.peer_host = str(name[0]) if isinstance(name, tuple) else "local"
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            self.principal = of_certificate(certificate) or ANONYMOUS
+            if self.is_authenticated:
+                self.permit_long_requests()
         local = transport.get_extra_info("sockname")
         self.local_host = str(local[0]) if isinstance(local, tuple) else ""
         transport.set_write_buffer_limits(
@@ -269,6 +287,16 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is None
 
     @property
+    def is_encrypted(self) -> bool:
+        """Whether the connection uses TLS."""
+        return self._transport is not None and bool(self._transport.get_extra_info("ssl_object"))
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether the other side has proved who it is, in any way."""
+        return self.principal is not ANONYMOUS or self.peer_identity is not None or self.is_operator
+
+    @property
     def may_answer_at_length(self) -> bool:
         """Whether the client reads its responses: then a fetch may read for it."""
         return not self._writing_paused
@@ -280,7 +308,14 @@ class Connection(asyncio.BufferedProtocol):
     def prove(self, peer: PeerIdentity) -> None:
         """Note that ``peer`` has authenticated on this connection."""
         self.peer_identity = peer
+        self.permit_long_requests()
         self.services.proved(self)
+
+    def permit_long_requests(self) -> None:
+        """Accept requests of any permitted length: the other side has authenticated."""
+        self._request_bytes_max = self.services.request_bytes_max
+        if not isinstance(self._state, ProtocolChoice):
+            self._state.permit(self._request_bytes_max)
 
     def begin(self, steps: Steps) -> None:
         """Continue a request that was dispatched before, after those in progress."""
@@ -311,6 +346,11 @@ class Connection(asyncio.BufferedProtocol):
     def end(self, error: RaftlogError) -> None:
         """Send the error, handle no further input, and close."""
         self._say_farewell(Broken(error, farewell(error)))
+
+    def hang_up(self, reason: str) -> None:
+        """Close after all writes; handle no further input."""
+        logger.info("connection closed: peer=%s reason=%s", self.peer, reason)
+        self._hang_up()
 
     # -- answers -----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from raftlog.config.address import Address
 from raftlog.errors import AccessDeniedError, UnsupportedFeatureError
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.server.administration import Administration, TopicAuthority
+from raftlog.server.authentication import Authenticator
 from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.budgets import ResponseBudget
 from raftlog.server.cluster.node import ClusterNode
@@ -45,9 +46,10 @@ class BrokerContext:
     counters: Counters
     events: EventLog
     verifier: LogVerifier
+    authenticator: Authenticator
     coordinator: Coordinator = field(init=False)  # the broker sets both before it serves
     lookup: Lookup = field(init=False)
-    operator_secret: bytes = b""  # required for changes of the cluster; b"": not required
+    operator_secret: bytes = b""  # proved by operators; b"": they prove nothing
     entropy: Callable[[int], bytes] = os.urandom
     address: Address = Address("", 0)  # address of this broker for clients
     is_stopping: bool = False  # True: respond where possible, start no new waits
@@ -86,10 +88,11 @@ class BrokerContext:
 
     def check_operator(self, connection: Connection, what: str) -> None:
         """Raise ``AccessDeniedError`` unless the connection is an operator's or another broker's,
-        or there is no secret to prove.
+        or operators have no secret to prove.
         """
         is_proved = connection.is_operator or connection.peer_identity is not None
-        if self.operator_secret and not is_proved:
+        is_required = self.operator_secret and self.config.operations_require_secret
+        if is_required and not is_proved:
             raise AccessDeniedError(
                 f"{what} requires the cluster secret. Set --cluster-secret-file or "
                 "RAFTLOG_CLUSTER_SECRET_FILE (Admin: cluster_secret_file)"

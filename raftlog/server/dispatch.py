@@ -26,7 +26,9 @@ from raftlog.server.handlers import (
     records,
     recovery,
     replica,
+    sasl,
     topics,
+    users,
 )
 from raftlog.server.reply import Reply
 from raftlog.server.turns import Steps
@@ -74,7 +76,22 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.DESCRIBE_COPIES.number: replica.handle_copies,
     api.VERIFY_COPY.number: cluster.handle_verify_copy,
     api.DESCRIBE_EVENTS.number: events.handle,
+    api.SASL_AUTHENTICATE.number: sasl.handle,
+    api.DESCRIBE_USERS.number: users.handle_describe,
+    api.ALTER_USERS.number: users.handle_alter,
 }
+
+# A connection may send these before it has authenticated.
+BEFORE_AUTHENTICATION: Final = frozenset(
+    (
+        api.API_VERSIONS,
+        api.SASL_AUTHENTICATE,
+        api.PEER_HELLO,
+        api.PEER_PROVE,
+        api.OPERATOR_HELLO,
+        api.OPERATOR_PROVE,
+    )
+)
 
 
 def dispatch(context: BrokerContext, connection: Connection, request: Request) -> Steps | None:
@@ -83,25 +100,32 @@ def dispatch(context: BrokerContext, connection: Connection, request: Request) -
     """
     context.counters.requests += 1
     reply = Reply(connection, request)
-    if request.api.peer_only and connection.peer_identity is None:
-        _deny(connection, request, reply)
+    try:
+        _check_access(context, connection, request)
+    except AccessDeniedError as error:
+        _deny(connection, request, reply, error)
         return None
     return reply.run(HANDLERS.get(request.api.number, _refuse_api), context, request)
+
+
+def _check_access(context: BrokerContext, connection: Connection, request: Request) -> None:
+    """Raise ``AccessDeniedError`` if the connection has not authenticated as required."""
+    if request.api not in BEFORE_AUTHENTICATION:
+        context.authenticator.check(connection)
+    if request.api.peer_only and connection.peer_identity is None:
+        raise AccessDeniedError(
+            f"{request.api.name} is for brokers of this cluster: send peer_hello and peer_prove "
+            "first"
+        )
 
 
 def _refuse_api(_context: BrokerContext, request: Request, _reply: Reply) -> Steps | None:
     raise UnsupportedApiError(f"this broker does not serve {request.api.name}")
 
 
-def _deny(connection: Connection, request: Request, reply: Reply) -> None:
-    """Reject a request for authenticated peers only, from a connection that has not
-    authenticated.
-    """
-    name = request.api.name
-    error = AccessDeniedError(
-        f"{name} is for brokers of this cluster: send peer_hello and peer_prove first"
-    )
-    connection.note_refusal(name, error)
+def _deny(connection: Connection, request: Request, reply: Reply, error: AccessDeniedError) -> None:
+    """Reject a request from a connection that has not authenticated as required, and close it."""
+    connection.note_refusal(request.api.name, error)
     if request.expects_response:
         reply.fail(error)
     else:

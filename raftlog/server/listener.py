@@ -104,7 +104,9 @@ class Connections:
         self.scratch = memoryview(bytearray(limits.RECEIVE_BYTES))
         self.requests = RequestBudget(config.queued_max_request_bytes, on_short=self._relieve_soon)
         self.responses = responses
-        self.request_bytes_max = config.socket_request_max_bytes
+        self.request_bytes_max = self.first_bytes_max = config.socket_request_max_bytes
+        if config.authentication_required:
+            self.first_bytes_max = min(self.request_bytes_max, limits.UNAUTHENTICATED_BYTES_MAX)
         self.kafka_enabled = config.kafka_protocol_enable
         self.counters = counters
         self.turns = turns
@@ -222,6 +224,12 @@ class Connections:
         self._stop_timers()
         for connection in tuple(self._open):
             connection.abort(reason)
+
+    def close_each(self, wanted: Callable[[Connection], bool], reason: str) -> None:
+        """Close each connection for which ``wanted`` returns True, at once."""
+        for connection in tuple(self._open):
+            if wanted(connection):
+                connection.abort(reason)
 
     def _stop_timers(self) -> None:
         self._sweeper.cancel()

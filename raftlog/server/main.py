@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from raftlog.clock import SystemClock
 from raftlog.config import Address, BrokerConfig
+from raftlog.config.broker import check_exposure
 from raftlog.disk import Disk, OsDisk
 from raftlog.errors import RaftlogError, StorageFailedError
 from raftlog.failpoints import VARIABLE, FailpointDisk, Failpoints
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("raftlog")
 
-MakeApi: TypeAlias = "Callable[[Address], MoreRoutes]"
+MakeApi: TypeAlias = "Callable[[BrokerConfig, Address], MoreRoutes]"
 
 
 def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT. Returns the exit status: 0, or 1 with the reason on
     stderr.
 
-    ``make_api``: called with the address of the broker if it has an HTTP port; returns more of what
-    the port serves.
+    ``make_api``: called with the settings and the address of the broker if it has an HTTP port;
+    returns more of what the port serves.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(log_lines.formatter(config.logging_format))
@@ -54,6 +55,7 @@ def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
 async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
+    check_exposure(config)
     disk, surroundings = world(os.environ, config)
     listening = bind(config.listen)
     http_listening = None
@@ -73,7 +75,7 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> None:
     if http_listening is not None:
         from raftlog.server.http.server import HttpServer  # takes 0.2 s of CPU and 5 MB
 
-        api = None if make_api is None else make_api(reached_here(address_of(listening)))
+        api = None if make_api is None else make_api(config, reached_here(address_of(listening)))
         http = await HttpServer.start(broker, http_listening, api)
         _say(f"raftlog broker {config.id} serves http://{address_of(http_listening)}")
     gc.freeze()  # excludes long-lived objects from garbage collection

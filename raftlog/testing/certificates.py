@@ -79,10 +79,20 @@ class Certificates:
 
 
 def environment_of(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of clients of a broker; empty if it does not use TLS."""
+    """Return the environment variables of clients of a broker; empty if it is not secured.
+
+    They contain the first user and its password if the settings name a file with them.
+    """
     if "tls.certificate.file" not in settings:
         return {}
     found = {"RAFTLOG_SECURITY_PROTOCOL": "SSL"}
+    if "admin.credentials.file" in settings:
+        name, _, password = Path(settings["admin.credentials.file"]).read_text().partition(":")
+        found = {
+            "RAFTLOG_SECURITY_PROTOCOL": "SASL_SSL",
+            "RAFTLOG_SASL_USERNAME": name,
+            "RAFTLOG_SASL_PASSWORD": password.strip(),
+        }
     if "tls.ca.file" in settings:
         found["RAFTLOG_SSL_CAFILE"] = settings["tls.ca.file"]
     return found

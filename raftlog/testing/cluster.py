@@ -6,11 +6,9 @@ For tests, ``raftlog demo`` and ``raftlog up``.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shutil
 import tempfile
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +18,12 @@ from typing import Final
 from raftlog.config.address import Address
 from raftlog.errors import BrokerUnavailableError
 from raftlog.protocol.topics import PartitionDescription
-from raftlog.testing.certificates import environment_of
+from raftlog.testing.administrator import (
+    CREDENTIALS_FILE,
+    private_file,
+    security_settings,
+)
+from raftlog.testing.certificates import Certificates, create, environment_of
 from raftlog.testing.probes import (
     HOST,
     answers,
@@ -47,6 +50,7 @@ __all__ = [
 
 SECRET_FILE: Final = "cluster.secret"
 SECRET_BYTES: Final = 32
+TLS_DIRECTORY: Final = "tls"  # certificates of a secured cluster
 
 
 @dataclass
@@ -63,7 +67,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables of clients of brokers with TLS; empty without TLS."""
+        """Environment variables of clients; empty if the brokers are not secured."""
         return environment_of(self.brokers[0].settings)
 
     def broker(self, broker_id: int) -> BrokerProcess:
@@ -104,7 +108,7 @@ class Cluster:
             for other in waiting:
                 if not other.running:
                     raise BrokerUnavailableError(f"broker {other.id} ended: {other.last_words()}")
-            return sides[broker.id] <= members(broker.address, tls=broker.tls)
+            return sides[broker.id] <= members(broker.address, tls=broker.tls, secret=broker.secret)
 
         for broker in waiting:
             wait_until(
@@ -149,7 +153,10 @@ class Cluster:
         """Return each broker's view of a partition, by broker id, without brokers that do not
         respond."""
         asked = [broker for broker in self.brokers if broker.running and not broker.paused]
-        views = {b.id: describe_partition(b.address, topic, partition, tls=b.tls) for b in asked}
+        views = {
+            b.id: describe_partition(b.address, topic, partition, tls=b.tls, secret=b.secret)
+            for b in asked
+        }
         return {broker_id: view for broker_id, view in views.items() if view is not None}
 
     def leader(self, topic: str, partition: int) -> int | None:
@@ -237,13 +244,22 @@ def local_cluster(
     addresses: Mapping[int, Address] | None = None,
     settings: Mapping[str, str] | None = None,
     with_relays: bool = False,
+    secure: bool = False,
 ) -> Cluster:
     """Create the cluster in ``directory``, not started. The caller must call ``close``.
 
     ``addresses``: by broker id, from 1; default: free ports of this machine.
     ``with_relays``: brokers reach each other through relays, which can be cut.
+    ``secure``: brokers use TLS and require authentication; ``Cluster.environment`` has the
+        credentials of the administrator. Requires the package `cryptography`.
     """
     directory = directory.resolve()
+    if secure:
+        files = Certificates(directory / TLS_DIRECTORY)
+        if not files.ca.exists():
+            create(files.directory)
+        secured = security_settings(files, directory / CREDENTIALS_FILE)
+        settings = {**secured, **(settings or {})}
     if addresses is None:
         ports = free_ports(brokers)
         addresses = {number: Address(HOST, port) for number, port in enumerate(ports, start=1)}
@@ -258,7 +274,7 @@ def local_cluster(
             for number, address in sorted(addresses.items())
         ]
     )
-    if len(made.brokers) > 1:
+    if len(made.brokers) > 1 or secure:
         _introduce(made, directory, addresses, with_relays=with_relays)
     return made
 
@@ -287,15 +303,7 @@ def _introduce(
 def secret_file(directory: Path) -> Path:
     """Return the file with the secret of the cluster in ``directory``. Creates it if it does not
     exist."""
-    path = directory / SECRET_FILE
-    if not path.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        # Written under another name first: a crash leaves no incomplete secret.
-        draft = directory / f"{SECRET_FILE}.{os.getpid()}.{threading.get_ident()}"
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(SECRET_BYTES))
-        draft.rename(path)
-    return path
+    return private_file(directory / SECRET_FILE, secrets.token_hex(SECRET_BYTES))
 
 
 @contextlib.contextmanager
@@ -305,12 +313,14 @@ def cluster(
     directory: Path | None = None,
     settings: Mapping[str, str] | None = None,
     with_relays: bool | None = None,
+    secure: bool = False,
 ) -> Iterator[Cluster]:
     """A cluster that runs while the block does, in ``directory`` or in one that is removed.
 
     ``settings``: of every broker, as in its configuration file.
     ``with_relays``: whether ``partition`` and ``heal`` work; by default, if there is more than one
         broker. Relays cost throughput between brokers.
+    ``secure``: as in ``local_cluster``.
     """
     with contextlib.ExitStack() as stack:
         if directory is None:
@@ -320,6 +330,7 @@ def cluster(
             brokers=brokers,
             settings=settings,
             with_relays=brokers > 1 if with_relays is None else with_relays,
+            secure=secure,
         )
         stack.callback(running.close)
         running.start()

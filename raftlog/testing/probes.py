@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import socket
 import ssl
@@ -13,10 +14,19 @@ from typing import Final, TypeAlias
 
 from raftlog.config.address import Address
 from raftlog.errors import BrokerUnavailableError, RaftlogError
-from raftlog.protocol.api import API_VERSIONS, DESCRIBE_TOPICS, METADATA, Api
+from raftlog.protocol.api import (
+    API_VERSIONS,
+    DESCRIBE_TOPICS,
+    METADATA,
+    OPERATOR_HELLO,
+    OPERATOR_PROVE,
+    Api,
+)
 from raftlog.protocol.connection import ClientConnectionState
 from raftlog.protocol.handshake import ApiVersionsRequest
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
+from raftlog.protocol.operator_auth import Asking, OperatorHelloResponse
+from raftlog.protocol.peer import NONCE_BYTES
 from raftlog.protocol.schema import Message
 from raftlog.protocol.topics import (
     DescribeTopicsRequest,
@@ -93,9 +103,14 @@ def _family(host: str) -> socket.AddressFamily:
 Tls: TypeAlias = ssl.SSLContext | None  # None: the broker does not use TLS
 
 
-def ask(address: Address, api: Api, message: Message, *, tls: Tls = None) -> Message | None:
+def ask(
+    address: Address, api: Api, message: Message, *, tls: Tls = None, secret: bytes = b""
+) -> Message | None:
     """Send one request to the broker at ``address``. Returns its response; None if there is
-    none."""
+    none.
+
+    ``secret``: of the cluster, for a broker that requires authentication.
+    """
     try:
         with ExitStack() as stack:
             connection = stack.enter_context(
@@ -106,18 +121,31 @@ def ask(address: Address, api: Api, message: Message, *, tls: Tls = None) -> Mes
                     tls.wrap_socket(connection, server_hostname=address.host)
                 )
             state = ClientConnectionState()
-            _, buffers = state.send(api, message)
-            connection.sendall(b"".join(buffers))
-            while True:
-                count = connection.recv_into(state.get_buffer())
-                if count == 0:
+            if secret:
+                asking = Asking(secret, os.urandom(NONCE_BYTES))
+                hello = _exchange(connection, state, OPERATOR_HELLO, asking.hello())
+                if not isinstance(hello, OperatorHelloResponse):
                     return None
-                events = state.received(count)
-                if events:
-                    answer = getattr(events[0], "message", None)
-                    return None if isinstance(answer, RaftlogError) else answer
+                _exchange(connection, state, OPERATOR_PROVE, asking.check(hello))
+            return _exchange(connection, state, api, message)
     except OSError:
         return None
+
+
+def _exchange(
+    connection: socket.socket, state: ClientConnectionState, api: Api, message: Message
+) -> Message | None:
+    """Send one request and return its response; None if there is none, or an error."""
+    _, buffers = state.send(api, message)
+    connection.sendall(b"".join(buffers))
+    while True:
+        count = connection.recv_into(state.get_buffer())
+        if count == 0:
+            return None
+        events = state.received(count)
+        if events:
+            answer = getattr(events[0], "message", None)
+            return None if isinstance(answer, RaftlogError) else answer
 
 
 def answers(address: Address, *, tls: Tls = None) -> bool:
@@ -126,20 +154,21 @@ def answers(address: Address, *, tls: Tls = None) -> bool:
     return ask(address, API_VERSIONS, request, tls=tls) is not None
 
 
-def members(address: Address, *, tls: Tls = None) -> set[int]:
+def members(address: Address, *, tls: Tls = None, secret: bytes = b"") -> set[int]:
     """Return the brokers of the cluster, in the view of the one at ``address``; empty without a
     controller."""
-    answer = ask(address, METADATA, MetadataRequest(topics=[]), tls=tls)
+    answer = ask(address, METADATA, MetadataRequest(topics=[]), tls=tls, secret=secret)
     if not isinstance(answer, MetadataResponse) or answer.controller is None:
         return set()
     return {broker.id for broker in answer.brokers}
 
 
 def describe_partition(
-    address: Address, topic: str, partition: int, *, tls: Tls = None
+    address: Address, topic: str, partition: int, *, tls: Tls = None, secret: bytes = b""
 ) -> PartitionDescription | None:
     """Return the view of a partition of the broker at ``address``; None without a response."""
-    answer = ask(address, DESCRIBE_TOPICS, DescribeTopicsRequest(topics=[topic]), tls=tls)
+    request = DescribeTopicsRequest(topics=[topic])
+    answer = ask(address, DESCRIBE_TOPICS, request, tls=tls, secret=secret)
     if not isinstance(answer, DescribeTopicsResponse):
         return None
     found = [part for part in answer.topics[0].partitions if part.info.partition == partition]

@@ -113,6 +113,13 @@ class BrokerProcess:
         )
 
     @property
+    def secret(self) -> bytes:
+        """The secret of the cluster if the broker requires authentication; else empty."""
+        if self.settings.get("authentication.required") != "true":
+            return b""
+        return Path(self.settings["cluster.secret.file"]).read_bytes().strip()
+
+    @property
     def log_path(self) -> Path:
         """Path of the broker's log output."""
         return self._beside(".log")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from raftlog.client import profiles
 from raftlog.config import Address
 from raftlog.testing import BrokerProcess
 from raftlog.testing.certificates import Certificates
@@ -18,8 +19,15 @@ def test_it_prints_the_settings_of_brokers_and_clients(raftlog: Raftlog, tmp_pat
     directory = tmp_path / "tls"
     made = raftlog("security", "init", directory, "--hosts", "log1.example.com,10.0.0.1", "--json")
     files = Certificates(directory)
-    assert made.json["broker"] == files.broker_settings()
-    assert made.json["environment"]["RAFTLOG_SSL_CAFILE"] == str(files.ca)
+    credentials = directory / "admin.credentials"
+    assert made.json["broker"] == files.broker_settings() | {
+        "authentication.required": "true",
+        "admin.credentials.file": str(credentials),
+    }
+    assert made.json["environment"] == {"RAFTLOG_PROFILE": str(directory / "admin.toml")}
+    profile = profiles.load(str(directory / "admin.toml"))
+    assert profile["bootstrap"] == "log1.example.com:9100,10.0.0.1:9100"
+    assert f"admin:{profile['sasl_password']}" == credentials.read_text().strip()
     printed = raftlog("security", "init", directory)
     assert printed.status == 0
     assert f'tls.key.file = "{files.broker_key}"' in printed.out.decode()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from raftlog.client import profiles
 from raftlog.testing import wait_until
 from tests.cli.conftest import Raftlog
 
@@ -153,22 +154,42 @@ def test_three_brokers_survive_ctrl_c_with_all_records(
     assert raftlog("tail", "t", "-p", 1, "-o", "earliest", "-n", 100, *at).out == lines
 
 
-def test_a_secured_cluster_uses_tls_between_its_brokers_and_stays_secured(
-    spawn: Spawn, raftlog: Raftlog, tmp_path: Path
+def test_a_secured_cluster_authenticates_its_clients_and_stays_secured(
+    spawn: Spawn, raftlog: Raftlog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = spawn("up", "--secure", "--brokers", 3, "--data-dir", tmp_path, "--port", 0)
     lines = first_lines(process)
     state = json.loads((tmp_path / "cluster.json").read_bytes())
-    ca = str(tmp_path / "tls" / "ca.pem")
-    assert state["environment"] == {"RAFTLOG_SECURITY_PROTOCOL": "SSL", "RAFTLOG_SSL_CAFILE": ca}
-    assert lines[-2].startswith("clients: export RAFTLOG_SECURITY_PROTOCOL=SSL ")
+    profile = tmp_path / "admin.toml"
+    assert profile.stat().st_mode & 0o077 == 0
+    assert state["environment"] == {"RAFTLOG_PROFILE": str(profile)}
+    assert lines[-2] == f"clients: export RAFTLOG_PROFILE={profile}"
+    admin = ("--profile", profile)
+    assert raftlog("topic", "create", "t", *admin).status == 0
+    made = raftlog("user", "create", "alice", *admin)
+    password = made.out.decode().strip()
+    assert [user["name"] for user in raftlog("user", "list", "--json", *admin).json] == [
+        "admin",
+        "alice",
+    ]
+    monkeypatch.setenv("RAFTLOG_SASL_PASSWORD", password)
+    ca = tmp_path / "tls" / "ca.pem"
     reached = ("--bootstrap", state["bootstrap"])
-    options = (*reached, "--security-protocol", "SSL", "--ssl-cafile", ca)
-    assert raftlog("topic", "create", "t", *options).status == 0
-    assert raftlog("produce", "t", *options, stdin=b"hello\n").status == 0
-    assert raftlog("topic", "list", *reached).status == 1
+    alice = (*reached, "--security-protocol", "SASL_SSL", "--ssl-cafile", ca)
+    alice = (*alice, "--sasl-username", "alice")
+    assert raftlog("produce", "t", *alice, stdin=b"hello\n").status == 0
+    rotated = raftlog("user", "rotate", "alice", "--password-stdin", *admin, stdin=b"a new one\n")
+    assert rotated.status == 0
+    assert "authentication failed" in raftlog("tail", "t", "-n", 1, *alice).err
+    assert raftlog("user", "delete", "alice", "--json", *admin).json["deleted"]
+    assert "requires" in raftlog("topic", "list", *reached).err
+    with urllib.request.urlopen(f"{state['brokers'][0]['http']}/api/v1/topics") as response:
+        assert json.loads(response.read()) == ["t"]
+    logs = b"".join(path.read_bytes() for path in tmp_path.glob("broker-*.log"))
+    for secret in (password, "a new one", profiles.load(str(profile))["sasl_password"]):
+        assert secret.encode() not in logs
     process.terminate()
     process.wait(timeout=30)
     again = spawn("up", "--data-dir", tmp_path)
-    assert any(line.startswith("clients: export ") for line in first_lines(again))
-    assert raftlog("tail", "t", "-o", "earliest", "-n", 1, *options).out == b"hello\n"
+    assert f"clients: export RAFTLOG_PROFILE={profile}" in first_lines(again)
+    assert raftlog("tail", "t", "-o", "earliest", "-n", 1, *admin).out == b"hello\n"

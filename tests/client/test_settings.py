@@ -8,13 +8,13 @@ import pytest
 
 from raftlog import limits
 from raftlog.client.settings import (
+    Security,
     connection_settings,
     consumer_settings,
     function,
     integer,
     parse_bootstrap,
     producer_settings,
-    tls_context,
 )
 from raftlog.errors import InvalidRequestError, RaftlogError
 from raftlog.record import Codec
@@ -195,16 +195,16 @@ def test_where_to_read_from(changes: dict[str, Any], error: type[Exception], par
 def test_tls_arguments_come_from_the_environment_if_they_are_not_given(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert tls_context({}) is None
+    assert Security({}).tls_context() is None
     for name, value in certificates.environment().items():
         monkeypatch.setenv(name, value)
-    found = tls_context({})
+    found = Security({}).tls_context()
     assert found is not None
     assert found.check_hostname
     assert [dict(ca)["notAfter"] for ca in found.get_ca_certs()], "the CA of the environment"
-    assert tls_context({"security_protocol": "PLAINTEXT"}) is None
+    assert Security({"security_protocol": "PLAINTEXT"}).tls_context() is None
     monkeypatch.setenv("RAFTLOG_SSL_CHECK_HOSTNAME", "false")
-    unchecked = tls_context({})
+    unchecked = Security({}).tls_context()
     assert unchecked is not None
     assert not unchecked.check_hostname
 
@@ -212,7 +212,7 @@ def test_tls_arguments_come_from_the_environment_if_they_are_not_given(
 @pytest.mark.parametrize(
     ("security", "named"),
     [
-        ({"security_protocol": "SASL_SSL"}, "security_protocol='SASL_SSL'"),
+        ({"security_protocol": "TLS"}, "security_protocol='TLS'"),
         ({"ssl_cafile": "ca.pem"}, "ssl_cafile requires security_protocol='SSL'"),
         ({"security_protocol": "SSL", "ssl_certfile": "c"}, "ssl_certfile and ssl_keyfile require"),
         ({"security_protocol": "SSL", "ssl_cafile": 1}, "ssl_cafile=1"),
@@ -223,5 +223,5 @@ def test_tls_arguments_come_from_the_environment_if_they_are_not_given(
 )
 def test_a_bad_tls_argument_is_named(security: Any, named: str) -> None:
     with pytest.raises((RaftlogError, TypeError)) as caught:
-        tls_context(security)
+        Security(security).tls_context()
     assert named in str(caught.value)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from raftlog.config import BROKER_KEYS, Address, BrokerConfig
+from raftlog.config.broker import check_exposure
 from raftlog.errors import InvalidConfigError
 
+TLS = {"tls.certificate.file": "c", "tls.key.file": "k"}
+AUTHENTICATED = {"authentication.required": "true", "voters": "1@h:1"}
 DOCUMENT = """
 id = 3
 listen = "0.0.0.0:9200"
@@ -148,3 +151,31 @@ def test_every_setting_says_what_it_is_for_and_what_it_takes() -> None:
     for key in BROKER_KEYS:
         assert key.help.endswith("."), key.name
         assert key.accepts or key.name == "id", key.name
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, ""),
+        ({"listen": "localhost:9100"}, ""),
+        ({"listen": "[::1]:9100"}, ""),
+        ({"listen": "0.0.0.0:9100"}, "TLS is off"),
+        ({"listen": "log1.example.org:9100"}, "TLS is off"),
+        ({"listen": "10.0.0.1:9100", **TLS}, "clients need not authenticate"),
+        ({"listen": "10.0.0.1:9100", **TLS, "tls.client.ca.file": "ca"}, ""),
+        ({"listen": "10.0.0.1:9100", **TLS, **AUTHENTICATED}, ""),
+        ({"listen": "10.0.0.1:9100", **AUTHENTICATED}, "TLS is off"),
+        ({"listen": "10.0.0.1:9100", "insecure.allowed": "true"}, ""),
+    ],
+)
+def test_a_broker_that_others_reach_is_secured_or_says_how(
+    settings: dict[str, str], words: str
+) -> None:
+    config = BrokerConfig.from_text(settings)
+    if not words:
+        check_exposure(config)
+        return
+    with pytest.raises(InvalidConfigError, match=words) as caught:
+        check_exposure(config)
+    assert "raftlog security init" in str(caught.value)
+    assert "--insecure" in str(caught.value)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
+from typing import Any
 
 import pytest
+from pyspark.serializers import CPickleSerializer
 
 from raftlog import Admin, Consumer, Producer
 from raftlog.client.range_reader import RangeReader
@@ -14,6 +17,7 @@ from raftlog.spark_source import client_options
 from raftlog.spark_source.client_options import (
     CONNECTION_SETTINGS,
     READ_SETTINGS,
+    SECURITY_SETTINGS,
     WRITE_SETTINGS,
     Setting,
     dotted,
@@ -21,6 +25,7 @@ from raftlog.spark_source.client_options import (
     parse_settings,
 )
 from raftlog.spark_source.option_values import Texts
+from raftlog.spark_source.options import SourceOptions
 
 
 def settings(writing: bool = False, **options: str) -> dict[str, Setting]:
@@ -83,7 +88,8 @@ def test_every_setting_is_one_of_the_client() -> None:
         (RangeReader, {**CONNECTION_SETTINGS, **READ_SETTINGS}),
         (Producer, {**CONNECTION_SETTINGS, **WRITE_SETTINGS}),
     ):
-        assert set(names) <= set(inspect.signature(client).parameters)
+        security = set(SecurityArguments.__annotations__)
+        assert set(names) <= set(inspect.signature(client).parameters) | security
 
 
 @pytest.mark.parametrize("client", [Admin, Consumer, Producer])
@@ -126,7 +132,10 @@ def test_a_setting_given_in_two_ways_is_refused() -> None:
         ("kafka.request.timeout.ms", "5", r"it is called raftlog\.request\.timeout\.ms here"),
         ("kafka.group.id", "g", "groupId with commitOffsets=true"),
         ("kafka.auto.offset.reset", "x", "set startingOffsets"),
-        ("kafka.security.protocol", "SSL", "set RAFTLOG_SECURITY_PROTOCOL=SSL"),
+        ("kafka.security.protocol", "SSL", r"it is called raftlog\.security\.protocol here"),
+        ("kafka.sasl.jaas.config", "x", "there is profile, security_protocol"),
+        ("raftlog.ssl.truststore.location", "x", "there is profile, security_protocol"),
+        ("raftlog.security.protocol", "TLS", "SSL or SASL_PLAINTEXT or SASL_SSL"),
         ("kafka.fetch.max.wait", "5", r"there is raftlog\.fetch\.max\.wait\.ms"),
         ("kafka.zzz", "5", "raftlog has no setting of that name"),
     ],
@@ -169,3 +178,25 @@ def test_a_rack_needs_replicas_to_choose_from() -> None:
 def test_no_name_is_both_a_setting_and_refused() -> None:
     known = {**CONNECTION_SETTINGS, **READ_SETTINGS, **WRITE_SETTINGS}
     assert not known.keys() & client_options._OWNED.keys()
+
+
+def test_a_password_stays_out_of_every_text() -> None:
+    read = {"bootstrap.servers": "a:1", "subscribe": "t", "sasl_password": "the secret"}
+    options = SourceOptions.parse({**read, "sasl_username": "alice"}, streaming=False)
+    assert dict(options.connection)["sasl_password"] == "the secret"
+    assert "the secret" not in repr(options)
+    pickler: Any = CPickleSerializer()
+    again = pickler.loads(pickler.dumps(options))  # as it goes to the tasks
+    assert again == options
+    assert "the secret" not in repr(again)
+    for wrong in ({"sasl_password": "the secret" * 30}, {"sasl_passwort": "the secret"}):
+        with pytest.raises(InvalidRequestError) as caught:
+            SourceOptions.parse(read | wrong, streaming=False)
+        assert "the secret" not in str(caught.value)
+
+
+def test_spark_hides_passwords_by_their_names() -> None:
+    """``spark.redaction.regex`` has this value by default."""
+    hides = re.compile("(?i)secret|password|token|access[.]?key")
+    for name in (*SECURITY_SETTINGS, *map(dotted, SECURITY_SETTINGS)):
+        assert bool(hides.search(name)) == ("password" in name)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TypeAlias, TypeVar, Unpack
+from typing import Literal, TypeAlias, TypeVar, Unpack
 
 from raftlog import limits
+from raftlog.client import users
 from raftlog.client.aio.loop_bound import LoopBound
+from raftlog.client.authentication import prove_operator
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Connection
 from raftlog.client.consumer_groups import administration
@@ -41,13 +44,13 @@ from raftlog.client.settings import (
     parse_bootstrap,
 )
 from raftlog.client.subscription import check_partitions, check_topics
+from raftlog.client.users import UserListing
 from raftlog.client.verify_copies import verify_copies
 from raftlog.errors import (
     BrokerUnavailableError,
     InvalidRequestError,
     LeaderNotAvailableError,
     RaftlogError,
-    UnsupportedFeatureError,
 )
 from raftlog.kafka_names import answers_kafka_names
 from raftlog.protocol import api as apis
@@ -62,8 +65,6 @@ from raftlog.protocol.cluster import (
     TransferLeaderResponse,
 )
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
-from raftlog.protocol.operator_auth import Asking, OperatorHelloResponse
-from raftlog.protocol.peer import NONCE_BYTES
 from raftlog.protocol.schema import Failure, Message
 from raftlog.protocol.topics import (
     AddPartitionsRequest,
@@ -76,6 +77,8 @@ from raftlog.protocol.topics import (
     TopicToCreate,
     TopicToExtend,
 )
+from raftlog.protocol.users import UserAlteration
+from raftlog.security.users import SCRAM_MECHANISMS, check_user_name
 from raftlog.types import (
     NewTopic,
     Offset,
@@ -134,7 +137,7 @@ class AdminBase:
 
         Raises ``InvalidRequestError`` or ``TypeError`` if an argument is wrong. The error names it.
         """
-        self._secret = operator_secret(cluster_secret, cluster_secret_file)
+        operator = operator_secret(cluster_secret, cluster_secret_file)
         arguments = {**locals(), "metadata_max_age_ms": _METADATA_MAX_AGE_MS}
         del arguments["cluster_secret"], arguments["cluster_secret_file"]
         self._settings = connection_settings(arguments)
@@ -443,15 +446,9 @@ class AsyncAdmin(LoopBound, AdminBase):
 
         Raises ``AccessDeniedError`` if the broker has another secret.
         """
-        if not self._secret:
-            return
-        asking = Asking(self._secret, self._host.entropy(NONCE_BYTES))
-        try:
-            hello = await self._cluster.ask(connection, apis.OPERATOR_HELLO, asking.hello())
-        except UnsupportedFeatureError:
-            return  # the broker requires no secret
-        assert isinstance(hello, OperatorHelloResponse)
-        await self._cluster.ask(connection, apis.OPERATOR_PROVE, asking.check(hello))
+        secret, timeout_ms = self._settings.operator_secret, self._settings.request_timeout_ms
+        if secret:
+            await prove_operator(connection, secret, timeout_ms=timeout_ms)
 
     async def reassign_partitions(
         self,
@@ -650,6 +647,51 @@ class AsyncAdmin(LoopBound, AdminBase):
         (name,) = _group_ids([group])
         wanted = _offsets(offsets, metadata)
         await administration.commit_offsets(self._cluster, self._coordinators, name, wanted)
+
+    # -- users
+
+    async def list_users(self) -> list[UserListing]:
+        """Return all users of the cluster, sorted by name."""
+        self._bind()
+        return await users.list_users(self._cluster)
+
+    async def create_user(self, name: str, password: str) -> None:
+        """Create a user that can authenticate by SCRAM and PLAIN.
+
+        ``password``: 8 to 256 characters. It is not sent: the brokers get a salted hash.
+
+        Raises ``UserExistsError`` if there is a user of that name.
+        """
+        await self._put_user(name, password, expected="absent")
+
+    async def rotate_user(self, name: str, password: str) -> None:
+        """Set a new password of a user. Brokers close its connections within a second.
+
+        ``password``: as in ``create_user``.
+
+        Raises ``UnknownUserError`` if there is no user of that name.
+        """
+        await self._put_user(name, password, expected="present")
+
+    async def _put_user(
+        self, name: str, password: str, *, expected: Literal["absent", "present"]
+    ) -> None:
+        self._bind()
+        check_user_name(name)
+        credentials = await asyncio.to_thread(users.credentials_of, password)
+        change = UserAlteration(name=name, credentials=credentials, expected=expected)
+        await users.alter_user(self._cluster, change)
+
+    async def delete_user(self, name: str) -> None:
+        """Delete a user. Brokers close its connections within a second.
+
+        Raises ``UnknownUserError`` if there is no user of that name.
+        """
+        self._bind()
+        listed = await self.list_users()
+        mechanisms = [each for user in listed if user.name == name for each in user.mechanisms]
+        change = UserAlteration(name=name, delete=mechanisms or list(SCRAM_MECHANISMS))
+        await users.alter_user(self._cluster, change)
 
     # -- requests
 

@@ -81,9 +81,9 @@ class ClusterTopics:
     ) -> TopicRecord:
         creation = self._creation(name, partitions, replication_factor, config)
         try:
-            await self._propose(creation)
+            await self.propose(creation)
         except CommitUnknownError:
-            await self._propose(creation)  # same topic id: the topic is created once
+            await self.propose(creation)  # same topic id: the topic is created once
         record = await self._seen(name)
         await self._until_led(record)
         return record
@@ -98,7 +98,7 @@ class ClusterTopics:
         record = self._machine.topics.get(name)
         deletion = DeleteTopic(name=name, topic_id=NO_TOPIC_ID if record is None else record.id)
         try:
-            deleted = await self._propose(deletion)
+            deleted = await self.propose(deletion)
         except UnknownTopicError as error:
             if record is None and name in self._machine.topics:
                 raise ClusterNotReadyError(
@@ -110,18 +110,18 @@ class ClusterTopics:
         return deleted
 
     async def alter(self, name: str, changes: Mapping[str, str | None]) -> TopicRecord:
-        await self._propose(AlterTopic(name=name, changes=dict(changes)))
+        await self.propose(AlterTopic(name=name, changes=dict(changes)))
         return await self._seen(name)
 
     async def add_partitions(self, name: str, total: int) -> TopicRecord:
-        await self._propose(AddPartitions(name=name, total=total))
+        await self.propose(AddPartitions(name=name, total=total))
         record = await self._seen(name)
         await self._until_led(record)
         return record
 
     async def reassign(self, command: Reassign) -> TopicRecord:
         """Store replicas that partitions are to have. Returns the topic with its moves."""
-        record = await self._propose(command)
+        record = await self.propose(command)
         assert isinstance(record, TopicRecord)
         return record
 
@@ -138,7 +138,7 @@ class ClusterTopics:
             overrides=dict(config),
         )
 
-    async def _propose(self, command: ClusterCommand) -> object:
+    async def propose(self, command: ClusterCommand) -> object:
         """Return the value of the command. Raises the refusal, or the reason why it was not
         decided.
         """

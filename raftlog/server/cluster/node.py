@@ -25,6 +25,7 @@ from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.administration import ClusterTopics
 from raftlog.server.cluster.fetch_session import FetchSession
 from raftlog.server.cluster.fetcher import ReplicaFetcher, ReplicaFetchers
+from raftlog.server.cluster.first_user import FirstUser, PlainCredentials
 from raftlog.server.cluster.founding import Founder
 from raftlog.server.cluster.handover import Handover
 from raftlog.server.cluster.hosted_partition import HostedPartition
@@ -77,6 +78,7 @@ class ClusterNode:
         self,
         config: BrokerConfig,
         secret: bytes,
+        first_user: PlainCredentials | None,
         store: Store,
         journal: Journal,
         topics: TopicTable,
@@ -121,6 +123,9 @@ class ClusterNode:
             loop=loop,
             default_replication_factor=config.default_replication_factor,
         )
+        self._first_user = FirstUser(
+            first_user, self.machine, self.topics, services.admin_worker, services.entropy
+        )
         self._sessions: dict[Connection, FetchSession] = {}
         self._newest_session: dict[int, FetchSession] = {}  # by follower
         self._confirmation = self._make_confirmation()
@@ -133,11 +138,12 @@ class ClusterNode:
         self._noted: dict[int, BrokerRecord] = {}  # at the last event
         # By peer: reason why it and this broker do not work together.
         self._refusals: dict[int, str] = {}
-        # Called when a host begins to lead or to follow.
+        # Called when a host begins to lead or to follow; when topics or partitions were added or
+        # removed.
         self.on_role: Callable[[], None] | None = None
-        # Called when topics or partitions were added or removed.
         self.on_topics: Callable[[], None] | None = None
         self.on_version: Callable[[], None] | None = None  # called after any other committed change
+        self.on_users: Callable[[], None] | None = None  # called after a change of users
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -339,6 +345,7 @@ class ClusterNode:
         if self._timer is not None:
             self._timer.cancel()
         self.membership.is_leaving = True
+        await self._first_user.stop()
         self.fetchers.close()
         for session in self._sessions.values():
             session.close()
@@ -458,6 +465,8 @@ class ClusterNode:
         callback = self.on_topics if change.topics else self.on_version
         if callback is not None:
             callback()
+        if change.users and self.on_users is not None:
+            self.on_users()
         if change.brokers:
             self._note_brokers()
             self._set_addresses()
@@ -510,6 +519,8 @@ class ClusterNode:
             self.partitions.delete_strays()
         if self._is_current and not self._topics.is_complete and self.partitions.is_ready:
             self._topics.is_complete = True
+        if self._is_current:
+            self._first_user.poll()
         if self._polls % POLL_PARTITIONS_EVERY == 0:
             self._poll_partitions()
         if self._polls % BROADCAST_ALL_EVERY == 0:

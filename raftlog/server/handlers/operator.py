@@ -37,4 +37,5 @@ def handle_prove(_context: BrokerContext, request: Request, reply: Reply) -> Non
         raise AccessDeniedError("send operator_prove once, after operator_hello")
     granting.check(message)
     reply.connection.is_operator = True
+    reply.connection.permit_long_requests()
     reply.send(OperatorProveResponse())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
+from raftlog.errors import AuthenticationError
 from raftlog.kafka import api
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place
@@ -24,7 +25,9 @@ from raftlog.server.kafka.handlers import (
     offsets,
     produce,
     producer_ids,
+    sasl,
     topics,
+    users,
 )
 from raftlog.server.kafka.reply import KafkaReply, Refusal, refused_by_code
 from raftlog.server.turns import Steps
@@ -75,8 +78,20 @@ HANDLERS: Final[dict[int, Served]] = {
     api.LIST_GROUPS.key: Served(group_admin.handle_list, _groups),
     api.DESCRIBE_GROUPS.key: Served(group_admin.handle_describe, group_admin.refuse_describe),
     api.DELETE_GROUPS.key: Served(group_admin.handle_delete, group_admin.refuse_delete),
+    api.SASL_HANDSHAKE.key: Served(sasl.handle_handshake, refused_by_code(Place.ADMIN)),
+    api.SASL_AUTHENTICATE.key: Served(sasl.handle_authenticate, sasl.refuse),
+    api.DESCRIBE_USER_SCRAM_CREDENTIALS.key: Served(
+        users.handle_describe, refused_by_code(Place.ADMIN)
+    ),
+    api.ALTER_USER_SCRAM_CREDENTIALS.key: Served(users.handle_alter, users.refuse_alter),
     api.INIT_PRODUCER_ID.key: Served(producer_ids.handle, refused_by_code(Place.DATA)),
 }
+
+
+# A connection may send these before it has authenticated.
+BEFORE_AUTHENTICATION: Final = frozenset(
+    (api.API_VERSIONS, api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE)
+)
 
 
 def dispatch(context: BrokerContext, connection: Connection, request: KafkaRequest) -> Steps | None:
@@ -84,5 +99,11 @@ def dispatch(context: BrokerContext, connection: Connection, request: KafkaReque
     connection continues.
     """
     context.counters.requests += 1
+    if request.api not in BEFORE_AUTHENTICATION:
+        try:
+            context.authenticator.check(connection)
+        except AuthenticationError as error:  # as Kafka does
+            connection.abort(str(error))
+            return None
     served = HANDLERS[request.api.key]
     return KafkaReply(connection, request, served.refuse).run(served.handle, context, request)
