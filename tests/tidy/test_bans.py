@@ -36,6 +36,7 @@ PURE = (
     "raftlog/consumer_groups/",
     "raftlog/protocol/",
     "raftlog/kafka/",
+    "raftlog/security/",
     "raftlog/config/",
     "raftlog/types.py",
     "raftlog/limits.py",

@@ -1,0 +1,1 @@
+"""Security decisions: principals, credentials, mechanisms of authentication. Pure."""
