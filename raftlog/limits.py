@@ -36,6 +36,9 @@ RACK_CHARS_MAX: Final = 256
 CLUSTER_SECRET_CHARS_MIN: Final = 16
 CLUSTER_SECRET_CHARS_MAX: Final = 4_096
 PRINCIPAL_NAME_CHARS_MAX: Final = 256  # of a user; a distinguished name fits
+ACL_RESOURCE_CHARS_MAX: Final = 256  # name or prefix of a topic, a group or a producer
+ACLS_PER_CLUSTER_MAX: Final = 10_000
+ACLS_PER_REQUEST_MAX: Final = 1_000
 
 assert PARTITIONS_PER_CLUSTER_MAX <= PARTITIONS_PER_BROKER_MAX
 assert BROKERS_PER_CLUSTER_MAX >= 2 * REPLICATION_FACTOR_MAX - 1, "as many vote on a partition"
