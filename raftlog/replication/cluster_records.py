@@ -13,6 +13,8 @@ from raftlog.config import TopicConfig
 from raftlog.errors import InvalidRequestError
 from raftlog.replication.commands import BrokerId, DirectoryId
 from raftlog.replication.placement import Assignment
+from raftlog.security.acl import Acl
+from raftlog.security.quota import Quota, QuotaEntity, QuotaKey
 
 SNAPSHOT_FORMAT: Final = 2
 
@@ -98,6 +100,8 @@ class ClusterRecords:
     version: int = 0
     brokers: dict[BrokerId, BrokerRecord] = field(default_factory=dict)
     topics: dict[str, TopicRecord] = field(default_factory=dict)  # by name
+    acls: set[Acl] = field(default_factory=set)
+    quotas: dict[QuotaEntity, Quota] = field(default_factory=dict)  # none is empty
 
 
 # -- as bytes -----------------------------------------------------------------------------------
@@ -130,6 +134,8 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     directories: list[DirectoryId]
     brokers: list[BrokerRecord]
     topics: list[_TopicRow]
+    acls: list[Acl] = []
+    quotas: list[tuple[QuotaEntity, dict[QuotaKey, float]]] = []
 
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
@@ -150,6 +156,11 @@ def encode_records(records: ClusterRecords) -> bytes:
         directories=directories,
         brokers=[record for _, record in sorted(records.brokers.items())],
         topics=[_to_row(topic, place_of) for topic in topics],
+        acls=sorted(records.acls),
+        quotas=sorted(
+            ((entity, dict(quota)) for entity, quota in records.quotas.items()),
+            key=lambda one: str(one[0]),
+        ),
     )
     return _encoder.encode(snapshot)
 
@@ -182,6 +193,8 @@ def decode_records(data: bytes) -> ClusterRecords:
         version=snapshot.version,
         brokers={record.id: record for record in snapshot.brokers},
         topics=topics,
+        acls=set(snapshot.acls),
+        quotas=dict(snapshot.quotas),
     )
 
 

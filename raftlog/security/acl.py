@@ -296,7 +296,7 @@ class Question:
 
 
 class Authorizer:
-    """All rules, indexed. A decision costs a few lookups, whatever the number of rules."""
+    """All rules, indexed. The cost of a decision does not depend on their number."""
 
     def __init__(self, super_users: Iterable[Principal] = ()) -> None:
         """``super_users``: may do everything; rules do not apply to them."""
