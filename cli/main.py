@@ -56,6 +56,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "log": Entry("raftlog.cli.log:log", "Inspect and verify the files of partitions."),
     "security": Entry("raftlog.cli.security:security", "Create certificates for TLS."),
+    "acl": Entry("raftlog.cli.acl:acl", "Create, list, delete and check access rules."),
+    "quota": Entry("raftlog.cli.quota:quota", "Set, list and delete quotas."),
     "bench": Entry(
         "raftlog.cli.bench:bench",
         "Measure raftlog on this machine, compared with a baseline (the floor).",

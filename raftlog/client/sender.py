@@ -94,8 +94,11 @@ class Sender:
         *,
         clock: Clock,
         identity: ProducerIdAndEpoch | None = None,
+        name: str = "",
     ) -> None:
-        """``identity``: of a named producer, which keeps it; None requests one from a broker."""
+        """``identity``, ``name``: of a named producer, which keeps them; None requests an identity
+        from a broker.
+        """
         self._settings = settings
         self._cluster = cluster
         self._accumulator = accumulator
@@ -110,6 +113,7 @@ class Sender:
         self._requests: dict[_Request, None] = {}  # in send order
         self._flights: dict[PartitionQueue, InFlightBatches] = {}
         self._given = identity
+        self._name = name
         self._producer = identity
         self._asking_identity = False
         self._identity_error: RaftlogError | None = None  # last error of the request for one
@@ -237,7 +241,7 @@ class Sender:
         try:
             future = load.connection.start(
                 apis.PRODUCE,
-                ProduceRequest(acks=acks, partitions=parts),
+                ProduceRequest(acks=acks, partitions=parts, producer=self._name),
                 attachment,
                 timeout_ms=self._cluster.settings.request_timeout_ms,
             )

@@ -35,6 +35,7 @@ class BrokerConfig:
     cluster_secret: str = field(default="", repr=False)
     cluster_secret_file: str = ""
     operations_require_secret: bool = True
+    authentication_required: bool = False
     auto_create_topics_enable: bool = True
     broker_heartbeat_interval_ms: int = 500
     broker_session_timeout_ms: int = 3_000
@@ -76,6 +77,7 @@ class BrokerConfig:
     replica_replacement_delay_ms: int = 600_000
     request_receive_timeout_ms: int = 60_000
     socket_request_max_bytes: int = limits.FRAME_BYTES_MAX
+    super_users: tuple[str, ...] = ("User:admin",)
     tls_ca_file: str = ""
     tls_certificate_file: str = ""
     tls_client_ca_file: str = ""

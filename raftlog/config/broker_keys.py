@@ -75,6 +75,15 @@ def _assignors(text: str) -> tuple[str, ...]:
     return names
 
 
+def _principals(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(";")) if text.strip() else ()
+    if not all(name.startswith("User:") and name != "User:" for name in names):
+        raise ValueError("not User:NAME;User:NAME")
+    if len(text) > limits.CONFIG_VALUE_CHARS_MAX:
+        raise ValueError(f"{len(text)} characters")
+    return names
+
+
 BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
     number("id", 1, 0, BROKER_ID_MAX, "", "The broker's number, unique in its cluster."),
     ConfigKey(
@@ -159,6 +168,14 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "true or false",
         "Whether who recovers the cluster or moves leaders has to prove knowledge of its secret, "
         "if it has one. `raftlog up`, which listens on this machine only, says false.",
+        show=_show_switch,
+    ),
+    ConfigKey(
+        "authentication.required",
+        False,
+        _switch,
+        "true or false",
+        "Whether clients have to authenticate, and may then do only what access rules allow them.",
         show=_show_switch,
     ),
     ConfigKey(
@@ -506,6 +523,15 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.FRAME_BYTES_MAX,
         "bytes",
         "The largest request.",
+    ),
+    ConfigKey(
+        "super.users",
+        ("User:admin",),
+        _principals,
+        "User:NAME;User:NAME;... or nothing",
+        "Principals that may do everything: access rules do not apply to them. They have an effect "
+        "with `authentication.required` only.",
+        show=";".join,
     ),
     ConfigKey(
         "tls.ca.file",

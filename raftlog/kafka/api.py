@@ -45,12 +45,17 @@ DELETE_TOPICS: Final = Api(20, "DeleteTopics", 1, 6)
 DELETE_RECORDS: Final = Api(21, "DeleteRecords", 0, 2)
 INIT_PRODUCER_ID: Final = Api(22, "InitProducerId", 0, 5)
 OFFSET_FOR_LEADER_EPOCH: Final = Api(23, "OffsetForLeaderEpoch", 2, 4)
+DESCRIBE_ACLS: Final = Api(29, "DescribeAcls", 1, 3)
+CREATE_ACLS: Final = Api(30, "CreateAcls", 1, 3)
+DELETE_ACLS: Final = Api(31, "DeleteAcls", 1, 3)
 DESCRIBE_CONFIGS: Final = Api(32, "DescribeConfigs", 1, 4)
 ALTER_CONFIGS: Final = Api(33, "AlterConfigs", 0, 2)
 CREATE_PARTITIONS: Final = Api(37, "CreatePartitions", 0, 3)
 DELETE_GROUPS: Final = Api(42, "DeleteGroups", 0, 2)
 INCREMENTAL_ALTER_CONFIGS: Final = Api(44, "IncrementalAlterConfigs", 0, 1)
 OFFSET_DELETE: Final = Api(47, "OffsetDelete", 0, 0)
+DESCRIBE_CLIENT_QUOTAS: Final = Api(48, "DescribeClientQuotas", 0, 1)
+ALTER_CLIENT_QUOTAS: Final = Api(49, "AlterClientQuotas", 0, 1)
 DESCRIBE_CLUSTER: Final = Api(60, "DescribeCluster", 0, 2)
 CONSUMER_GROUP_HEARTBEAT: Final = Api(68, "ConsumerGroupHeartbeat", 0, 1)
 CONSUMER_GROUP_DESCRIBE: Final = Api(69, "ConsumerGroupDescribe", 0, 1)
@@ -77,12 +82,17 @@ APIS: Final[dict[int, Api]] = {
         DELETE_RECORDS,
         INIT_PRODUCER_ID,
         OFFSET_FOR_LEADER_EPOCH,
+        DESCRIBE_ACLS,
+        CREATE_ACLS,
+        DELETE_ACLS,
         DESCRIBE_CONFIGS,
         ALTER_CONFIGS,
         CREATE_PARTITIONS,
         DELETE_GROUPS,
         INCREMENTAL_ALTER_CONFIGS,
         OFFSET_DELETE,
+        DESCRIBE_CLIENT_QUOTAS,
+        ALTER_CLIENT_QUOTAS,
         DESCRIBE_CLUSTER,
         CONSUMER_GROUP_HEARTBEAT,
         CONSUMER_GROUP_DESCRIBE,

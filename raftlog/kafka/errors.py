@@ -35,6 +35,8 @@ UNKNOWN_MEMBER_ID: Final = 25
 INVALID_SESSION_TIMEOUT: Final = 26
 REBALANCE_IN_PROGRESS: Final = 27
 TOPIC_AUTHORIZATION_FAILED: Final = 29
+GROUP_AUTHORIZATION_FAILED: Final = 30
+CLUSTER_AUTHORIZATION_FAILED: Final = 31
 INVALID_TIMESTAMP: Final = 32
 UNSUPPORTED_VERSION: Final = 35
 TOPIC_ALREADY_EXISTS: Final = 36
@@ -47,6 +49,8 @@ INVALID_REQUEST: Final = 42
 OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
 INVALID_PRODUCER_EPOCH: Final = 47
 INVALID_TXN_STATE: Final = 48
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
+SECURITY_DISABLED: Final = 54
 KAFKA_STORAGE_ERROR: Final = 56
 UNKNOWN_PRODUCER_ID: Final = 59
 NON_EMPTY_GROUP: Final = 68
@@ -168,7 +172,10 @@ _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
     own.UnknownProducerError: UNKNOWN_PRODUCER_ID,
     own.ProducerFencedError: INVALID_PRODUCER_EPOCH,
     own.UnsupportedFeatureError: UNSUPPORTED_VERSION,
-    own.AccessDeniedError: TOPIC_AUTHORIZATION_FAILED,
+    own.AccessDeniedError: CLUSTER_AUTHORIZATION_FAILED,
+    own.TopicAuthorizationFailedError: TOPIC_AUTHORIZATION_FAILED,
+    own.GroupAuthorizationFailedError: GROUP_AUTHORIZATION_FAILED,
+    own.TransactionalIdAuthorizationFailedError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     own.InvalidGroupError: INVALID_GROUP_ID,
     own.UnknownGroupError: GROUP_ID_NOT_FOUND,
     own.UnknownMemberError: UNKNOWN_MEMBER_ID,

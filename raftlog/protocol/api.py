@@ -11,6 +11,7 @@ from typing import Final
 from raftlog import limits
 from raftlog.errors import UnsupportedApiError, UnsupportedVersionError
 from raftlog.protocol import (
+    access,
     cluster,
     events,
     fetch,
@@ -290,6 +291,38 @@ REASSIGN: Final = Api(
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 
+# -- access rules and quotas -----------------------------------------------------------------------
+CREATE_ACLS: Final = Api(
+    39,
+    "create_acls",
+    access.CreateAclsRequest,
+    access.CreateAclsResponse,
+    idempotent=True,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
+)
+DESCRIBE_ACLS: Final = Api(
+    40, "describe_acls", access.DescribeAclsRequest, access.DescribeAclsResponse, idempotent=True
+)
+DELETE_ACLS: Final = Api(41, "delete_acls", access.DeleteAclsRequest, access.DeleteAclsResponse)
+CHECK_ACL: Final = Api(
+    42, "check_acl", access.CheckAclRequest, access.CheckAclResponse, idempotent=True
+)
+DESCRIBE_QUOTAS: Final = Api(
+    43,
+    "describe_quotas",
+    access.DescribeQuotasRequest,
+    access.DescribeQuotasResponse,
+    idempotent=True,
+)
+ALTER_QUOTAS: Final = Api(
+    44,
+    "alter_quotas",
+    access.AlterQuotasRequest,
+    access.AlterQuotasResponse,
+    idempotent=True,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -332,6 +365,12 @@ APIS: Final[dict[int, Api]] = {
         VERIFY_COPY,
         DESCRIBE_EVENTS,
         REASSIGN,
+        CREATE_ACLS,
+        DESCRIBE_ACLS,
+        DELETE_ACLS,
+        CHECK_ACL,
+        DESCRIBE_QUOTAS,
+        ALTER_QUOTAS,
     )
 }
 

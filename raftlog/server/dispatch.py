@@ -8,9 +8,12 @@ from typing import Final, TypeAlias
 from raftlog.errors import AccessDeniedError, UnsupportedApiError
 from raftlog.protocol import api
 from raftlog.protocol.connection import Request
+from raftlog.server.access.admission import admit
+from raftlog.server.access.rules import RULES
 from raftlog.server.connection import Connection
 from raftlog.server.context import BrokerContext
 from raftlog.server.handlers import (
+    access,
     api_versions,
     cluster,
     describe_producers,
@@ -74,6 +77,12 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.DESCRIBE_COPIES.number: replica.handle_copies,
     api.VERIFY_COPY.number: cluster.handle_verify_copy,
     api.DESCRIBE_EVENTS.number: events.handle,
+    api.CREATE_ACLS.number: access.handle_create_acls,
+    api.DESCRIBE_ACLS.number: access.handle_describe_acls,
+    api.DELETE_ACLS.number: access.handle_delete_acls,
+    api.CHECK_ACL.number: access.handle_check_acl,
+    api.DESCRIBE_QUOTAS.number: access.handle_describe_quotas,
+    api.ALTER_QUOTAS.number: access.handle_alter_quotas,
 }
 
 
@@ -86,7 +95,11 @@ def dispatch(context: BrokerContext, connection: Connection, request: Request) -
     if request.api.peer_only and connection.peer_identity is None:
         _deny(connection, request, reply)
         return None
-    return reply.run(HANDLERS.get(request.api.number, _refuse_api), context, request)
+    handle = HANDLERS.get(request.api.number, _refuse_api)
+    if context.access.applies_to(connection):
+        rule = RULES[request.api.number]
+        return reply.guarded(admit(context, rule, handle, request, reply))
+    return reply.run(handle, context, request)
 
 
 def _refuse_api(_context: BrokerContext, request: Request, _reply: Reply) -> Steps | None:

@@ -22,7 +22,7 @@ from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
 from raftlog.replication.cluster_state import BrokerRecord, ClusterChange, ClusterMachine
 from raftlog.replication.events import broker_events
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.administration import ClusterTopics
+from raftlog.server.cluster.administration import ClusterAccess, ClusterTopics
 from raftlog.server.cluster.fetch_session import FetchSession
 from raftlog.server.cluster.fetcher import ReplicaFetcher, ReplicaFetchers
 from raftlog.server.cluster.founding import Founder
@@ -121,6 +121,7 @@ class ClusterNode:
             loop=loop,
             default_replication_factor=config.default_replication_factor,
         )
+        self.access = ClusterAccess(self.machine, self.plane)
         self._sessions: dict[Connection, FetchSession] = {}
         self._newest_session: dict[int, FetchSession] = {}  # by follower
         self._confirmation = self._make_confirmation()
@@ -138,6 +139,8 @@ class ClusterNode:
         # Called when topics or partitions were added or removed.
         self.on_topics: Callable[[], None] | None = None
         self.on_version: Callable[[], None] | None = None  # called after any other committed change
+        # Called when access rules or quotas were changed.
+        self.on_access: Callable[[ClusterChange], None] | None = None
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -456,6 +459,8 @@ class ClusterNode:
 
     def _cluster_changed(self, change: ClusterChange) -> None:
         self.partitions.look_at_topics(sorted(change.topics))
+        if self.on_access is not None and (change.acls or change.quotas):
+            self.on_access(change)
         told = self.on_topics if change.topics else self.on_version
         if told is not None:
             told()

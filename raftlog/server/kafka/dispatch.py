@@ -11,9 +11,12 @@ from typing import Final, NamedTuple, TypeAlias
 from raftlog.kafka import api
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place
+from raftlog.server.access.admission import admit
 from raftlog.server.connection import Connection
 from raftlog.server.context import BrokerContext
+from raftlog.server.kafka.access import RULES
 from raftlog.server.kafka.handlers import (
+    acls,
     cluster,
     configs,
     consumer_protocol,
@@ -24,6 +27,7 @@ from raftlog.server.kafka.handlers import (
     offsets,
     produce,
     producer_ids,
+    quotas,
     topics,
 )
 from raftlog.server.kafka.reply import KafkaReply, Refusal, refused_by_code
@@ -75,6 +79,11 @@ HANDLERS: Final[dict[int, Served]] = {
     api.LIST_GROUPS.key: Served(group_admin.handle_list, _groups),
     api.DESCRIBE_GROUPS.key: Served(group_admin.handle_describe, group_admin.refuse_describe),
     api.DELETE_GROUPS.key: Served(group_admin.handle_delete, group_admin.refuse_delete),
+    api.DESCRIBE_ACLS.key: Served(acls.handle_describe, acls.refuse_describe),
+    api.CREATE_ACLS.key: Served(acls.handle_create, acls.refuse_create),
+    api.DELETE_ACLS.key: Served(acls.handle_delete, acls.refuse_delete),
+    api.DESCRIBE_CLIENT_QUOTAS.key: Served(quotas.handle_describe, quotas.refuse_describe),
+    api.ALTER_CLIENT_QUOTAS.key: Served(quotas.handle_alter, quotas.refuse_alter),
     api.INIT_PRODUCER_ID.key: Served(producer_ids.handle, refused_by_code(Place.DATA)),
 }
 
@@ -85,4 +94,9 @@ def dispatch(context: BrokerContext, connection: Connection, request: KafkaReque
     """
     context.counters.requests += 1
     served = HANDLERS[request.api.key]
-    return KafkaReply(connection, request, served.refuse).run(served.handle, context, request)
+    reply = KafkaReply(connection, request, served.refuse)
+    if context.access.applies_to(connection):
+        connection.client_id = request.client_id
+        rule = RULES[request.api.key]
+        return reply.guarded(admit(context, rule, served.handle, request, reply))
+    return reply.run(served.handle, context, request)
