@@ -58,6 +58,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "user": Entry(
         "raftlog.cli.user:user", "Create, list and delete users, and change their passwords."
     ),
+    "acl": Entry("raftlog.cli.acl:acl", "Create, list, delete and check access rules."),
+    "quota": Entry("raftlog.cli.quota:quota", "Set, list and delete quotas."),
     "security": Entry(
         "raftlog.cli.security:security",
         "Create certificates for TLS, and the administrator of a cluster.",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from raftlog import aio, errors
+    from raftlog.client.access import AclDecision
     from raftlog.client.admin import Admin
     from raftlog.client.consumer import Consumer
     from raftlog.client.delivery import DeliveryFuture, RangesFuture
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     )
     from raftlog.client.producer import Producer
     from raftlog.embedded import EmbeddedLog, open  # noqa: A004 - `raftlog.open` is its name
+    from raftlog.security.acl import Acl, AclFilter
+    from raftlog.security.quota import QuotaEntity
     from raftlog.types import (
         ConsumerRecord,
         GroupMetadata,
@@ -48,6 +51,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Acl",
+    "AclDecision",
+    "AclFilter",
     "Admin",
     "BrokerDescription",
     "ClusterDescription",
@@ -68,6 +74,7 @@ __all__ = [
     "PartitionLag",
     "PartitionOverview",
     "Producer",
+    "QuotaEntity",
     "RangesFuture",
     "RebalanceListener",
     "RecordMetadata",
@@ -85,6 +92,7 @@ __all__ = [
 
 # Public name -> the module that has it; a name that is a module itself stands under its own name.
 _HOMES: Final = {
+    "AclDecision": "raftlog.client.access",
     "Admin": "raftlog.client.admin",
     "Consumer": "raftlog.client.consumer",
     "Producer": "raftlog.client.producer",
@@ -106,6 +114,9 @@ _HOMES: Final = {
     "PartitionLag": "raftlog.client.group_descriptions",
     "EmbeddedLog": "raftlog.embedded",
     "open": "raftlog.embedded",
+    "Acl": "raftlog.security.acl",
+    "AclFilter": "raftlog.security.acl",
+    "QuotaEntity": "raftlog.security.quota",
     "ConsumerRecord": "raftlog.types",
     "GroupMetadata": "raftlog.types",
     "NewTopic": "raftlog.types",

@@ -45,8 +45,12 @@
     │   ├── ProducerFencedError      a newer epoch of the same producer exists
     │   ├── UnsupportedFeatureError  a feature that this release or this set-up does not have
     │   ├── ClosedError              the client was closed
-    │   ├── AccessDeniedError        no authenticated peer, or another cluster secret
-    │   │   └── AuthenticationError  wrong credentials, or none where they are required
+    │   ├── AccessDeniedError        no access rule allows it, or the cluster secret is missing
+    │   │   ├── AuthenticationError      wrong credentials, or none where they are required
+    │   │   ├── TopicAuthorizationFailedError            of a topic
+    │   │   ├── GroupAuthorizationFailedError            of a consumer group
+    │   │   ├── ClusterAuthorizationFailedError          of the cluster
+    │   │   └── TransactionalIdAuthorizationFailedError  of the name of a producer
     │   ├── BrokerIdInUseError       another live broker has this broker id
     │   ├── WrongClusterError        the peer belongs to another cluster
     │   ├── StaleBrokerError         a data directory that has gone back: a copy, or a cut journal
@@ -413,7 +417,7 @@ class ClosedError(RefusedError):
 
 
 class AccessDeniedError(RefusedError):
-    """Not an authenticated peer, or one with another cluster secret."""
+    """Not permitted: no access rule allows it, or the cluster secret was not proved."""
 
     code = 218
 
@@ -422,6 +426,30 @@ class AuthenticationError(AccessDeniedError):
     """The credentials are wrong, or the broker requires credentials and the client sent none."""
 
     code = 240
+
+
+class TopicAuthorizationFailedError(AccessDeniedError):
+    """No access rule allows this with the topic. The message names principal and operation."""
+
+    code = 244
+
+
+class GroupAuthorizationFailedError(AccessDeniedError):
+    """No access rule allows this with the consumer group."""
+
+    code = 245
+
+
+class ClusterAuthorizationFailedError(AccessDeniedError):
+    """No access rule allows this with the cluster."""
+
+    code = 246
+
+
+class TransactionalIdAuthorizationFailedError(AccessDeniedError):
+    """No access rule allows this with the name of the producer."""
+
+    code = 247
 
 
 class BrokerIdInUseError(RefusedError):

@@ -55,6 +55,17 @@ AUTHENTICATION_FAILURE_S: Final = 0.5  # then one failure of the address is forg
 AUTHENTICATION_DELAY_S: Final = 0.5  # before a client learns that its attempt failed
 FAILING_ADDRESSES_MAX: Final = 10_000  # that a broker remembers; the oldest are forgotten
 UNAUTHENTICATED_BYTES_MAX: Final = 64 * KIB  # of a request before authentication, if it is required
+ACL_RESOURCE_CHARS_MAX: Final = 256  # name or prefix of a topic, a group or a producer
+PRODUCER_NAME_CHARS_MAX: Final = 4_096
+ACLS_PER_CLUSTER_MAX: Final = 10_000
+ACLS_PER_REQUEST_MAX: Final = 1_000
+ACL_FILTERS_PER_REQUEST_MAX: Final = 100  # each is compared with every rule
+QUOTAS_PER_CLUSTER_MAX: Final = 10_000
+QUOTAS_PER_REQUEST_MAX: Final = 1_000
+QUOTA_MAX: Final = 1e15  # bytes per second, percent or connections
+QUOTA_BURST_S: Final = 1.0  # of a rate: what may be used at once after a rest
+QUOTA_BUCKETS_MAX: Final = 10_000  # users, client ids and addresses that a broker counts
+THROTTLE_MS_MAX: Final = 10_000  # for which a broker does not read from a connection
 
 assert PARTITIONS_PER_CLUSTER_MAX <= PARTITIONS_PER_BROKER_MAX
 assert BROKERS_PER_CLUSTER_MAX >= 2 * REPLICATION_FACTOR_MAX - 1, "as many vote on a partition"

@@ -65,7 +65,8 @@ class Connection(asyncio.BufferedProtocol):
         self.address = address
         self.broker_id = NO_BROKER
         self.closed = False
-        self.writable = True  # False while the write buffer of the transport is full
+        # False while the write buffer of the transport is full, or the client must wait (quotas).
+        self.writable = True
         self.on_writable: Callable[[], None] | None = None
         self._state = ClientConnectionState(scratch=scratch)
         self._transport: asyncio.Transport | None = None
@@ -73,6 +74,8 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: dict[int, _Waiting] = {}
         self._lost: asyncio.Future[None] | None = None
         self._joining = False
+        self._is_full = False  # the write buffer of the transport
+        self._throttled = False  # the broker does not read now
         self._heard_at = 0.0  # loop time of the last bytes, or of the first waiting request
 
     # -- requests
@@ -212,6 +215,9 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(event.message, RaftlogError):
                 waiting.future.set_exception(event.message)
             else:
+                throttle_ms = getattr(event.message, "throttle_ms", 0)
+                if throttle_ms:
+                    self._throttle(throttle_ms / 1_000)
                 waiting.future.set_result(Answer(event.message, event.attachment))
 
     def _broken(self, error: RaftlogError) -> None:
@@ -238,11 +244,31 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def pause_writing(self) -> None:
-        self.writable = False
+        self._is_full = True
+        self._set_writable()
 
     def resume_writing(self) -> None:
-        self.writable = True
-        if self.on_writable is not None:
+        self._is_full = False
+        self._set_writable()
+
+    # -- quotas
+
+    def _throttle(self, seconds: float) -> None:
+        """Wait for as long as the broker does not read, because of a quota. It is not silent."""
+        if self._loop is None or self._throttled:
+            return
+        self._throttled = True
+        self._heard_at = self._loop.time() + seconds
+        self._loop.call_later(seconds, self._end_throttling)
+        self._set_writable()
+
+    def _end_throttling(self) -> None:
+        self._throttled = False
+        self._set_writable()
+
+    def _set_writable(self) -> None:
+        self.writable = not (self._is_full or self._throttled)
+        if self.writable and self.on_writable is not None:
             self.on_writable()
 
 

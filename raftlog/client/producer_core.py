@@ -53,8 +53,11 @@ class ProducerCore:
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
         identity: ProducerIdAndEpoch | None = None,
+        name: str = "",
     ) -> None:
-        """Create the core. ``identity``: of a named producer; None requests one from a broker."""
+        """Create the core. ``identity``, ``name``: of a named producer; None requests an identity
+        from a broker.
+        """
         chance = host.chance
         self.settings = settings
         self.cluster = Cluster(connection, connector=host.connector, chance=chance)
@@ -68,7 +71,12 @@ class ProducerCore:
         self._value_serializer = value_serializer
         self._wall_ms = host.clock.wall_ms
         self._sender = Sender(
-            settings, self.cluster, self.accumulator, clock=host.clock, identity=identity
+            settings,
+            self.cluster,
+            self.accumulator,
+            clock=host.clock,
+            identity=identity,
+            name=name,
         )
         self._schedule: Callable[[Callable[[], None]], object] | None = None
         self._keeper: asyncio.Task[None] | None = None

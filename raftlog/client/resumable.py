@@ -16,8 +16,6 @@ from _thread import allocate_lock
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Unpack
 
-from xxhash import xxh3_64_intdigest
-
 from raftlog import limits
 from raftlog.client.batch import ProducerIdAndEpoch, TopicQueues
 from raftlog.client.delivery import Delivery, DeliveryFuture
@@ -44,10 +42,9 @@ from raftlog.errors import (
 )
 from raftlog.protocol.produce import DescribedProducer
 from raftlog.record import BatchBody
+from raftlog.security.producer_ids import named_id
 from raftlog.types import NO_BASE_OFFSET, Offset, TopicPartition
 
-# Ids from here on belong to names; brokers assign their ids from 0.
-NAMED_ID_BASE: Final = 1 << 62
 # Maximum records of one name and epoch in one partition. With one more, the next sequence would be
 # 0 again, and the partition would accept records of a late run.
 RECORDS_MAX: Final = (1 << 31) - 1
@@ -65,21 +62,21 @@ _FIXED: Final[dict[str, Any]] = {
 
 
 def producer_id_of(name: str) -> int:
-    """Return the producer id of ``name``: from 2^62 to 2^63-1, the same in every process.
+    """Return the producer id of ``name`` (``named_id``).
 
-    62 bits of xxh3 (seed 0) of the name in UTF-8. The probability that two of a million names have
-    the same id is one in 9 million. Raises ``InvalidRequestError`` for an empty name, and
-    ``TypeError`` if it is not a str.
+    Raises ``InvalidRequestError`` for an empty name, and ``TypeError`` if it is not a str.
     """
     if not isinstance(name, str):
         raise TypeError(f"name={name!r} is not a str")
+    if not 1 <= len(name) <= limits.PRODUCER_NAME_CHARS_MAX:
+        raise InvalidRequestError(
+            f"name={name[:100]!r} has {len(name)} characters. A resumable producer requires a name "
+            f"of 1 to {limits.PRODUCER_NAME_CHARS_MAX}"
+        )
     try:
-        octets = name.encode()
+        return named_id(name)
     except UnicodeEncodeError as error:
         raise InvalidRequestError(f"name={name!r} cannot be written as UTF-8: {error}") from error
-    if not octets:
-        raise InvalidRequestError("name='' is empty. A resumable producer requires a name")
-    return NAMED_ID_BASE | (xxh3_64_intdigest(octets) & (NAMED_ID_BASE - 1))
 
 
 class ResumableProducer(ProducerThread):
@@ -138,6 +135,7 @@ class ResumableProducer(ProducerThread):
             producer_settings(arguments),
             host,
             identity=self.identity,
+            name=name,
         )
         self._lock = allocate_lock()  # protects the assignment of sequence numbers
         self._next: dict[TopicPartition, int] = {}  # number of the next record to append

@@ -89,8 +89,11 @@ class Sender:
         *,
         clock: Clock,
         identity: ProducerIdAndEpoch | None = None,
+        name: str = "",
     ) -> None:
-        """``identity``: of a named producer, which keeps it; None requests one from a broker."""
+        """``identity``, ``name``: of a named producer, which keeps them; None requests an identity
+        from a broker.
+        """
         self._settings = settings
         self._cluster = cluster
         self._accumulator = accumulator
@@ -104,6 +107,7 @@ class Sender:
         )
         self._flights: dict[PartitionQueue, InFlightBatches] = {}
         self._given = identity
+        self._name = name
         self._producer = identity
         self._asking_identity = False
         self._identity_error: RaftlogError | None = None  # last error of the request for one
@@ -241,7 +245,7 @@ class Sender:
             attachment += (batch.header, body.payload)
         batches = [batch for batch, _ in load.batches]
         acks = self._settings.acks
-        request = ProduceRequest(acks=acks, partitions=parts)
+        request = ProduceRequest(acks=acks, partitions=parts, producer=self._name)
         is_sent = self._links.send(
             load.link, load.connection, batches, apis.PRODUCE, request, attachment
         )

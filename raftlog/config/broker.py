@@ -81,6 +81,7 @@ class BrokerConfig:
     replica_replacement_delay_ms: int = 600_000
     request_receive_timeout_ms: int = 60_000
     socket_request_max_bytes: int = limits.FRAME_BYTES_MAX
+    super_users: tuple[str, ...] = ("User:admin",)
     tls_ca_file: str = ""
     tls_certificate_file: str = ""
     tls_client_ca_file: str = ""

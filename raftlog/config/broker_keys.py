@@ -75,6 +75,15 @@ def _assignors(text: str) -> tuple[str, ...]:
     return names
 
 
+def _principals(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(";")) if text.strip() else ()
+    if not all(name.startswith("User:") and name != "User:" for name in names):
+        raise ValueError("not User:NAME;User:NAME")
+    if len(text) > limits.CONFIG_VALUE_CHARS_MAX:
+        raise ValueError(f"{len(text)} characters")
+    return names
+
+
 BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
     number("id", 1, 0, BROKER_ID_MAX, "", "The broker's number, unique in its cluster."),
     ConfigKey(
@@ -177,7 +186,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         _switch,
         "true or false",
         "Whether clients must authenticate: by SASL with a user of the cluster, or by TLS with a "
-        "certificate (`tls.client.ca.file`). Requires `voters`. The same on each broker.",
+        "certificate (`tls.client.ca.file`). They may then do only what access rules allow them. "
+        "Requires `voters`. The same on each broker.",
         show=_show_switch,
     ),
     ConfigKey(
@@ -543,6 +553,15 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.FRAME_BYTES_MAX,
         "bytes",
         "The largest request.",
+    ),
+    ConfigKey(
+        "super.users",
+        ("User:admin",),
+        _principals,
+        "User:NAME;User:NAME;... or nothing",
+        "Principals that may do everything: access rules do not apply to them. They have an effect "
+        "with `authentication.required` only.",
+        show=";".join,
     ),
     ConfigKey(
         "tls.ca.file",

@@ -47,6 +47,9 @@ DELETE_TOPICS: Final = Api(20, "DeleteTopics", 1, 6)
 DELETE_RECORDS: Final = Api(21, "DeleteRecords", 0, 2)
 INIT_PRODUCER_ID: Final = Api(22, "InitProducerId", 0, 5)
 OFFSET_FOR_LEADER_EPOCH: Final = Api(23, "OffsetForLeaderEpoch", 2, 4)
+DESCRIBE_ACLS: Final = Api(29, "DescribeAcls", 1, 3)
+CREATE_ACLS: Final = Api(30, "CreateAcls", 1, 3)
+DELETE_ACLS: Final = Api(31, "DeleteAcls", 1, 3)
 DESCRIBE_CONFIGS: Final = Api(32, "DescribeConfigs", 1, 4)
 ALTER_CONFIGS: Final = Api(33, "AlterConfigs", 0, 2)
 SASL_AUTHENTICATE: Final = Api(36, "SaslAuthenticate", 0, 2)
@@ -54,6 +57,8 @@ CREATE_PARTITIONS: Final = Api(37, "CreatePartitions", 0, 3)
 DELETE_GROUPS: Final = Api(42, "DeleteGroups", 0, 2)
 INCREMENTAL_ALTER_CONFIGS: Final = Api(44, "IncrementalAlterConfigs", 0, 1)
 OFFSET_DELETE: Final = Api(47, "OffsetDelete", 0, 0)
+DESCRIBE_CLIENT_QUOTAS: Final = Api(48, "DescribeClientQuotas", 0, 1)
+ALTER_CLIENT_QUOTAS: Final = Api(49, "AlterClientQuotas", 0, 1)
 DESCRIBE_USER_SCRAM_CREDENTIALS: Final = Api(50, "DescribeUserScramCredentials", 0, 0)
 ALTER_USER_SCRAM_CREDENTIALS: Final = Api(51, "AlterUserScramCredentials", 0, 0)
 DESCRIBE_CLUSTER: Final = Api(60, "DescribeCluster", 0, 2)
@@ -83,6 +88,9 @@ APIS: Final[dict[int, Api]] = {
         DELETE_RECORDS,
         INIT_PRODUCER_ID,
         OFFSET_FOR_LEADER_EPOCH,
+        DESCRIBE_ACLS,
+        CREATE_ACLS,
+        DELETE_ACLS,
         DESCRIBE_CONFIGS,
         ALTER_CONFIGS,
         SASL_AUTHENTICATE,
@@ -90,6 +98,8 @@ APIS: Final[dict[int, Api]] = {
         DELETE_GROUPS,
         INCREMENTAL_ALTER_CONFIGS,
         OFFSET_DELETE,
+        DESCRIBE_CLIENT_QUOTAS,
+        ALTER_CLIENT_QUOTAS,
         DESCRIBE_USER_SCRAM_CREDENTIALS,
         ALTER_USER_SCRAM_CREDENTIALS,
         DESCRIBE_CLUSTER,

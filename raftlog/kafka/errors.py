@@ -35,6 +35,8 @@ UNKNOWN_MEMBER_ID: Final = 25
 INVALID_SESSION_TIMEOUT: Final = 26
 REBALANCE_IN_PROGRESS: Final = 27
 TOPIC_AUTHORIZATION_FAILED: Final = 29
+GROUP_AUTHORIZATION_FAILED: Final = 30
+CLUSTER_AUTHORIZATION_FAILED: Final = 31
 INVALID_TIMESTAMP: Final = 32
 UNSUPPORTED_SASL_MECHANISM: Final = 33
 UNSUPPORTED_VERSION: Final = 35
@@ -48,6 +50,8 @@ INVALID_REQUEST: Final = 42
 OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
 INVALID_PRODUCER_EPOCH: Final = 47
 INVALID_TXN_STATE: Final = 48
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
+SECURITY_DISABLED: Final = 54
 KAFKA_STORAGE_ERROR: Final = 56
 SASL_AUTHENTICATION_FAILED: Final = 58
 UNKNOWN_PRODUCER_ID: Final = 59
@@ -173,10 +177,13 @@ _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
     own.UnknownProducerError: UNKNOWN_PRODUCER_ID,
     own.ProducerFencedError: INVALID_PRODUCER_EPOCH,
     own.UnsupportedFeatureError: UNSUPPORTED_VERSION,
-    own.AccessDeniedError: TOPIC_AUTHORIZATION_FAILED,
     own.AuthenticationError: SASL_AUTHENTICATION_FAILED,
     own.UserExistsError: DUPLICATE_RESOURCE,
     own.UnknownUserError: RESOURCE_NOT_FOUND,
+    own.AccessDeniedError: CLUSTER_AUTHORIZATION_FAILED,
+    own.TopicAuthorizationFailedError: TOPIC_AUTHORIZATION_FAILED,
+    own.GroupAuthorizationFailedError: GROUP_AUTHORIZATION_FAILED,
+    own.TransactionalIdAuthorizationFailedError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     own.InvalidGroupError: INVALID_GROUP_ID,
     own.UnknownGroupError: GROUP_ID_NOT_FOUND,
     own.UnknownMemberError: UNKNOWN_MEMBER_ID,

@@ -434,6 +434,65 @@ response 23 OffsetForLeaderEpoch 2-4 4
    partition int32
    leader_epoch int32 default=-1
    end_offset int64 default=-1
+request 29 DescribeAcls 1-3 2
+ resource_type_filter int8
+ resource_name_filter string null=1-3
+ pattern_type_filter int8 default=3
+ principal_filter string null=1-3
+ host_filter string null=1-3
+ operation int8
+ permission_type int8
+response 29 DescribeAcls 1-3 2
+ throttle_time_ms int32
+ error_code int16
+ error_message string null=1-3
+ resources []DescribeAclsResource
+  resource_type int8
+  resource_name string
+  pattern_type int8 default=3
+  acls []AclDescription
+   principal string
+   host string
+   operation int8
+   permission_type int8
+request 30 CreateAcls 1-3 2
+ creations []AclCreation
+  resource_type int8
+  resource_name string
+  resource_pattern_type int8 default=3
+  principal string
+  host string
+  operation int8
+  permission_type int8
+response 30 CreateAcls 1-3 2
+ throttle_time_ms int32
+ results []AclCreationResult
+  error_code int16
+  error_message string null=1-3
+request 31 DeleteAcls 1-3 2
+ filters []DeleteAclsFilter
+  resource_type_filter int8
+  resource_name_filter string null=1-3
+  pattern_type_filter int8 default=3
+  principal_filter string null=1-3
+  host_filter string null=1-3
+  operation int8
+  permission_type int8
+response 31 DeleteAcls 1-3 2
+ throttle_time_ms int32
+ filter_results []DeleteAclsFilterResult
+  error_code int16
+  error_message string null=1-3
+  matching_acls []DeleteAclsMatchingAcl
+   error_code int16
+   error_message string null=1-3
+   resource_type int8
+   resource_name string
+   pattern_type int8 default=3
+   principal string
+   host string
+   operation int8
+   permission_type int8
 request 32 DescribeConfigs 1-4 4
  resources []DescribeConfigsResource
   resource_type int8
@@ -533,6 +592,41 @@ response 47 OffsetDelete 0-0 99
   partitions []OffsetDeleteResponsePartition
    partition_index int32
    error_code int16
+request 48 DescribeClientQuotas 0-1 1
+ components []ComponentData
+  entity_type string
+  match_type int8
+  match string null=0-1
+ strict bool
+response 48 DescribeClientQuotas 0-1 1
+ throttle_time_ms int32
+ error_code int16
+ error_message string null=0-1
+ entries []EntryData null=0-1
+  entity []EntityData
+   entity_type string
+   entity_name string null=0-1
+  values []ValueData
+   key string
+   value float64
+request 49 AlterClientQuotas 0-1 1
+ entries []EntryData
+  entity []EntityData
+   entity_type string
+   entity_name string null=0-1
+  ops []OpData
+   key string
+   value float64
+   remove bool
+ validate_only bool
+response 49 AlterClientQuotas 0-1 1
+ throttle_time_ms int32
+ entries []EntryData
+  error_code int16
+  error_message string null=0-1
+  entity []EntityData
+   entity_type string
+   entity_name string null=0-1
 request 50 DescribeUserScramCredentials 0-0 0
  users []UserName null=0-0
   name string

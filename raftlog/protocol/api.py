@@ -11,6 +11,7 @@ from typing import Final
 from raftlog import limits
 from raftlog.errors import UnsupportedApiError, UnsupportedVersionError
 from raftlog.protocol import (
+    access,
     authentication,
     cluster,
     events,
@@ -307,6 +308,37 @@ DESCRIBE_USERS: Final = Api(
     idempotent=True,
 )
 ALTER_USERS: Final = Api(41, "alter_users", users.AlterUsersRequest, users.AlterUsersResponse)
+# -- access rules and quotas -----------------------------------------------------------------------
+CREATE_ACLS: Final = Api(
+    42,
+    "create_acls",
+    access.CreateAclsRequest,
+    access.CreateAclsResponse,
+    idempotent=True,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
+)
+DESCRIBE_ACLS: Final = Api(
+    43, "describe_acls", access.DescribeAclsRequest, access.DescribeAclsResponse, idempotent=True
+)
+DELETE_ACLS: Final = Api(44, "delete_acls", access.DeleteAclsRequest, access.DeleteAclsResponse)
+CHECK_ACL: Final = Api(
+    45, "check_acl", access.CheckAclRequest, access.CheckAclResponse, idempotent=True
+)
+DESCRIBE_QUOTAS: Final = Api(
+    46,
+    "describe_quotas",
+    access.DescribeQuotasRequest,
+    access.DescribeQuotasResponse,
+    idempotent=True,
+)
+ALTER_QUOTAS: Final = Api(
+    47,
+    "alter_quotas",
+    access.AlterQuotasRequest,
+    access.AlterQuotasResponse,
+    idempotent=True,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
+)
 
 APIS: Final[dict[int, Api]] = {
     api.number: api
@@ -353,6 +385,12 @@ APIS: Final[dict[int, Api]] = {
         SASL_AUTHENTICATE,
         DESCRIBE_USERS,
         ALTER_USERS,
+        CREATE_ACLS,
+        DESCRIBE_ACLS,
+        DELETE_ACLS,
+        CHECK_ACL,
+        DESCRIBE_QUOTAS,
+        ALTER_QUOTAS,
     )
 }
 

@@ -70,9 +70,13 @@ class FetchedPartition(Message):
 
 
 class FetchResponse(Message):
-    """Response to a fetch. It can omit partitions without new records and failures."""
+    """Response to a fetch. It can omit partitions without new records and failures.
+
+    ``throttle_ms``: as in ``ProduceResponse``.
+    """
 
     partitions: list[FetchedPartition]
+    throttle_ms: WaitMs = 0
 
 
 class OffsetQuery(Message):

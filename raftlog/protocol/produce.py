@@ -18,6 +18,7 @@ from raftlog.protocol.schema import (
     Message,
     PartitionIndex,
     TopicName,
+    WaitMs,
     WireEpoch,
     WireOffset,
     WireTimestamp,
@@ -41,12 +42,17 @@ class ProducePartition(Message):
 
 
 class ProduceRequest(Message):
-    """Append batches. ``acks``: -1 all (committed), 1 the leader's disk, 0 none (no response)."""
+    """Append batches. ``acks``: -1 all (committed), 1 the leader's disk, 0 none (no response).
+
+    ``producer``: name of a named producer, to which the producer ID of the batches belongs. Access
+    rules for the name apply.
+    """
 
     acks: Literal[-1, 0, 1]
     partitions: Annotated[
         list[ProducePartition], Meta(min_length=1, max_length=limits.PARTITIONS_PER_REQUEST_MAX)
     ]
+    producer: Annotated[str, Meta(max_length=limits.PRODUCER_NAME_CHARS_MAX)] = ""
 
 
 class ProducedPartition(Message):
@@ -65,7 +71,12 @@ class ProducedPartition(Message):
 
 
 class ProduceResponse(Message):
+    """Results of all partitions. ``throttle_ms``: for so long, the broker reads no request from
+    this connection, because the client has used more than its quota. The client waits as well.
+    """
+
     partitions: list[ProducedPartition]
+    throttle_ms: WaitMs = 0
 
 
 class InitProducerIdRequest(Message):

@@ -76,6 +76,8 @@ _SEALED: Final = struct.Struct("<" + _SEALED_FIELDS)  # what crc32c covers, befo
 _CRC: Final = struct.Struct("<I")
 _LENGTH: Final = struct.Struct("<I")
 _LENGTH_POSITION: Final = 4
+_PRODUCER_ID: Final = struct.Struct("<q")
+_PRODUCER_ID_POSITION: Final = 72
 _LINK: Final = struct.Struct("<BBHIqqiI")  # what chain covers, after the chain before
 
 HEADER_BYTES: Final = 88
@@ -275,6 +277,13 @@ def length_at(data: Buffer, position: int) -> int:
 def layout_at(data: Buffer) -> int:
     """The layout of the batch, unchecked; 0 for what is too short to have one."""
     return data[1] if len(data) > 1 else 0
+
+
+def producer_id_at(data: Buffer) -> int:
+    """The producer's id in the batch, unchecked; -1 for what is too short to have one."""
+    if len(data) < HEADER_BYTES:
+        return NO_PRODUCER_ID
+    return int(_PRODUCER_ID.unpack_from(data, _PRODUCER_ID_POSITION)[0])
 
 
 def uncompressed_length_at(data: Buffer) -> int:

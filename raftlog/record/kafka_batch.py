@@ -56,6 +56,8 @@ _SEALED: Final = struct.Struct(">hiqqqhii")  # what the crc covers, before the r
 _SEALED_POSITION: Final = 21
 _LENGTH_END: Final = 12
 KAFKA_HEADER_BYTES: Final = 61
+_PRODUCER_ID: Final = struct.Struct(">q")
+_PRODUCER_ID_POSITION: Final = 43
 assert HEADER_BYTES + PREFIX.size == KAFKA_HEADER_BYTES + KAFKA_EXTRA_BYTES
 assert _FRONT.size == _SEALED_POSITION, "the drawing above and the code disagree"
 assert _SEALED_POSITION + _SEALED.size == KAFKA_HEADER_BYTES, "the drawing and the code disagree"
@@ -114,6 +116,13 @@ class CheckedBatch(NamedTuple):
 
 
 # -- produce ---------------------------------------------------------------------------------------
+
+
+def kafka_producer_id_at(data: Buffer) -> int:
+    """The producer's id in a client's batch, unchecked; -1 for what is too short to have one."""
+    if len(data) < KAFKA_HEADER_BYTES:
+        return NO_PRODUCER_ID
+    return int(_PRODUCER_ID.unpack_from(data, _PRODUCER_ID_POSITION)[0])
 
 
 def check_batch(

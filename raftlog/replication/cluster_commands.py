@@ -13,6 +13,8 @@ from msgspec import Meta
 
 from raftlog import limits
 from raftlog.errors import InvalidRequestError
+from raftlog.security.acl import Acl
+from raftlog.security.quota import QuotaEntity, QuotaKey
 from raftlog.security.users import SCRAM_MECHANISMS, Credentials, Mechanism
 
 INT63_MAX: Final = (1 << 63) - 1
@@ -184,6 +186,34 @@ class DeleteUser(ClusterCommand, frozen=True, tag="delete_user"):
     ]
 
 
+# -- access rules and quotas -----------------------------------------------------------------------
+
+
+class CreateAcls(ClusterCommand, frozen=True, tag="create_acls"):
+    """Add access rules: all of them or none. Those that exist stay."""
+
+    acls: Annotated[tuple[Acl, ...], Meta(max_length=limits.ACLS_PER_REQUEST_MAX)]
+
+
+class DeleteAcls(ClusterCommand, frozen=True, tag="delete_acls"):
+    """Delete access rules. Returns those that existed, in the order of the command."""
+
+    acls: Annotated[tuple[Acl, ...], Meta(max_length=limits.ACLS_PER_REQUEST_MAX)]
+
+
+class QuotaChange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Changes of the quota of one entity; None removes a limit."""
+
+    entity: QuotaEntity
+    changes: dict[QuotaKey, Annotated[float, Meta(gt=0, le=limits.QUOTA_MAX)] | None]
+
+
+class AlterQuotas(ClusterCommand, frozen=True, tag="alter_quotas"):
+    """Change quotas: all of them or none."""
+
+    changes: Annotated[tuple[QuotaChange, ...], Meta(max_length=limits.QUOTAS_PER_REQUEST_MAX)]
+
+
 AnyClusterCommand: TypeAlias = (
     RegisterBroker
     | FenceBroker
@@ -196,6 +226,9 @@ AnyClusterCommand: TypeAlias = (
     | Reassign
     | PutUser
     | DeleteUser
+    | CreateAcls
+    | DeleteAcls
+    | AlterQuotas
 )
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")

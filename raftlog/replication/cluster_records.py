@@ -13,6 +13,8 @@ from raftlog.config import TopicConfig
 from raftlog.errors import InvalidRequestError
 from raftlog.replication.commands import BrokerId, DirectoryId
 from raftlog.replication.placement import Assignment
+from raftlog.security.acl import Acl
+from raftlog.security.quota import Quota, QuotaEntity, QuotaKey
 from raftlog.security.users import User
 
 SNAPSHOT_FORMAT: Final = 2
@@ -101,6 +103,8 @@ class ClusterRecords:
     topics: dict[str, TopicRecord] = field(default_factory=dict)  # by name
     users: dict[str, User] = field(default_factory=dict, repr=False)  # by name
     user_secret: bytes = field(default=b"", repr=False)  # since the first user; see PutUser
+    acls: set[Acl] = field(default_factory=set)
+    quotas: dict[QuotaEntity, Quota] = field(default_factory=dict)  # none is empty
 
 
 # -- as bytes -----------------------------------------------------------------------------------
@@ -135,6 +139,8 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     topics: list[_TopicRow]
     users: list[User] = []
     user_secret: bytes = b""
+    acls: list[Acl] = []
+    quotas: list[tuple[QuotaEntity, dict[QuotaKey, float]]] = []
 
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
@@ -157,6 +163,11 @@ def encode_records(records: ClusterRecords) -> bytes:
         topics=[_to_row(topic, place_of) for topic in topics],
         users=[user for _, user in sorted(records.users.items())],
         user_secret=records.user_secret,
+        acls=sorted(records.acls),
+        quotas=sorted(
+            ((entity, dict(quota)) for entity, quota in records.quotas.items()),
+            key=lambda one: str(one[0]),
+        ),
     )
     return _encoder.encode(snapshot)
 
@@ -191,6 +202,8 @@ def decode_records(data: bytes) -> ClusterRecords:
         topics=topics,
         users={user.name: user for user in snapshot.users},
         user_secret=snapshot.user_secret,
+        acls=set(snapshot.acls),
+        quotas=dict(snapshot.quotas),
     )
 
 

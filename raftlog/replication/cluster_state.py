@@ -7,7 +7,7 @@ each partition decides its leader and ISR.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final, TypeVar
@@ -31,9 +31,12 @@ from raftlog.errors import (
 )
 from raftlog.replication.cluster_commands import (
     AddPartitions,
+    AlterQuotas,
     AlterTopic,
     ClusterCommand,
+    CreateAcls,
     CreateTopic,
+    DeleteAcls,
     DeleteTopic,
     DeleteUser,
     FenceBroker,
@@ -57,6 +60,8 @@ from raftlog.replication.cluster_records import (
 )
 from raftlog.replication.commands import BrokerId, DirectoryId
 from raftlog.replication.placement import Assignment, Loads, Target, place
+from raftlog.security.acl import Acl
+from raftlog.security.quota import Quota, QuotaEntity
 from raftlog.security.users import User, check_user_name
 from raftlog.types import check_topic_name
 
@@ -89,11 +94,15 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class ClusterChange:
-    """Possible differences: names of topics and users (including deleted ones), IDs of brokers."""
+    """Possible differences: names of topics and users (including deleted ones), IDs of brokers,
+    access rules and quotas.
+    """
 
     topics: frozenset[str] = frozenset()
     brokers: frozenset[BrokerId] = frozenset()
     users: frozenset[str] = frozenset()
+    acls: frozenset[Acl] = frozenset()
+    quotas: frozenset[QuotaEntity] = frozenset()
 
 
 class ClusterMachine:
@@ -141,6 +150,16 @@ class ClusterMachine:
     def user_secret(self) -> bytes:
         """Secret that hides which users exist; empty before the first user was created."""
         return self._records.user_secret
+
+    @property
+    def acls(self) -> Set[Acl]:
+        """All access rules."""
+        return self._records.acls
+
+    @property
+    def quotas(self) -> Mapping[QuotaEntity, Quota]:
+        """All quotas; none is empty."""
+        return self._records.quotas
 
     def topic(self, name: str) -> TopicRecord | None:
         return self.topics.get(name)
@@ -200,6 +219,8 @@ class ClusterMachine:
             topics=_differing(before.topics, after.topics),
             brokers=_differing(before.brokers, after.brokers),
             users=_differing(before.users, after.users),
+            acls=frozenset(before.acls ^ after.acls),
+            quotas=_differing(before.quotas, after.quotas),
         )
         if self.on_change is not None:
             self.on_change(change)
@@ -522,6 +543,53 @@ class ClusterMachine:
         self._records.version += 1
         return ClusterChange(users=frozenset((name,)))
 
+    # -- access rules and quotas -------------------------------------------------------------------
+
+    def _create_acls(self, command: CreateAcls) -> tuple[None, ClusterChange]:
+        held = self._records.acls
+        new = frozenset(acl.checked() for acl in command.acls) - held
+        if len(held) + len(new) > limits.ACLS_PER_CLUSTER_MAX:
+            raise RefusedError(
+                f"{len(new)} more access rules: this cluster has {len(held)}, and the limit is "
+                f"{limits.ACLS_PER_CLUSTER_MAX}. Use prefixed rules, or delete some"
+            )
+        held |= new
+        return None, self._security_changed(ClusterChange(acls=new))
+
+    def _delete_acls(self, command: DeleteAcls) -> tuple[tuple[Acl, ...], ClusterChange]:
+        held = self._records.acls
+        gone = tuple(acl for acl in dict.fromkeys(command.acls) if acl in held)
+        held.difference_update(gone)
+        return gone, self._security_changed(ClusterChange(acls=frozenset(gone)))
+
+    def _alter_quotas(self, command: AlterQuotas) -> tuple[None, ClusterChange]:
+        held = self._records.quotas
+        after: dict[QuotaEntity, Quota] = {}
+        for change in command.changes:
+            entity = change.entity.checked()
+            for key in change.changes:
+                entity.check_key(key)
+            merged = {**after.get(entity, held.get(entity, {})), **change.changes}
+            after[entity] = {key: value for key, value in merged.items() if value is not None}
+        changed = frozenset(each for each in after if after[each] != held.get(each, {}))
+        added = sum(bool(quota) for entity, quota in after.items() if entity not in held)
+        if len(held) + added > limits.QUOTAS_PER_CLUSTER_MAX:
+            raise RefusedError(
+                f"{added} more quotas: this cluster has {len(held)}, and the limit is "
+                f"{limits.QUOTAS_PER_CLUSTER_MAX}. Use defaults, or delete some"
+            )
+        for entity in changed:
+            if after[entity]:
+                held[entity] = after[entity]
+            else:
+                held.pop(entity, None)
+        return None, self._security_changed(ClusterChange(quotas=changed))
+
+    def _security_changed(self, change: ClusterChange) -> ClusterChange:
+        if change.acls or change.quotas:
+            self._records.version += 1
+        return change
+
 
 def _check_registration(held: BrokerRecord, wanted: BrokerRecord) -> None:
     """Check whether a changed registration can replace the stored one.
@@ -586,4 +654,7 @@ _HANDLERS: Final[
     Reassign: ClusterMachine._reassign,
     PutUser: ClusterMachine._put_user,
     DeleteUser: ClusterMachine._delete_user,
+    CreateAcls: ClusterMachine._create_acls,
+    DeleteAcls: ClusterMachine._delete_acls,
+    AlterQuotas: ClusterMachine._alter_quotas,
 }

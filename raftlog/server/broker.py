@@ -31,6 +31,8 @@ from raftlog.errors import (
     StorageFailedError,
 )
 from raftlog.security.users import check_user_name
+from raftlog.server.access.authority import AccessAuthority, LocalAccess
+from raftlog.server.access.control import AccessControl
 from raftlog.server.administration import Administration, LocalTopics, quiet
 from raftlog.server.authentication import Authenticator
 from raftlog.server.broker_clock import UPDATE_SECONDS, BrokerClock
@@ -180,6 +182,7 @@ class Broker:
         topics = TopicTable()
         local = LocalTopics(store, topics, services, workers.admin)
         self._administration = Administration(loop)
+        local_access = LocalAccess(store, workers.admin, self._fail)
         self.context = BrokerContext(
             config=config,
             clock=clock,
@@ -188,6 +191,7 @@ class Broker:
             topics=topics,
             administration=self._administration,
             authority=local,
+            access=_access_control(config, local_access, clock),
             operations=AloneOperations(store, topics, clock, loop.time),
             purgatory=Purgatory(loop, config.queued_max_request_bytes // WAITING_FETCHES_PART),
             responses=ResponseBudget(config.queued_max_response_bytes),
@@ -201,6 +205,7 @@ class Broker:
         self.connections = self._make_connections(workers.validation, surroundings)
         if journal is None:
             local.load()
+            local_access.load(self.context.access.changed)
         else:
             self._join_cluster(journal, services, surroundings)
         begin_to_coordinate(self.context)
@@ -219,6 +224,7 @@ class Broker:
             workers=validation,
             on_request=partial(dispatch, context),
             on_kafka_request=partial(kafka_dispatch, context),
+            may_connect=context.access.may_connect,
             on_lost=self._connection_lost,
             make_connection=surroundings.make_connection,
         )
@@ -293,6 +299,8 @@ class Broker:
             ),
         )
         context.cluster = cluster
+        context.access.authority = cluster.access
+        cluster.on_access = context.access.changed
         context.authority = cluster.topics
         context.operations = ClusterOperations(cluster, context.topics, context.clock)
         cluster.on_users = self._users_changed
@@ -313,6 +321,7 @@ class Broker:
     def _connection_lost(self, connection: Connection) -> None:
         self.context.purgatory.cancel(connection)
         self.context.coordinator.forget(connection)
+        self.context.access.forget(connection)
         if self.context.cluster is not None:
             self.context.cluster.forget(connection)
 
@@ -522,6 +531,17 @@ def _open_files(
     except BaseException:
         store.abandon()
         raise
+
+
+def _access_control(
+    config: BrokerConfig, authority: AccessAuthority, clock: BrokerClock
+) -> AccessControl:
+    return AccessControl(
+        authority,
+        is_enforced=config.authentication_required,
+        super_users=config.super_users,
+        now=clock.monotonic,
+    )
 
 
 def _watch(

@@ -8,7 +8,8 @@ read:
 - while too many of its requests are in flight, further ones wait
   (``ServerConnectionState.paused``);
 - while requests use too much memory, it waits its turn (``RequestBudget``);
-- while a request is processed in steps, those behind it wait (``turns``).
+- while a request is processed in steps, those behind it wait (``turns``);
+- while its client has used more than its quota, it waits (``throttle``).
 
 A connection is a raftlog client's or a Kafka client's: its first bytes decide (``choice``). Both
 kinds are one set with the same limits.
@@ -41,6 +42,7 @@ from raftlog.protocol.peer_auth import Answering
 from raftlog.protocol.schema import Message
 from raftlog.security.credentials import UsedCredential
 from raftlog.security.principal import ANONYMOUS, of_certificate
+from raftlog.server.access.meter import Meter
 from raftlog.server.budgets import RequestBudget, ResponseBudget
 from raftlog.server.choice import Event, ProtocolChoice
 from raftlog.server.metrics import Counters
@@ -141,13 +143,16 @@ class Connection(asyncio.BufferedProtocol):
         self._memory_paused = False
         self._reading = True
         self._lingering = False
+        self._throttled = False  # its client has used more than its quota
+        self.meter: Meter | None = None  # while quotas may apply
         self._draining = False  # the broker stops: close when nothing is in flight
         self._refusals = 0
         self.peer = "?"
         self.peer_host = "?"
+        self.principal = ANONYMOUS
+        self.client_id = ""  # the client's name for itself
         self.number = next(_numbers)  # higher for connections that begin later
         self.local_host = ""
-        self.principal = ANONYMOUS
         self.exchange: SaslExchange | None = None  # in progress
         self.used: UsedCredential | None = None  # for ``principal``
         self.has_sasl = False  # ``principal`` is from an exchange
@@ -326,6 +331,21 @@ class Connection(asyncio.BufferedProtocol):
         self.services.turns.begin_share()
         self._process(())
 
+    def throttle(self, seconds: float) -> None:
+        """Neither read nor handle requests for ``seconds``. Responses are sent."""
+        if self._throttled or self._transport is None:
+            return
+        self._throttled = True
+        self._adjust_reading()
+        self.services.loop.call_later(seconds, self._end_throttling)
+
+    def _end_throttling(self) -> None:
+        self._throttled = False
+        self.last_active_seconds = self.services.loop.time()
+        self.services.turns.begin_share()
+        self._process(())
+        self._adjust_reading()
+
     def take_turn(self) -> None:
         """Continue in a turn assigned by ``turns``."""
         self._in_queue = False
@@ -453,15 +473,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         held, work, turns = self._held, self._work, self.services.turns
-        while (work or held) and not (self._writing_paused or self._in_thread):
+        while (work or held) and not (self._writing_paused or self._in_thread or self._throttled):
             if self.peer_identity is None and not turns.has_time():
                 self._in_queue = True
                 turns.wait(self)
                 return
+            began = self.services.counters.now() if self.meter is not None else 0.0
             if work:
                 self._step(work[0].steps)
             else:
                 self._handle(held.popleft())
+            if self.meter is not None and began:
+                self.meter.ran(self.services.counters.now() - began)
 
     def _step(self, steps: Steps) -> None:
         (result, error), self._step_outcome = self._step_outcome, (None, None)
@@ -577,6 +600,7 @@ class Connection(asyncio.BufferedProtocol):
             self._writing_paused
             or self._memory_paused
             or self._state.paused
+            or self._throttled
             or self._draining
             or self._held_bytes > HELD_BYTES_MAX
         )

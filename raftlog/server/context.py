@@ -12,6 +12,8 @@ from raftlog.config import BrokerConfig
 from raftlog.config.address import Address
 from raftlog.errors import AccessDeniedError, UnsupportedFeatureError
 from raftlog.protocol.metadata import BrokerInfo
+from raftlog.security.principal import Principal
+from raftlog.server.access.control import AccessControl
 from raftlog.server.administration import Administration, TopicAuthority
 from raftlog.server.authentication import Authenticator
 from raftlog.server.broker_clock import BrokerClock
@@ -40,6 +42,7 @@ class BrokerContext:
     topics: TopicTable
     administration: Administration
     authority: TopicAuthority
+    access: AccessControl
     operations: Operations
     purgatory: Purgatory
     responses: ResponseBudget
@@ -88,8 +91,10 @@ class BrokerContext:
 
     def check_operator(self, connection: Connection, what: str) -> None:
         """Raise ``AccessDeniedError`` unless the connection is an operator's or another broker's,
-        or operators have no secret to prove.
+        or operators have no secret to prove. With access rules, they have decided before.
         """
+        if self.access.is_enforced:
+            return
         is_proved = connection.is_operator or connection.peer_identity is not None
         is_required = self.operator_secret and self.config.operations_require_secret
         if is_required and not is_proved:
@@ -97,6 +102,10 @@ class BrokerContext:
                 f"{what} requires the cluster secret. Set --cluster-secret-file or "
                 "RAFTLOG_CLUSTER_SECRET_FILE (Admin: cluster_secret_file)"
             )
+
+    def owner(self, connection: Connection) -> Principal | None:
+        """Return the owner of what the client creates; None if clients do not authenticate."""
+        return connection.principal if self.access.is_enforced else None
 
     def next_turn(self) -> int:
         """Return an increasing number, to rotate the first partition."""

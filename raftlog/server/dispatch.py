@@ -8,9 +8,12 @@ from typing import Final, TypeAlias
 from raftlog.errors import AccessDeniedError, UnsupportedApiError
 from raftlog.protocol import api
 from raftlog.protocol.connection import Request
+from raftlog.server.access.admission import admit
+from raftlog.server.access.rules import RULES
 from raftlog.server.connection import Connection
 from raftlog.server.context import BrokerContext
 from raftlog.server.handlers import (
+    access,
     api_versions,
     cluster,
     describe_producers,
@@ -79,6 +82,12 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.SASL_AUTHENTICATE.number: sasl.handle,
     api.DESCRIBE_USERS.number: users.handle_describe,
     api.ALTER_USERS.number: users.handle_alter,
+    api.CREATE_ACLS.number: access.handle_create_acls,
+    api.DESCRIBE_ACLS.number: access.handle_describe_acls,
+    api.DELETE_ACLS.number: access.handle_delete_acls,
+    api.CHECK_ACL.number: access.handle_check_acl,
+    api.DESCRIBE_QUOTAS.number: access.handle_describe_quotas,
+    api.ALTER_QUOTAS.number: access.handle_alter_quotas,
 }
 
 # A connection may send these before it has authenticated.
@@ -105,7 +114,11 @@ def dispatch(context: BrokerContext, connection: Connection, request: Request) -
     except AccessDeniedError as error:
         _deny(connection, request, reply, error)
         return None
-    return reply.run(HANDLERS.get(request.api.number, _refuse_api), context, request)
+    handle = HANDLERS.get(request.api.number, _refuse_api)
+    if context.access.applies_to(connection):
+        rule = RULES[request.api.number]
+        return reply.guarded(admit(context, rule, handle, request, reply))
+    return reply.run(handle, context, request)
 
 
 def _check_access(context: BrokerContext, connection: Connection, request: Request) -> None:

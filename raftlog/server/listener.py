@@ -97,6 +97,7 @@ class Connections:
         on_request: Callable[[Connection, Request], Steps | None],
         on_kafka_request: Callable[[Connection, KafkaRequest], Steps | None],
         on_lost: Callable[[Connection], None],
+        may_connect: Callable[[Connection], bool] = lambda _connection: True,
         make_connection: Callable[[ConnectionServices], Connection] = Connection,
     ) -> None:
         self.loop = loop
@@ -113,6 +114,7 @@ class Connections:
         self.workers = workers
         self._on_request = on_request
         self._on_kafka_request = on_kafka_request
+        self._may_connect = may_connect
         self._on_lost = on_lost
         self._make_connection = make_connection
         self._config = config
@@ -142,6 +144,9 @@ class Connections:
 
     def connected(self, connection: Connection) -> bool:
         if self._refusing:
+            return False
+        if not self._may_connect(connection):
+            self.counters.quota_refusals += 1
             return False
         if len(self._open) - len(self._peers) - len(self._lobby) >= self._config.max_connections:
             if not self._config.voters:

@@ -50,6 +50,8 @@ class Counters:
     connections_accepted: int = 0
     connections_refused: int = 0  # over max.connections
     requests: int = 0
+    throttled: int = 0  # requests whose clients had to wait, because of a quota
+    quota_refusals: int = 0  # connections over a quota
     damage_found: int = 0  # corrupt logs that were found after their start
     mistakes: int = 0  # internal errors in handlers: each is in the broker's log with its traceback
     produced_batches: int = 0

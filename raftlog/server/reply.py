@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import msgspec
 
 from raftlog.errors import OutcomeUnknownError, RaftlogError
 from raftlog.kafka.connection import KafkaRequest
@@ -31,7 +33,7 @@ _EMPTY: Final = memoryview(b"")
 class Exchange(ABC):
     """A request and its reply, of either protocol. Replied to once, at any time."""
 
-    __slots__ = ("_began", "connection", "request")
+    __slots__ = ("_began", "amend", "connection", "request")
 
     def __init__(self, connection: Connection, request: Request | KafkaRequest) -> None:
         self.connection = connection
@@ -40,6 +42,8 @@ class Exchange(ABC):
             request._replace(attachment=_EMPTY) if request.attachment else request
         )
         self._began = connection.services.counters.now()
+        # Returns, in steps, the response to send in place of the handler's (``access.rules``).
+        self.amend: Callable[[Any], Generator[None, Any, Any]] | None = None
 
     @property
     def name(self) -> str:
@@ -52,11 +56,22 @@ class Exchange(ABC):
         return memory_of(self.request)
 
     @abstractmethod
-    def send(self, message: Any) -> None:
+    def send(self, message: Any, *attachment: Any) -> None:
         """Send the response ``message`` of the protocol."""
+
+    def _send_amended(self, message: Any, *attachment: Any) -> None:
+        """Send the response once it is amended."""
+        assert self.amend is not None
+        amended, self.amend = self.amend(message), None
+
+        def steps() -> Steps:
+            self.send((yield from amended), *attachment)
+
+        self.connection.begin(self.guarded(steps()))
 
     def none(self) -> None:
         """End a request that has no response."""
+        self._throttle()
         self.connection.finish(self.request)
         self._ended()
 
@@ -76,6 +91,15 @@ class Exchange(ABC):
         self.connection.services.counters.request_failed(error)
         self.none()
         self.connection.abort(f"a request with acks=0 failed: {error}")
+
+    def _throttle(self) -> int:
+        """Let the client wait if it has used more than its quota. Returns for how long, in ms."""
+        meter = self.connection.meter
+        wait_ms = 0 if meter is None else meter.take_wait_ms()
+        if wait_ms:
+            self.connection.services.counters.throttled += 1
+            self.connection.throttle(wait_ms / 1_000)
+        return wait_ms
 
     def _ended(self) -> None:
         self.connection.services.counters.request_ended(self.name, self._began)
@@ -140,6 +164,12 @@ class Reply(Exchange):
     request: Request
 
     def send(self, message: Message, attachment: Sequence[Buffer] = ()) -> None:
+        if self.amend is not None:
+            self._send_amended(message, attachment)
+            return
+        throttle_ms = self._throttle()
+        if throttle_ms and "throttle_ms" in message.__struct_fields__:
+            message = msgspec.structs.replace(message, throttle_ms=throttle_ms)
         self.connection.respond(self.request, message, attachment)
         self._ended()
 

@@ -28,7 +28,7 @@ from raftlog.errors import (
     RaftlogError,
     UnknownPartitionError,
 )
-from raftlog.storage import clean_mark, clock_file, quarantine
+from raftlog.storage import access_file, clean_mark, clock_file, quarantine
 from raftlog.storage.catalog import Catalog, Dropping, Topic
 from raftlog.storage.copies import Copies
 from raftlog.storage.faults import storage_error
@@ -67,6 +67,7 @@ class Store:
         # flush.policy=os, all acknowledged records are certain to be stored only then.
         self.was_clean = identity_file.is_new
         self.saved_time_ms: TimestampMs | None = None  # last time of ``save_time``
+        self.saved_access = b""  # last state of ``save_access``
         self._disk = disk
         self._lock = lock
         self._identity_file = identity_file
@@ -124,6 +125,7 @@ class Store:
                 disk.sync_dir(directory)
                 store._open_logs()
                 store.saved_time_ms = clock_file.read(disk, directory)
+                store.saved_access = access_file.read(disk, directory)
                 clean = clean_mark.take(disk, directory, directory_id=identity.directory_id)
                 store.was_clean |= clean
                 if has_peers and not store.was_clean:
@@ -191,6 +193,16 @@ class Store:
             clock_file.write(self._disk, self.directory, deletion_ms)
         except OSError as error:
             raise storage_error("saving the deletion time", error) from error
+
+    def save_access(self, state: bytes) -> None:
+        """Save access rules and quotas, durably (``access_file``). Single-broker mode only.
+
+        Any thread may call. Raises ``DiskFullError`` and ``StorageFailedError``.
+        """
+        try:
+            access_file.write(self._disk, self.directory, state)
+        except OSError as error:
+            raise storage_error("saving the access rules", error) from error
 
     def adopt_cluster_id(self, cluster_id: str) -> None:
         """Assign this directory to a cluster, durably. Called when a new broker joins the cluster.

@@ -21,6 +21,7 @@ from raftlog.errors import (
     UnsupportedVersionError,
 )
 from raftlog.protocol import api as apis
+from raftlog.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
 from raftlog.protocol.produce import ProducePartition, ProduceRequest
 from raftlog.protocol.schema import Message
@@ -28,6 +29,7 @@ from tests.client.world import FakeCluster, Peer, hold, ignore, refuse, run, van
 
 ADDRESS = Address("broker-1", 9100)
 METADATA = MetadataRequest(topics=[])
+FETCH = FetchRequest(partitions=[FetchPartition(topic="t", partition=0, offset=0, bytes_max=1)])
 
 
 async def connected(cluster: FakeCluster) -> Connection:
@@ -76,6 +78,32 @@ def test_a_brokers_failure_is_raised_as_what_it_is() -> None:
         with pytest.raises(NotLeaderError, match="not me"):
             await connection.request(apis.METADATA, METADATA, timeout_ms=1_000)
         await connection.request(apis.METADATA, METADATA, timeout_ms=1_000)
+        await connection.close()
+
+    run(test)
+
+
+def test_a_client_over_its_quota_waits_for_as_long_as_the_broker_says() -> None:
+    async def test(cluster: FakeCluster) -> None:
+        connection = await connected(cluster)
+        writable = asyncio.Event()
+        connection.on_writable = writable.set
+        answered = FetchResponse(partitions=[], throttle_ms=7_000)
+        cluster.next(
+            apis.FETCH, lambda peer, request: peer.write(peer.state.reply(request, answered))
+        )
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await connection.request(apis.FETCH, FETCH, timeout_ms=1_000)
+        assert not connection.writable
+        connection.resume_writing()
+        assert not connection.writable
+        connection.start(apis.METADATA, METADATA, timeout_ms=50_000)
+        assert not connection.is_silent
+        writable.clear()
+        await writable.wait()
+        assert connection.writable
+        assert loop.time() - began == pytest.approx(7.0, abs=0.1)
         await connection.close()
 
     run(test)

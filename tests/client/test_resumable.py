@@ -14,7 +14,7 @@ import raftlog
 from raftlog import limits
 from raftlog.client.delivery import DeliveryFuture
 from raftlog.client.environment import ClientEnvironment
-from raftlog.client.resumable import NAMED_ID_BASE, RECORDS_MAX, ResumableProducer, producer_id_of
+from raftlog.client.resumable import RECORDS_MAX, ResumableProducer, producer_id_of
 from raftlog.embedded import ADDRESS
 from raftlog.errors import (
     ClosedError,
@@ -36,6 +36,7 @@ from raftlog.protocol.produce import (
     ProduceRequest,
 )
 from raftlog.record import parse_header, seal
+from raftlog.security.producer_ids import NAMED_ID_BASE
 from raftlog.types import TopicPartition
 from tests.client.named import ID, NAME, TP, body, describe
 from tests.client.world import FakeCluster, answer_with, hold

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutation import (
+    guards_access,
     guards_bounds,
     guards_clocks,
     guards_cluster,
@@ -58,5 +59,6 @@ GUARDS: Final[tuple[Guard, ...]] = (
     *guards_bounds.GUARDS,
     *guards_kafka.GUARDS,
     *guards_kafka_port.GUARDS,
+    *guards_access.GUARDS,
     *guards_security.GUARDS,
 )

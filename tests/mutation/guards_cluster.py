@@ -139,7 +139,7 @@ CLUSTER: Final = [
         ),
         module="raftlog/server/producer_ids.py",
         function="draw",
-        change=value("return PRODUCER_ID_BITS", "int.from_bytes(_.left.args[0].func(1))"),
+        change=value("assign PRODUCER_ID_BITS", "int.from_bytes(_.left.args[0].func(1))"),
         tests=("tests/server/test_producer_ids.py",),
     ),
     Guard(

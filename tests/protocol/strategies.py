@@ -56,6 +56,8 @@ def _scalar(info: inspect.Type) -> st.SearchStrategy[Any]:
             max(bound for bound in low if bound is not None),
             min(bound for bound in high if bound is not None),
         )
+    if isinstance(info, inspect.FloatType):
+        return st.floats(info.gt, info.le, exclude_min=info.gt is not None, allow_nan=False)
     if isinstance(info, inspect.StrType):
         return st.text(min_size=info.min_length or 0, max_size=info.max_length)
     if isinstance(info, inspect.BytesType):

@@ -59,7 +59,7 @@ def test_what_may_be_repeated_is_said() -> None:
         *("transfer_leader", "reassign", "recover_cluster", "revive"),
         *("operator_prove", "sasl_authenticate", "alter_users"),
         # Somebody else may have changed the group in between.
-        *("offset_commit", "delete_groups", "delete_offsets"),
+        *("offset_commit", "delete_groups", "delete_offsets", "delete_acls"),
         # What one connection knows of another broker is not known to the next.
         *("peer_hello", "peer_prove", "raft", "replica_fetch"),
     }

@@ -10,16 +10,22 @@ from raftlog.config import TopicConfig
 from raftlog.errors import InvalidRequestError
 from raftlog.replication.cluster_commands import (
     AddPartitions,
+    AlterQuotas,
     AlterTopic,
     ClusterCommand,
+    CreateAcls,
     CreateTopic,
+    DeleteAcls,
     DeleteTopic,
     FenceBroker,
+    QuotaChange,
     RegisterBroker,
     SetReplicas,
     UnfenceBroker,
 )
 from raftlog.replication.cluster_state import ClusterChange, ClusterMachine, Done, Refused
+from raftlog.security.acl import Acl
+from raftlog.security.quota import QuotaEntity
 from tests.replication.clusters import (
     cluster,
     create,
@@ -44,6 +50,25 @@ def test_changes_are_told_with_what_they_touch() -> None:
     broker = ClusterChange(brokers=frozenset({1}))
     topic = ClusterChange(topics=frozenset({"t"}))
     assert told == [broker, broker, topic, topic]
+
+
+def test_changed_rules_and_quotas_are_told() -> None:
+    told: list[ClusterChange] = []
+    one, other = ClusterMachine(told.append), ClusterMachine()
+    first, second = (Acl("User:a", "READ", "TOPIC", name) for name in "tu")
+    quota = QuotaChange(QuotaEntity("a"), {"connections": 1.0})
+    for machine in (one, other):
+        done(machine, CreateAcls(acls=(first,)))
+    done(one, CreateAcls(acls=(first,)))  # nothing new
+    done(one, DeleteAcls(acls=(second,)))
+    done(other, CreateAcls(acls=(first, second)))
+    done(other, AlterQuotas(changes=(quota,)))
+    done(other, DeleteAcls(acls=(first,)))
+    one.restore(other.snapshot())
+    assert told == [
+        ClusterChange(acls=frozenset((first,))),
+        ClusterChange(acls=frozenset((first, second)), quotas=frozenset((quota.entity,))),
+    ]
 
 
 def test_a_restore_tells_all_that_differs() -> None:
@@ -79,6 +104,13 @@ settings = st.sampled_from(["retention.ms", "min.insync.replicas", "segment.ms",
 numbers = st.sampled_from(["1", "2", "3", "x"])
 epochs = st.integers(0, 30)
 members = st.lists(ids, max_size=4).map(tuple)
+acls = st.builds(
+    Acl,
+    principal=st.sampled_from(["User:a", "User:*", "nobody"]),
+    operation=st.sampled_from(["READ", "WRITE"]),
+    resource_type=st.just("TOPIC"),
+    resource_name=st.sampled_from(["a", "b"]),
+)
 
 commands = st.one_of(
     st.builds(
@@ -114,6 +146,21 @@ commands = st.one_of(
         replicas=members,
         witnesses=members,
         version=st.integers(0, 5),
+    ),
+    st.builds(CreateAcls, acls=st.lists(acls, max_size=3).map(tuple)),
+    st.builds(DeleteAcls, acls=st.lists(acls, max_size=3).map(tuple)),
+    st.builds(
+        AlterQuotas,
+        changes=st.lists(
+            st.builds(
+                QuotaChange,
+                entity=st.sampled_from([QuotaEntity("u"), QuotaEntity(address="h")]),
+                changes=st.dictionaries(
+                    st.just("producer_byte_rate"), st.none() | st.integers(1, 3).map(float)
+                ),
+            ),
+            max_size=3,
+        ).map(tuple),
     ),
 )
 

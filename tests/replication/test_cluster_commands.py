@@ -13,18 +13,24 @@ from raftlog import limits
 from raftlog.errors import InvalidRequestError
 from raftlog.replication.cluster_commands import (
     AddPartitions,
+    AlterQuotas,
     AlterTopic,
     ClusterCommand,
+    CreateAcls,
     CreateTopic,
+    DeleteAcls,
     DeleteTopic,
     FenceBroker,
     Move,
+    QuotaChange,
     Reassign,
     RegisterBroker,
     SetReplicas,
     UnfenceBroker,
     decode_command,
 )
+from raftlog.security.acl import Acl
+from raftlog.security.quota import QuotaEntity
 
 COMMANDS: list[ClusterCommand] = [
     RegisterBroker(id=1, host="h", port=9100, rack="", directory_id="d", boot=3),
@@ -40,6 +46,14 @@ COMMANDS: list[ClusterCommand] = [
     AddPartitions(name="t", total=10),
     SetReplicas(topic_id="i", partition=0, replicas=(1, 2), witnesses=(3,), version=4),
     Reassign(topic_id="i", moves=(Move(0, (1, 4), 3, (2,)),), replication_factor=2),
+    CreateAcls(acls=(Acl("User:a", "READ", "TOPIC", "t", "PREFIXED", "DENY", "::1"),)),
+    DeleteAcls(acls=(Acl("User:a", "READ", "TOPIC", "t"),)),
+    AlterQuotas(
+        changes=(
+            QuotaChange(QuotaEntity("a", "c"), {"producer_byte_rate": 1.5}),
+            QuotaChange(QuotaEntity(address="::1"), {"connection_creation_rate": None}),
+        )
+    ),
 ]
 
 

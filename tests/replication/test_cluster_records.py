@@ -20,6 +20,8 @@ from raftlog.replication.cluster_records import (
     joined,
 )
 from raftlog.replication.placement import Assignment
+from raftlog.security.acl import Acl
+from raftlog.security.quota import QuotaEntity
 
 D1, D2, D3, D4 = ("1" * 32, "2" * 32, "3" * 32, "4" * 32)
 
@@ -63,6 +65,8 @@ def state() -> ClusterRecords:
         version=9,
         brokers={1: broker(1, D1), 2: broker(2, D4)},
         topics={"a": topic("a"), "b": topic("b", retention_ms="5", segment_ms="7")},
+        acls={Acl("User:a", "READ", "TOPIC", "t"), Acl("User:b", "READ", "TOPIC", "t")},
+        quotas={QuotaEntity("a"): {"connections": 5.0}, QuotaEntity(None, "c"): {}},
     )
 
 
@@ -74,6 +78,7 @@ def test_equal_states_give_equal_bytes() -> None:
     other = state()
     other.brokers = dict(reversed(other.brokers.items()))
     other.topics = dict(reversed(other.topics.items()))
+    other.quotas = dict(reversed(other.quotas.items()))
     assert list(other.topics) != list(state().topics)
     assert encode_records(other) == encode_records(state())
 

@@ -14,6 +14,7 @@ from raftlog.errors import (
     BrokerIdInUseError,
     InvalidConfigError,
     InvalidPartitionsError,
+    InvalidRequestError,
     InvalidTopicError,
     RaftlogError,
     RefusedError,
@@ -25,10 +26,14 @@ from raftlog.errors import (
 )
 from raftlog.replication.cluster_commands import (
     AddPartitions,
+    AlterQuotas,
     AlterTopic,
+    CreateAcls,
+    DeleteAcls,
     DeleteTopic,
     FenceBroker,
     Move,
+    QuotaChange,
     Reassign,
     SetReplicas,
     UnfenceBroker,
@@ -40,6 +45,8 @@ from raftlog.replication.cluster_state import (
     TopicRecord,
 )
 from raftlog.replication.placement import Target
+from raftlog.security.acl import Acl
+from raftlog.security.quota import QuotaEntity
 from tests.replication.clusters import (
     cluster,
     create,
@@ -527,3 +534,73 @@ def test_a_partition_starts_from_the_same_whenever_it_is_opened() -> None:
     other = ClusterMachine()
     other.restore(machine.snapshot())
     assert [other.topics["t"].birth(partition) for partition in (0, 1)] == [birth, later]
+
+
+# -- access rules and quotas ----------------------------------------------------------------------
+
+
+def rule(name: str, **fields: Any) -> Acl:
+    return Acl(
+        **{"principal": "User:a", "operation": "READ", "resource_type": "TOPIC"} | fields,
+        resource_name=name,
+    )
+
+
+def test_rules_are_added_and_deleted() -> None:
+    machine = ClusterMachine()
+    done(machine, CreateAcls(acls=(rule("t", host="0:0::1"), rule("u"))))
+    assert machine.acls == {rule("t", host="::1"), rule("u")}
+    assert done(machine, DeleteAcls(acls=(rule("u"), rule("v"), rule("u")))) == (rule("u"),)
+    assert machine.acls == {rule("t", host="::1")}
+
+
+def test_rules_are_added_all_or_none() -> None:
+    machine = ClusterMachine()
+    bad = CreateAcls(acls=(rule("t"), rule("u", principal="a")))
+    refused(machine, bad, InvalidRequestError, "not a principal")
+
+
+def test_the_number_of_rules_is_bounded() -> None:
+    machine = ClusterMachine()
+    count, step = limits.ACLS_PER_CLUSTER_MAX, limits.ACLS_PER_REQUEST_MAX
+    names = [f"t{number}" for number in range(count)]
+    for start in range(0, count, step):
+        done(machine, CreateAcls(acls=tuple(map(rule, names[start : start + step]))))
+    done(machine, CreateAcls(acls=(rule("t0"),)))  # it exists
+    refused(machine, CreateAcls(acls=(rule("t0"), rule("x"))), RefusedError, "the limit is 10000")
+
+
+def change(user: str, **changes: float | None) -> QuotaChange:
+    return QuotaChange(QuotaEntity(user), changes)  # type: ignore[arg-type]
+
+
+def test_quotas_are_changed_limit_by_limit() -> None:
+    machine = ClusterMachine()
+    first = change("a", producer_byte_rate=5.0, connections=1.0)
+    done(machine, AlterQuotas(changes=(first, change("a", connections=2.0))))
+    assert machine.quotas == {QuotaEntity("a"): {"producer_byte_rate": 5.0, "connections": 2.0}}
+    done(machine, AlterQuotas(changes=(change("a", producer_byte_rate=None),)))
+    assert machine.quotas == {QuotaEntity("a"): {"connections": 2.0}}
+    version = machine.version
+    done(machine, AlterQuotas(changes=(change("a", connections=2.0), change("b"))))
+    assert machine.version == version
+    done(machine, AlterQuotas(changes=(change("a", connections=None),)))
+    assert not machine.quotas
+
+
+def test_a_limit_that_cannot_be_enforced_is_refused() -> None:
+    bad = AlterQuotas(
+        changes=(change("a", connections=1.0), change("b", connection_creation_rate=1))
+    )
+    refused(ClusterMachine(), bad, InvalidRequestError, "connection_creation_rate")
+
+
+def test_the_number_of_quotas_is_bounded() -> None:
+    machine = ClusterMachine()
+    count, step = limits.QUOTAS_PER_CLUSTER_MAX, limits.QUOTAS_PER_REQUEST_MAX
+    changes = [change(f"u{number}", connections=1.0) for number in range(count)]
+    for start in range(0, count, step):
+        done(machine, AlterQuotas(changes=tuple(changes[start : start + step])))
+    done(machine, AlterQuotas(changes=(change("u0", connections=2.0),)))
+    more = AlterQuotas(changes=(change("x", connections=1.0),))
+    refused(machine, more, RefusedError, "the limit is 10000")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 
-from raftlog.client.resumable import NAMED_ID_BASE
+from raftlog.security.producer_ids import NAMED_ID_BASE
 from raftlog.server import producer_ids
 
 

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Literal, TypeAlias, TypeVar, Unpack
 
 from raftlog import limits
-from raftlog.client import users
+from raftlog.client import access, users
+from raftlog.client.access import AclDecision
 from raftlog.client.aio.loop_bound import LoopBound
 from raftlog.client.authentication import prove_operator
 from raftlog.client.cluster import Cluster
@@ -54,6 +55,17 @@ from raftlog.errors import (
 )
 from raftlog.kafka_names import answers_kafka_names
 from raftlog.protocol import api as apis
+from raftlog.protocol.access import (
+    CheckAclRequest,
+    CheckAclResponse,
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    DescribeQuotasRequest,
+    DescribeQuotasResponse,
+)
 from raftlog.protocol.api import Api
 from raftlog.protocol.cluster import (
     PartitionMove,
@@ -78,6 +90,8 @@ from raftlog.protocol.topics import (
     TopicToExtend,
 )
 from raftlog.protocol.users import UserAlteration
+from raftlog.security.acl import Acl, AclFilter, Operation, ResourceType
+from raftlog.security.quota import QuotaEntity, QuotaKey
 from raftlog.security.users import SCRAM_MECHANISMS, check_user_name
 from raftlog.types import (
     NewTopic,
@@ -499,15 +513,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         return await self._reassign(ReassignRequest(topic=check_topic_name(topic), cancel=True))
 
     async def _reassign(self, request: ReassignRequest) -> dict[int, tuple[int, ...]]:
-        self._bind()
-        cluster = self._cluster
-
-        async def attempt() -> Message:
-            connection = await cluster.any_connection()
-            await self._prove(connection)
-            return await cluster.ask(connection, apis.REASSIGN, request)
-
-        answer = await cluster.persist(attempt, repeatable=False)
+        answer = await self._administer(apis.REASSIGN, request)
         assert isinstance(answer, ReassignResponse)
         return {move.partition: tuple(move.replicas) for move in answer.moving}
 
@@ -556,6 +562,88 @@ class AsyncAdmin(LoopBound, AdminBase):
         answer = await cluster.persist(attempt, repeatable=False)
         assert isinstance(answer, RecoverClusterResponse)
         return recovery_description(answer)
+
+    # -- access rules and quotas
+
+    async def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Add access rules: all of them, or none. Rules that exist stay.
+
+        Brokers enforce them with ``authentication.required``, each as soon as it has received them.
+        Raises ``InvalidRequestError`` if a rule could never apply, ``RefusedError`` for more rules
+        than a cluster may have, and ``AccessDeniedError`` without ALTER of the cluster.
+        """
+        for part in access.parts(access.checked(acls)):
+            await self._administer(apis.CREATE_ACLS, CreateAclsRequest(acls=part))
+
+    async def describe_acls(self, selection: AclFilter | None = None) -> list[Acl]:
+        """Return the access rules that ``selection`` selects, sorted. Default: all rules."""
+        self._bind()
+        request = DescribeAclsRequest(filter=selection or AclFilter())
+        answer = await self._cluster.call(apis.DESCRIBE_ACLS, request)
+        assert isinstance(answer, DescribeAclsResponse)
+        return answer.acls
+
+    async def delete_acls(self, selections: Iterable[AclFilter]) -> list[Acl]:
+        """Delete the access rules that any of ``selections`` selects, up to 100. Returns them."""
+        request = DeleteAclsRequest(filters=access.selected(selections))
+        answer = await self._administer(apis.DELETE_ACLS, request)
+        assert isinstance(answer, DeleteAclsResponse)
+        return answer.acls
+
+    async def check_acl(
+        self,
+        principal: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        resource_name: str,
+        *,
+        host: str,
+    ) -> AclDecision:
+        """Return whether a principal may do an operation with a resource, and by which rule.
+
+        ``principal``: such as "User:alice". ``host``: IP address of the client.
+        """
+        self._bind()
+        request = CheckAclRequest(
+            principal=principal,
+            operation=operation,
+            resource_type=resource_type,
+            resource_name=resource_name,
+            host=host,
+        )
+        answer = await self._cluster.call(apis.CHECK_ACL, request)
+        assert isinstance(answer, CheckAclResponse)
+        return access.decision(answer)
+
+    async def describe_quotas(self) -> dict[QuotaEntity, dict[QuotaKey, float]]:
+        """Return the limits of all quotas, by entity."""
+        self._bind()
+        answer = await self._cluster.call(apis.DESCRIBE_QUOTAS, DescribeQuotasRequest())
+        assert isinstance(answer, DescribeQuotasResponse)
+        return {one.entity: one.limits for one in answer.quotas}
+
+    async def alter_quotas(
+        self, changes: Mapping[QuotaEntity, Mapping[QuotaKey, float | None]]
+    ) -> None:
+        """Change limits of up to 1,000 entities: all of them, or none. None removes a limit.
+
+        Raises ``InvalidRequestError`` for a limit that the entity cannot have.
+        """
+        await self._administer(apis.ALTER_QUOTAS, access.alteration(changes))
+
+    async def _administer(self, api: Api, request: Message) -> Message:
+        """Send a request to any broker, with a proof of the cluster secret if this client has
+        it.
+        """
+        self._bind()
+        cluster = self._cluster
+
+        async def attempt() -> Message:
+            connection = await cluster.any_connection()
+            await self._prove(connection)
+            return await cluster.ask(connection, api, request)
+
+        return await cluster.persist(attempt, repeatable=api.idempotent)
 
     # -- consumer groups
 

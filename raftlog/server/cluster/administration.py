@@ -22,6 +22,7 @@ from raftlog.replication.cluster_commands import (
     Reassign,
 )
 from raftlog.replication.cluster_state import ClusterMachine, Refused, TopicRecord
+from raftlog.server.access.authority import value_of
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.consensus_plane import ConsensusPlane
@@ -142,10 +143,7 @@ class ClusterTopics:
         """Return the value of the command. Raises the refusal, or the reason why it was not
         decided.
         """
-        outcome = await self._plane.propose(CLUSTER_GROUP, command.encode())
-        if isinstance(outcome, Refused):
-            raise from_code(outcome.code, outcome.message)
-        return getattr(outcome, "value", None)
+        return value_of(await self._plane.propose(CLUSTER_GROUP, command.encode()))
 
     async def _seen(self, name: str) -> TopicRecord:
         await self._partitions.until_seen(name)
@@ -164,3 +162,14 @@ class ClusterTopics:
             if all(state is None or state.leader_boot for state in states):
                 return
             await asyncio.sleep(LEADERS_POLL_SECONDS)
+
+
+class ClusterAccess:
+    """The ``AccessAuthority`` of a broker in a cluster."""
+
+    def __init__(self, machine: ClusterMachine, plane: ConsensusPlane) -> None:
+        self.machine = machine
+        self._plane = plane
+
+    async def propose(self, command: ClusterCommand) -> object:
+        return value_of(await self._plane.propose(CLUSTER_GROUP, command.encode()))

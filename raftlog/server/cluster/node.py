@@ -22,7 +22,7 @@ from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
 from raftlog.replication.cluster_state import BrokerRecord, ClusterChange, ClusterMachine
 from raftlog.replication.events import broker_events
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.administration import ClusterTopics
+from raftlog.server.cluster.administration import ClusterAccess, ClusterTopics
 from raftlog.server.cluster.fetch_session import FetchSession
 from raftlog.server.cluster.fetcher import ReplicaFetcher, ReplicaFetchers
 from raftlog.server.cluster.first_user import FirstUser, PlainCredentials
@@ -126,6 +126,7 @@ class ClusterNode:
         self._first_user = FirstUser(
             first_user, self.machine, self.topics, services.admin_worker, services.entropy
         )
+        self.access = ClusterAccess(self.machine, self.plane)
         self._sessions: dict[Connection, FetchSession] = {}
         self._newest_session: dict[int, FetchSession] = {}  # by follower
         self._confirmation = self._make_confirmation()
@@ -144,6 +145,8 @@ class ClusterNode:
         self.on_topics: Callable[[], None] | None = None
         self.on_version: Callable[[], None] | None = None  # called after any other committed change
         self.on_users: Callable[[], None] | None = None  # called after a change of users
+        # Called when access rules or quotas were changed.
+        self.on_access: Callable[[ClusterChange], None] | None = None
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -462,6 +465,8 @@ class ClusterNode:
 
     def _cluster_changed(self, change: ClusterChange) -> None:
         self.partitions.schedule_topics(sorted(change.topics))
+        if self.on_access is not None and (change.acls or change.quotas):
+            self.on_access(change)
         callback = self.on_topics if change.topics else self.on_version
         if callback is not None:
             callback()

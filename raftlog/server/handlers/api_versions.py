@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from importlib import metadata
-from typing import Final
+from typing import Final, cast
 
 from raftlog.protocol.api import APIS
 from raftlog.protocol.connection import Request
-from raftlog.protocol.handshake import ApiVersionRange, ApiVersionsResponse
+from raftlog.protocol.handshake import ApiVersionRange, ApiVersionsRequest, ApiVersionsResponse
 from raftlog.server.context import BrokerContext
 from raftlog.server.reply import Reply
 
@@ -27,7 +27,8 @@ def _software() -> str:
 _SOFTWARE: Final = _software()
 
 
-def handle(context: BrokerContext, request: Request, reply: Reply) -> None:  # noqa: ARG001
+def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
+    reply.connection.client_id = cast(ApiVersionsRequest, request.message).client_id
     reply.send(
         ApiVersionsResponse(
             broker_software=_SOFTWARE,

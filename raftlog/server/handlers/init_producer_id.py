@@ -10,5 +10,5 @@ from raftlog.server.reply import Reply
 
 
 def handle(context: BrokerContext, request: Request, reply: Reply) -> None:  # noqa: ARG001
-    producer_id = producer_ids.draw(context.entropy)
+    producer_id = producer_ids.draw(context.entropy, context.owner(reply.connection))
     reply.send(InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))

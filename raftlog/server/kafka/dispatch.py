@@ -12,9 +12,12 @@ from raftlog.errors import AuthenticationError
 from raftlog.kafka import api
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place
+from raftlog.server.access.admission import admit
 from raftlog.server.connection import Connection
 from raftlog.server.context import BrokerContext
+from raftlog.server.kafka.access import RULES
 from raftlog.server.kafka.handlers import (
+    acls,
     cluster,
     configs,
     consumer_protocol,
@@ -25,6 +28,7 @@ from raftlog.server.kafka.handlers import (
     offsets,
     produce,
     producer_ids,
+    quotas,
     sasl,
     topics,
     users,
@@ -84,6 +88,11 @@ HANDLERS: Final[dict[int, Served]] = {
         users.handle_describe, refused_by_code(Place.ADMIN)
     ),
     api.ALTER_USER_SCRAM_CREDENTIALS.key: Served(users.handle_alter, users.refuse_alter),
+    api.DESCRIBE_ACLS.key: Served(acls.handle_describe, acls.refuse_describe),
+    api.CREATE_ACLS.key: Served(acls.handle_create, acls.refuse_create),
+    api.DELETE_ACLS.key: Served(acls.handle_delete, acls.refuse_delete),
+    api.DESCRIBE_CLIENT_QUOTAS.key: Served(quotas.handle_describe, quotas.refuse_describe),
+    api.ALTER_CLIENT_QUOTAS.key: Served(quotas.handle_alter, quotas.refuse_alter),
     api.INIT_PRODUCER_ID.key: Served(producer_ids.handle, refused_by_code(Place.DATA)),
 }
 
@@ -106,4 +115,9 @@ def dispatch(context: BrokerContext, connection: Connection, request: KafkaReque
             connection.abort(str(error))
             return None
     served = HANDLERS[request.api.key]
-    return KafkaReply(connection, request, served.refuse).run(served.handle, context, request)
+    reply = KafkaReply(connection, request, served.refuse)
+    if context.access.applies_to(connection):
+        connection.client_id = request.client_id
+        rule = RULES[request.api.key]
+        return reply.guarded(admit(context, rule, served.handle, request, reply))
+    return reply.run(served.handle, context, request)

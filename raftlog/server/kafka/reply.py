@@ -49,7 +49,13 @@ class KafkaReply(Exchange):
     def send(self, message: Message) -> None:
         if self.is_over:
             return  # it has timed out
+        if self.amend is not None:
+            self._send_amended(message)
+            return
         self.is_over = True
+        throttle_ms = self._throttle()
+        if throttle_ms:
+            message.throttle_time_ms = throttle_ms
         if self._timer is not None:
             self._timer.cancel()
         self.connection.respond_kafka(self.request, message)
@@ -58,6 +64,7 @@ class KafkaReply(Exchange):
     def fail(self, error: RaftlogError) -> None:
         if self.request.expects_response:
             self.connection.services.counters.request_failed(error)
+            self.amend = None  # the error is that of every part of the request
             self.send(self._refusal(self.request, error))
         else:
             self.drop(error)

@@ -192,6 +192,9 @@ class Read:
             failed = any(one.error is not None for one in found)
             if final or failed or self._found_bytes >= self._request.bytes_min:
                 context.counters.fetched_bytes += self._found_bytes
+                meter = self._reply.connection.meter
+                if meter is not None:
+                    meter.use("consumer_byte_rate", self._found_bytes)
                 yield from self._send(found)
                 return
         context.purgatory.park(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-from raftlog.client.resumable import NAMED_ID_BASE
 from raftlog.protocol import api as apis
 from raftlog.protocol.produce import InitProducerIdRequest, InitProducerIdResponse
+from raftlog.security.producer_ids import NAMED_ID_BASE
 from tests.server.harness import Client, running
 
 

@@ -26,6 +26,7 @@ class PaperContext:
 
     def __init__(self, secret: bytes) -> None:
         self.operator_secret = secret
+        self.access = SimpleNamespace(is_enforced=False)
 
 
 class Desk:

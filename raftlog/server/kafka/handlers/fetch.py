@@ -106,8 +106,14 @@ def _part(name: str, topic_id: bytes, each: Message) -> _Part:
 
 def refuse(request: KafkaRequest, error: RaftlogError) -> Message:
     """Return the error of the request, or before version 7 of each partition."""
+    response = refuse_topics(request, error) if request.version < 7 else _Response.root()
+    response.error_code = code_of(error, Place.DATA)
+    return response
+
+
+def refuse_topics(request: KafkaRequest, error: RaftlogError) -> Message:
+    """Return the error of each partition."""
     return _Response.root(
-        error_code=code_of(error, Place.DATA),
         responses=[
             _Response.FetchableTopicResponse(
                 topic=topic.topic,
@@ -115,8 +121,7 @@ def refuse(request: KafkaRequest, error: RaftlogError) -> Message:
                 partitions=[_failed(request, each.partition, error) for each in topic.partitions],
             )
             for topic in request.message.topics
-            if request.version < 7
-        ],
+        ]
     )
 
 

@@ -17,4 +17,5 @@ def handle(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> 
     if request.message.transactional_id is not None:
         raise UnsupportedFeatureError("this release has no transactions: unset transactional.id")
     new = codec.structs("response", api.INIT_PRODUCER_ID.key).root
-    reply.send(new(producer_id=producer_ids.draw(context.entropy), producer_epoch=0))
+    producer_id = producer_ids.draw(context.entropy, context.owner(reply.connection))
+    reply.send(new(producer_id=producer_id, producer_epoch=0))

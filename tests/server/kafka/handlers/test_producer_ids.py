@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from raftlog.client.resumable import NAMED_ID_BASE
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
+from raftlog.security.producer_ids import NAMED_ID_BASE
 from tests.server.kafka.kafka_client import KafkaClient
 
 Init = codec.structs("request", apis.INIT_PRODUCER_ID.key).root

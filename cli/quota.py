@@ -1,0 +1,175 @@
+"""``raftlog quota``: quotas are set, listed and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import click
+from msgspec.structs import asdict
+
+from raftlog import Admin
+from raftlog.cli import options, output
+from raftlog.security.quota import DEFAULT, QuotaEntity, QuotaKey
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# Option, key and help of each limit.
+LIMITS: Final[Mapping[str, tuple[QuotaKey, str]]] = {
+    "produce-bytes": ("producer_byte_rate", "Bytes per second that producers send."),
+    "fetch-bytes": ("consumer_byte_rate", "Bytes per second that consumers read."),
+    "request-percent": ("request_percentage", "Percent of the time of a broker for requests."),
+    "connections": ("connections", "Open connections of a user to a broker."),
+    "connection-rate": ("connection_creation_rate", "New connections per second of an address."),
+}
+
+
+@click.group()
+def quota() -> None:
+    """Set, list and delete quotas.
+
+    \b
+    Example:
+      raftlog quota set --user alice --produce-bytes 1000000
+    """
+
+
+def entity_options(command: Command) -> Command:
+    """``--user``, ``--client-id``, ``--address`` and ``--default``."""
+    for name, metavar, text in reversed(
+        (
+            ("--user", "NAME", f"Quota of a user; {DEFAULT}: of each user without a quota."),
+            (
+                "--client-id",
+                "ID",
+                f"Quota of a client id, or with --user of this client of the user; {DEFAULT}: of "
+                "each client id without a quota.",
+            ),
+            (
+                "--address",
+                "IP",
+                f"Quota of an IP address; {DEFAULT}: of each address without a quota.",
+            ),
+        )
+    ):
+        command = click.option(name, metavar=metavar, help=text)(command)
+    return click.option("--default", is_flag=True, help=f"Short for --user '{DEFAULT}'.")(command)
+
+
+def entity_of(
+    user: str | None, client_id: str | None, address: str | None, *, default: bool
+) -> QuotaEntity:
+    """Return the entity of the options."""
+    if default and user is not None:
+        raise click.UsageError("pass --user or --default, not both")
+    entity = QuotaEntity(DEFAULT if default else user, client_id, address)
+    if entity == QuotaEntity():
+        raise click.UsageError("pass --user, --client-id, --address or --default")
+    return entity
+
+
+def limit_options(command: Command) -> Command:
+    """An option for each limit."""
+    for name, (_, text) in reversed(list(LIMITS.items())):
+        command = click.option(f"--{name}", type=click.FloatRange(min=0, min_open=True), help=text)(
+            command
+        )
+    return command
+
+
+@quota.command(name="set")
+@entity_options
+@limit_options
+@options.as_json
+@options.cluster_secret_file
+@options.bootstrap
+def set_quota(
+    user: str | None,
+    client_id: str | None,
+    address: str | None,
+    default: bool,
+    as_json: bool,
+    cluster_secret_file: str | None,
+    bootstrap: str,
+    **limits: float | None,
+) -> None:
+    """Set limits of a user, a client id or an address. Other limits of it stay.
+
+    A client that uses more has to wait. Each broker enforces the limits for itself. The most
+    specific quota applies: of the user and client id, then of the user, then of the client id.
+
+    \b
+    Example:
+      raftlog quota set --user alice --produce-bytes 1000000 --fetch-bytes 5000000
+      raftlog quota set --default --request-percent 20
+      raftlog quota set --address '<default>' --connection-rate 10
+    """
+    changes = {
+        key: value
+        for name, (key, _) in LIMITS.items()
+        if (value := limits[name.replace("-", "_")]) is not None
+    }
+    if not changes:
+        raise click.UsageError(f"pass a limit: --{', --'.join(LIMITS)}")
+    entity = entity_of(user, client_id, address, default=default)
+    with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
+        admin.alter_quotas({entity: changes})
+    output.report(
+        {**asdict(entity), "limits": changes}, f"set the quota of {entity}", as_json=as_json
+    )
+
+
+@quota.command(name="list")
+@options.as_json
+@options.bootstrap
+def list_quotas(as_json: bool, bootstrap: str) -> None:
+    """List all quotas.
+
+    \b
+    Example:
+      raftlog quota list
+    """
+    with Admin(bootstrap) as admin:
+        found = admin.describe_quotas()
+    if as_json:
+        output.print_json(
+            [{**asdict(entity), "limits": dict(limits)} for entity, limits in found.items()]
+        )
+        return
+    names = {key: name for name, (key, _) in LIMITS.items()}
+    output.print_table(
+        ("user", "client id", "address", *names.values()),
+        [
+            (
+                *(name or "" for name in (entity.user, entity.client_id, entity.address)),
+                *(f"{limits[key]:g}" if key in limits else "" for key in names),
+            )
+            for entity, limits in found.items()
+        ],
+    )
+
+
+@quota.command()
+@entity_options
+@options.as_json
+@options.cluster_secret_file
+@options.bootstrap
+def delete(
+    user: str | None,
+    client_id: str | None,
+    address: str | None,
+    default: bool,
+    as_json: bool,
+    cluster_secret_file: str | None,
+    bootstrap: str,
+) -> None:
+    """Delete all limits of a user, a client id or an address.
+
+    \b
+    Example:
+      raftlog quota delete --user alice
+    """
+    entity = entity_of(user, client_id, address, default=default)
+    with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
+        admin.alter_quotas({entity: dict.fromkeys(entity.keys)})
+    output.report(asdict(entity), f"deleted the quota of {entity}", as_json=as_json)

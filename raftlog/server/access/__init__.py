@@ -1,0 +1,1 @@
+"""Access control of a broker: who may send which request, and how much."""
