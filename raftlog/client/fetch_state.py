@@ -35,6 +35,7 @@ class PartitionFetchState:
     not_before: float = 0.0  # monotonic seconds; end of the pause
     failures: int = 0  # consecutive
     topic_id: str = ""  # topic of the position; "" if unknown
+    assigned_id: str = ""  # topic that the coordinator of the group assigned; "" without a group
     last_epoch: LeaderEpoch = -1  # of the previous batch; -1 after a seek
     doubted: Offset | None = None  # offset of the last corrupt fetch
     damaged_since: float | None = None  # monotonic seconds; first corruption report

@@ -24,7 +24,12 @@ from raftlog.client.connection import Answer, Connection
 from raftlog.client.fetch_state import Batch, Wanted
 from raftlog.client.metadata import NO_EPOCH, ClusterView
 from raftlog.client.positions import Positions
-from raftlog.client.replica_selector import ReplicaSelector, Source, replica_offsets
+from raftlog.client.replica_selector import (
+    STAND_IN_AFTER_S,
+    ReplicaSelector,
+    Source,
+    replica_offsets,
+)
 from raftlog.client.retry import is_behind, is_old_news, may_pass, may_retry
 from raftlog.client.settings import ConsumerSettings
 from raftlog.client.subscription import Subscription
@@ -131,16 +136,18 @@ class Fetcher:
         part = want.part
         try:
             source = self._sources.choose(part.tp, now)
+            if isinstance(source, float):  # there may be no metadata of the topic
+                return source
             topic_id = self._cluster.view.topic(part.tp.topic).id
         except RefusedError as error:
             self._subscription.failed(want, error)
             return None
         if part.topic_id not in ("", topic_id):
+            if part.assigned_id:  # older metadata, or an assignment that is about to change
+                return self._links.refresh() or now + STAND_IN_AFTER_S
             self._recreated(want)
             return None
         part.topic_id = topic_id
-        if isinstance(source, float):
-            return source
         if source.replica_ok and self._sources.is_disputed(want.part.tp):
             self._subscription.started([want])
             self._links.run(self._examine(want))
@@ -411,7 +418,8 @@ class Fetcher:
         topics = self._cluster.view.topics
         for want in wanted:
             topic = topics.get(want.part.tp.topic)
-            want.part.topic_id = "" if topic is None else topic.id
+            known = "" if topic is None else topic.id
+            want.part.topic_id = want.part.assigned_id or known
         for want, error in await self._positions.look_up(wanted):
             if may_retry(error, repeatable=True):
                 self._delay(want)

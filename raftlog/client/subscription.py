@@ -19,7 +19,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
@@ -93,20 +93,24 @@ class Subscription:
                 for tp, offset in positions.items()
             )
 
-    def add(self, partitions: Iterable[TopicPartition], *, start: Start = "earliest") -> None:
-        """Also read new partitions of subscribed topics, from their first record.
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Also read new partitions of subscribed topics, from their first record."""
+        with self.lock:
+            for tp in partitions:
+                self.parts.setdefault(tp, PartitionFetchState(tp, None, "earliest", "earliest"))
 
-        ``start="committed"``: from the committed offset of the group, if there is one.
+    def add_assigned(
+        self, topic_ids: Mapping[TopicPartition, str], new: Collection[TopicPartition]
+    ) -> None:
+        """Also read these partitions of the topics with these IDs, which the group's coordinator
+        assigned: from the committed offset, else ``new`` ones from their first record, and others
+        by the reset policy.
         """
         with self.lock:
-            for tp in partitions:
-                self.parts.setdefault(tp, PartitionFetchState(tp, None, start, "earliest"))
-
-    def add_known(self, partitions: Iterable[TopicPartition]) -> None:
-        """Also read these partitions: from the committed offset, else by the reset policy."""
-        with self.lock:
-            for tp in partitions:
-                part = PartitionFetchState(tp, None, "committed", self._settings.auto_offset_reset)
+            for tp, topic_id in topic_ids.items():
+                policy = "earliest" if tp in new else self._settings.auto_offset_reset
+                part = PartitionFetchState(tp, None, "committed", policy)
+                part.topic_id = part.assigned_id = topic_id
                 self.parts.setdefault(tp, part)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
@@ -134,7 +138,7 @@ class Subscription:
             part = self.part(tp)
             self._drop(part)
             part.doubted = part.unprocessed = None
-            part.topic_id = ""
+            part.topic_id = part.assigned_id
             part.position = part.fetch_offset = offset
 
     def reset(self, tp: TopicPartition, how: OffsetReset) -> None:
@@ -297,7 +301,7 @@ class Subscription:
 
     def _reset_position(self, part: PartitionFetchState, reset: OffsetReset) -> None:
         self._drop(part)
-        part.position, part.reset, part.topic_id = None, reset, ""
+        part.position, part.reset, part.topic_id = None, reset, part.assigned_id
 
     def delayed(self, wanted: Wanted, until: float) -> None:
         """Pause a partition until ``until``, after a failed or an early empty fetch."""

@@ -11,6 +11,7 @@ from raftlog import limits
 from raftlog.client.fetcher import Fetcher
 from raftlog.client.subscription import Subscription
 from raftlog.errors import (
+    ClusterNotReadyError,
     DamagedLogError,
     InvalidRequestError,
     NotLeaderError,
@@ -26,6 +27,7 @@ from raftlog.protocol.fetch import (
     FetchResponse,
     ListOffsetsRequest,
 )
+from raftlog.protocol.metadata import MetadataResponse, TopicInfo
 from raftlog.protocol.schema import Failure
 from raftlog.types import TopicPartition
 from tests.client.samples import consumer_settings, stored_batch
@@ -435,6 +437,50 @@ def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again() -> None:
         fake.next(apis.FETCH, *[failing(UnknownTopicError("no such topic"))] * 3)
         async with Rig(fake) as rig:
             assert await rig.read(1) == [0], "whether it exists is for the metadata to say"
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_seek", [False, True])
+def test_an_assigned_topic_is_not_taken_for_an_older_one_of_its_name(is_seek: bool) -> None:
+    """The coordinator knows of a new topic. Older metadata is no reason to begin it anew."""
+
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 3)
+        async with Rig(fake) as rig:
+            older = rig.cluster.view
+            fake.create("t")
+            fill(fake, 5)
+            newer = await rig.cluster.refresh(["t"])
+            rig.subscription.assign(())
+            rig.subscription.add_assigned({A: newer.topic("t").id}, [])
+            rig.cluster.view = older
+            if is_seek:
+                rig.subscription.seek(A, 3)
+            else:
+                rig.subscription.found(rig.subscription.wanted(now())[0][0], 3)
+            rig.fetcher.look()
+            assert await rig.read(2) == [3, 4]
+
+    run(test)
+
+
+def test_a_deleted_topic_is_waited_for_while_the_only_broker_starts() -> None:
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 1)
+        async with Rig(fake) as rig:
+            known = rig.cluster.view
+            for error in (UnknownTopicError("deleted"), ClusterNotReadyError("just started")):
+                told = TopicInfo(name="t", failure=Failure.of(error))
+                rig.cluster.view = rig.cluster.view.merge(
+                    MetadataResponse(cluster_id="c", brokers=[], topics=[told]), asked=["t"]
+                )
+            rig.subscription.seek(A, 0)
+            rig.fetcher.look()
+            rig.cluster.view = known
+            assert await rig.read(1) == [0]
 
     run(test)
 

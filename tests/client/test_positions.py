@@ -42,7 +42,7 @@ def test_what_is_committed_comes_first_and_then_the_policy(policy: OffsetReset) 
             fill(fake, 5, partition=partition)
         subscription = Subscription(consumer_settings(auto_offset_reset=policy), start="committed")
         subscription.assign([A, B])
-        subscription.add([C], start="committed")
+        subscription.add_assigned({C: "id"}, [C])
         failures = await Positions(cluster_of(fake), subscription, committed).look_up(
             wanted(subscription)
         )

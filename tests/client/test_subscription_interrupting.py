@@ -97,12 +97,13 @@ def test_partitions_come_and_go_one_by_one() -> None:
     made = Subscription(consumer_settings(auto_offset_reset="latest"), start="committed")
     made.assign([A])
     assert (made.part(A).reset, made.part(A).policy) == ("committed", "latest")
-    made.add_known([A, B])
+    made.add_assigned({A: "id", B: "id"}, [])
     assert (made.part(B).reset, made.part(B).policy) == ("committed", "latest")
+    assert made.part(B).assigned_id == "id"
     kept = made.part(B)
     made.remove([A])
     made.remove([A])
     assert list(made.parts) == [B]
     assert made.part(B) is kept
-    made.add([A], start="committed")
+    made.add_assigned({A: "id"}, [A])
     assert (made.part(A).reset, made.part(A).policy) == ("committed", "earliest")

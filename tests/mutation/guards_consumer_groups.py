@@ -195,6 +195,32 @@ OFFSETS: Final = [
         ),
     ),
     Guard(
+        name="a revoked partition is committed for the topic that it was read from",
+        why="an offset of a topic that was deleted counts in the one of its name",
+        module="raftlog/client/consumer_groups/membership.py",
+        function="Membership.topic_ids",
+        change=never("if _releasing"),
+        tests=(
+            (
+                "tests/client/consumer_groups/test_membership.py"
+                "::test_a_revoked_partition_of_a_deleted_topic_is_committed_for_that_topic"
+            ),
+        ),
+    ),
+    Guard(
+        name="a member does not take older metadata for a recreated topic",
+        why="it begins again at the first record, and its commits go back",
+        module="raftlog/client/fetcher.py",
+        function="Fetcher._load",
+        change=never("if assigned_id"),
+        tests=(
+            (
+                "tests/client/test_fetcher.py"
+                "::test_an_assigned_topic_is_not_taken_for_an_older_one_of_its_name"
+            ),
+        ),
+    ),
+    Guard(
         name="an offset is found for its topic id only",
         why="a consumer of a recreated topic starts in its middle, or beyond its end",
         module="raftlog/consumer_groups/offsets.py",

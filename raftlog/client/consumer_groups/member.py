@@ -120,13 +120,12 @@ class Member:
 
     def add(self, partitions: Owned) -> None:
         """Start to read assigned partitions. Application thread."""
-        known: list[TopicPartition] = []
         new: list[TopicPartition] = []
         for tp, topic_id in partitions.items():
-            of, count = self._known.get(tp.topic, ("", 0))
-            (known if of == topic_id and tp.partition < count else new).append(tp)
-        self._subscription.add_known(known)
-        self._subscription.add(new, start="committed")
+            known_id, count = self._known.get(tp.topic, ("", 0))
+            if known_id != topic_id or tp.partition >= count:
+                new.append(tp)
+        self._subscription.add_assigned(partitions, new)
         self.schedule(self.on_change)
 
     # -- offsets
@@ -157,7 +156,7 @@ class Member:
             }
         return Reading(
             offsets,
-            self._assigned_ids if is_alone else membership.topic_ids(),
+            self._assigned_ids if is_alone else membership.topic_ids(offsets),
             membership.incarnation,
             {tp: part.known_to for tp, part in parts.items()},
         )

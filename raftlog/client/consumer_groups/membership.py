@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import math
 from _thread import allocate_lock
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
@@ -187,10 +187,18 @@ class Membership:
         """Note that the application left a poll."""
         self._idle_since = now
 
-    def topic_ids(self) -> dict[str, str]:
-        """Return the ids of the topics whose partitions the application has."""
+    def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
+        """Return the ids of the topics whose partitions the application has.
+
+        If ``partitions`` contains a revoked partition of a topic that was deleted and created
+        again, this is the id of the deleted topic, for which the coordinator rejects a commit.
+        """
         with self.lock:
-            return {tp.topic: of for tp, of in (*self._releasing.items(), *self._had.items())}
+            ids = {tp.topic: of for tp, of in (*self._releasing.items(), *self._had.items())}
+            for tp in partitions:
+                if tp in self._releasing:
+                    ids[tp.topic] = self._releasing[tp]
+            return ids
 
     def credentials(self, incarnation: int) -> tuple[str, int] | None:
         """Return member id and epoch for commits of records that this incarnation read.

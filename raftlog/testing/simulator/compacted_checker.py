@@ -39,6 +39,17 @@ def check_compacted(
     return list(_CompactedChecker(history, ending, durable_acks, keeps_tombstones).run())
 
 
+def lasting(history: History, records: Sequence[Seen]) -> set[Offset]:
+    """Return where the last record of each key is, unless it is a tombstone.
+
+    Every reader receives these: others may be in the log of one replica, and gone from another.
+    """
+    sends = {send.value: send for send in history.sends}
+    known = [(send, seen) for seen in records if (send := sends.get(seen.value)) is not None]
+    last = {send.key: (send, seen) for send, seen in known}
+    return {seen.offset for send, seen in last.values() if not send.is_tombstone}
+
+
 @dataclass(slots=True)
 class _Key:
     """The sends of one key in one partition, including removed records."""

@@ -14,7 +14,14 @@ from itertools import chain
 from typing import Final
 
 from raftlog.testing.simulator.checker import Violation
-from raftlog.testing.simulator.history import Commit, Committed, History, Owning, Poll
+from raftlog.testing.simulator.history import (
+    NEVER_NS,
+    Commit,
+    Committed,
+    History,
+    Owning,
+    Poll,
+)
 from raftlog.types import Offset, TopicPartition
 
 KINDS: Final[Mapping[str, str]] = {
@@ -31,17 +38,19 @@ def check_group(
     history: History,
     logs: Mapping[TopicPartition, Collection[Offset]],
     *,
+    ends: Mapping[TopicPartition, Offset],
     members: str,
     drift_ns: int,
 ) -> list[Violation]:
     """Every anomaly that there is; none if the run was right.
 
-    ``logs``: the offsets that are there at the end. ``members``: what their processes' names begin
-    with. ``drift_ns``: by how much two clocks may differ about how long a session is.
+    ``logs``: the offsets at the end of the run that every reader received. ``ends``: where the
+    partitions end, unless unknown. ``members``: what their processes' names begin with.
+    ``drift_ns``: by how much two clocks may differ about how long a session is.
     """
     found: list[Violation] = []
     for name, offsets in logs.items():
-        part = _Part(name, offsets, drift_ns)
+        part = _Part(name, offsets, ends.get(name, NEVER_NS), drift_ns)
         for entry in history:
             part.take(entry, members)
         found += part.check()
@@ -54,6 +63,7 @@ class _Part:
 
     name: TopicPartition
     log: Collection[Offset]
+    end: Offset
     drift_ns: int
     owned: list[Owning] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
@@ -131,7 +141,6 @@ class _Part:
                 )
 
     def _answers(self) -> Iterator[Violation]:
-        end = max(self.log, default=-1) + 1
         for asked in self.told:
             offset, known = asked.offsets.get(self.name, -1), self._acknowledged(asked.invoked_ns)
             what = f"{self.name}: {asked.process} is told {offset}"
@@ -144,8 +153,8 @@ class _Part:
             }
             if offset >= 0 and offset not in attempts:
                 yield Violation("GROUP-PHANTOM", what)
-            if offset > end:
-                yield Violation("GROUP-AHEAD", f"{what}; it ends at {end}")
+            if offset > self.end:
+                yield Violation("GROUP-AHEAD", f"{what}; it ends at {self.end}")
 
     def _beginnings(self) -> Iterator[Violation]:
         """A member goes on from where the group is."""

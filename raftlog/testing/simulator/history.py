@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from raftlog.types import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicPartition
@@ -76,10 +77,12 @@ class Poll(Operation):
     """What one call gave, by partition, in the order given.
 
     ``resets_to_latest``: a consumer whose next record was deleted goes on from the end.
+    ``topic_ids``: of a member of the consumer group, by partition of ``records``.
     """
 
     resets_to_latest: bool = False
     records: dict[TopicPartition, list[Seen]] = field(default_factory=dict)
+    topic_ids: dict[TopicPartition, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,9 +122,10 @@ class Deletion(Operation):
 
 @dataclass(slots=True, kw_only=True)
 class Commit(Operation):
-    """A member of the consumer group commits these offsets."""
+    """A member of the consumer group commits these offsets, of topics with these IDs."""
 
     offsets: dict[TopicPartition, Offset]
+    topic_ids: dict[TopicPartition, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,10 +138,11 @@ class Committed(Operation):
 @dataclass(slots=True, kw_only=True)
 class Owning(Operation):
     """A member of the consumer group takes a partition for its own, from when it was told so until
-    it is told otherwise, or ends.
+    it is told otherwise, or ends. ``topic_id``: of the topic that the partition belongs to.
     """
 
     partition: TopicPartition
+    topic_id: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -234,16 +239,33 @@ class History:
             Deletion(process=process, invoked_ns=self._now_ns(), partition=partition, before=before)
         )
 
-    def commit(self, process: str, offsets: Mapping[TopicPartition, Offset]) -> Commit:
+    def commit(
+        self,
+        process: str,
+        offsets: Mapping[TopicPartition, Offset],
+        topic_ids: Mapping[TopicPartition, str] = MappingProxyType({}),
+    ) -> Commit:
         return self._begin(
-            Commit(process=process, invoked_ns=self._now_ns(), offsets=dict(offsets))
+            Commit(
+                process=process,
+                invoked_ns=self._now_ns(),
+                offsets=dict(offsets),
+                topic_ids=dict(topic_ids),
+            )
         )
 
     def committed(self, process: str) -> Committed:
         return self._begin(Committed(process=process, invoked_ns=self._now_ns()))
 
-    def owning(self, process: str, partition: TopicPartition) -> Owning:
-        return self._begin(Owning(process=process, invoked_ns=self._now_ns(), partition=partition))
+    def owning(self, process: str, partition: TopicPartition, topic_id: str = "") -> Owning:
+        return self._begin(
+            Owning(
+                process=process,
+                invoked_ns=self._now_ns(),
+                partition=partition,
+                topic_id=topic_id,
+            )
+        )
 
     def recreation(self, process: str) -> Recreation:
         return self._begin(Recreation(process=process, invoked_ns=self._now_ns()))

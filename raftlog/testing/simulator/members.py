@@ -7,7 +7,7 @@ and pauses. Deliveries, ownership and commits are recorded for ``group_checker``
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -223,11 +223,12 @@ class _Member:
         # Where a partition comes back, it is read from where the group is.
         poll.process = f"{self._process}@{self._assignments}"
         poll.records = by_partition(records)
+        poll.topic_ids = self._topic_ids(poll.records)
         self._history.end(poll, Outcome.OK)
         self._done |= {tp: seen[-1].offset + 1 for tp, seen in poll.records.items()}
 
     async def _commit(self, offsets: dict[TopicPartition, Offset]) -> None:
-        commit = self._history.commit(self._process, offsets)
+        commit = self._history.commit(self._process, offsets, self._topic_ids(offsets))
         named = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
         if self._random.random() >= self._plan.waits:
             future = self._consumer.commit_async(named)
@@ -244,12 +245,17 @@ class _Member:
         outcome = Outcome.OK if error is None else Outcome.INFO
         self._history.end(commit, outcome, "" if error is None else repr(error))
 
+    def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        return {tp: self._owned[tp].topic_id for tp in partitions}
+
     # -- what the consumer tells
 
     def _assigned(self, partitions: Collection[TopicPartition]) -> None:
         self._assignments += 1
+        assert self._consumer._member is not None
+        held, _ = self._consumer._member.membership.holdings()
         for tp in partitions:
-            self._owned[tp] = self._history.owning(self._process, tp)
+            self._owned[tp] = self._history.owning(self._process, tp, held[tp])
             self._done.pop(tp, None)
 
     async def _revoked(self, partitions: Collection[TopicPartition]) -> None:

@@ -11,6 +11,7 @@ they can be observed from outside (``INVARIANTS``).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from raftlog.errors import RaftlogError
@@ -87,14 +88,15 @@ class Observer:
     highest log start of each partition that a client received. ``retained_from``: where logs may
     start by the topic's ``retention.bytes``. ``topic_id``: of the topic; when another topic
     replaces it, all these fields are reset. ``former_led_ns``: end of the last leadership of a
-    partition of a former topic; -1 if there was none.
+    partition of a former topic; -1 if there was none. ``former_known_ns``: the last time when a
+    coordinator of consumer groups knew a former topic.
     """
 
     def __init__(self, world: World, partitions: Sequence[TopicPartition]) -> None:
         """``partitions``: of one topic."""
         self.violations: list[Violation] = []
         self.topic_id = ""
-        self.former_led_ns = -1
+        self.former_led_ns = self.former_known_ns = -1
         self.states: dict[int, PartitionState] = {}
         self.committed: dict[int, Offset] = {}
         self.starts: dict[int, Offset] = {}
@@ -107,6 +109,8 @@ class Observer:
         self._partitions = [partition.partition for partition in partitions]
         self._groups: list[tuple[int, str]] = []  # partitions with their Raft groups
         self._former: dict[str, list[str]] = {}  # Raft groups of former topics, by id
+        self._version = 0  # the newest version of the cluster's state that has the topic
+        self._is_deleted = False  # a newer one has it no longer
         self._first_ns: dict[str, int] = {}  # when each process began its first operation
         # What is certainly in the present topic, with its timestamp.
         self._stored: set[tuple[TopicPartition, Offset, TimestampMs]] = set()
@@ -239,6 +243,8 @@ class Observer:
                 )
         elif isinstance(operation, Poll):
             for partition, records in operation.records.items():
+                if operation.topic_ids.get(partition, self.topic_id) != self.topic_id:
+                    continue
                 if not self._is_committed(partition, records[-1].offset):
                     self._violated(
                         "EARLY-READ", f"{partition}: {records[-1]} for {operation.process}"
@@ -247,9 +253,12 @@ class Observer:
     def _may_be_of_former(self, operation: Operation) -> bool:
         """Whether it may be about a former topic: a broker led that when it began, or later.
 
-        What a consumer is given, it may have fetched at any time since it began.
+        What a consumer is given, it may have fetched at any time since it began. A member of a
+        consumer group knows the topic ID of what it is given.
         """
         since_ns = operation.invoked_ns
+        if isinstance(operation, Poll) and operation.topic_ids:
+            return False
         if isinstance(operation, Poll):
             since_ns = self._first_ns.get(operation.process, since_ns)
         if isinstance(operation, TimeLookup) and self._former:
@@ -302,23 +311,32 @@ class Observer:
         record = node.machine.topics.get(self._topic)
         if record is not None and record.id != self.topic_id and record.id not in self._former:
             self._begin(record.id)
+        if record is not None and record.id == self.topic_id:
+            self._version = max(self._version, node.machine.version)
+        elif self.topic_id and node.machine.version > self._version:
+            self._is_deleted = True
         members = node.partitions.hosted
-        for groups in self._former.values():
-            for group in groups:
-                member = members.get(group)
-                if member is not None and member.host is not None and member.host.leadership:
-                    self.former_led_ns = self._world.time.now_ns
+        self._watch_former(machine, node)
         for number, group in self._groups:
             member = members.get(group)
             if member is not None:
                 self._look(machine, node, number, member.machine.state, member.host)
 
+    def _watch_former(self, machine: BrokerMachine, node: ClusterNode) -> None:
+        """Note the time if a machine leads a partition of a former topic, or coordinates it."""
+        for group in chain.from_iterable(self._former.values()):
+            member = node.partitions.members.get(group)
+            if member is not None and member.host is not None and member.host.leadership:
+                self.former_led_ns = self._world.time.now_ns
+        if self._former and not self._former.keys().isdisjoint(_coordinated(machine)):
+            self.former_known_ns = self._world.time.now_ns
+
     def _begin(self, topic_id: str) -> None:
         """There is a topic, or another one in its place."""
         if self.topic_id:
             self._former[self.topic_id] = [group for _, group in self._groups]
-            self.former_led_ns = self._world.time.now_ns
-        self.topic_id = topic_id
+            self.former_led_ns = self.former_known_ns = self._world.time.now_ns
+        self.topic_id, self._is_deleted = topic_id, False
         self._groups = [(number, group_id(topic_id, number)) for number in self._partitions]
         for known in (
             self.states,
@@ -392,7 +410,7 @@ class Observer:
 
     def _check_members(self, partition: int, why: str) -> None:
         state, committed = self.states.get(partition), self.committed.get(partition, 0)
-        if state is None:
+        if state is None or self._is_deleted:
             return
         for broker, directory in (*state.isr.items(), *state.elr.items()):
             durable = self._durable.get((partition, directory), 0)
@@ -495,7 +513,8 @@ class Observer:
         """Some broker's high watermark is the highest that there was."""
         leadership, offset = host.leadership, host.high_watermark
         if leadership is None:
-            self._violated("WATERMARK-AHEAD", f"{who} has committed up to {offset}")
+            if not self._is_deleted:  # a leader that has deleted the topic may have committed it
+                self._violated("WATERMARK-AHEAD", f"{who} has committed up to {offset}")
             return
         self.committed[partition] = offset
         self._check_members(partition, f"{who} has committed")
@@ -518,6 +537,15 @@ def node_of(machine: BrokerMachine) -> ClusterNode | None:
     """The part of a machine's broker that is in a cluster; None while it is not up."""
     broker = machine.broker
     return broker.context.cluster if isinstance(broker, Broker) else None
+
+
+def _coordinated(machine: BrokerMachine) -> Iterator[str]:
+    """The IDs of the topics that a machine's coordinator of consumer groups knows."""
+    broker = machine.broker
+    if isinstance(broker, Broker):
+        for shard in broker.context.coordinator._shards.values():
+            if shard.loaded is not None:
+                yield from shard.loaded._world.topics.names
 
 
 def _is_whole(node: ClusterNode, nodes: Mapping[int, ClusterNode]) -> bool:

@@ -20,7 +20,8 @@ async def recover(world: World, machine: ClientMachine) -> None:
     """Run ``raftlog cluster recover`` until every partition has a leader.
 
     Only for clusters in which an in-sync replica of each partition remains: then no record is lost,
-    whether or not the brokers can know that.
+    whether or not the brokers can know that. The operator accepts a loss only while all brokers
+    run, and no network partition hides one: a broker that is away may have the records.
     """
     attempts = 0
     while True:
@@ -34,7 +35,8 @@ async def recover(world: World, machine: ClientMachine) -> None:
         ) as admin:
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    done = await admin.recover_cluster(accept_loss=attempts > CAREFUL_ATTEMPTS)
+                    accepts = attempts > CAREFUL_ATTEMPTS and _are_all_there(world)
+                    done = await admin.recover_cluster(accept_loss=accepts)
             except (RaftlogError, TimeoutError) as error:
                 world.trace(f"{machine.name}: recovering failed: {error!r}")
             else:
@@ -42,6 +44,12 @@ async def recover(world: World, machine: ClientMachine) -> None:
                 if _is_whole(done):
                     return
         await asyncio.sleep(PAUSE_S)
+
+
+def _are_all_there(world: World) -> bool:
+    names = {machine.name for machine in world.brokers if machine.broker is not None}
+    is_cut = any({*link} <= names for link in world.network.cuts)
+    return len(names) == len(world.brokers) and not is_cut
 
 
 def _is_whole(done: RecoveryDescription) -> bool:

@@ -168,7 +168,7 @@ class WorkloadPlan:
     askers: int = 0  # clients that reach one broker only, and ask it where logs start and end
     compaction: CompactionPlan | None = None
     group: GroupPlan | None = None
-    recreates_after_s: float = 0.0  # deleted then, and made again; 0: never, as with a group
+    recreates_after_s: float = 0.0  # deleted then, and made again; 0: never
     moves_every_s: float = 0.0  # between two requests to move replicas, on average; 0: none
     changes_factor: bool = False  # some of those change the number of replicas
 

@@ -3,6 +3,9 @@
 A send that was acknowledged before the deletion was requested belongs to the former topic: it need
 not exist, and must not be in the new one. While any broker leads a partition of the former topic,
 the topic of an operation is unknown. After that, the checks of other topics apply.
+
+A member of a consumer group knows the ID of the topic of each of its partitions. The group is
+therefore checked in each of the two topics, from its first to its last member.
 """
 
 from __future__ import annotations
@@ -14,10 +17,14 @@ from dataclasses import replace
 from raftlog.errors import RaftlogError, UnknownTopicError
 from raftlog.testing.simulator.checker import Violation
 from raftlog.testing.simulator.history import (
+    NEVER_NS,
+    Commit,
+    Committed,
     Deletion,
     EndOffsets,
     History,
     Outcome,
+    Owning,
     Poll,
     Recreation,
     Seen,
@@ -92,15 +99,21 @@ def polled(history: History) -> Iterator[tuple[TopicPartition, Sequence[Seen]]]:
             yield from entry.records.items()
 
 
-def of_the_new_topic(history: History, recreation: Recreation, since_ns: int) -> History:
+def of_the_new_topic(
+    history: History, recreation: Recreation, since_ns: int, topic_id: str = ""
+) -> History:
     """Return the operations to check. ``since_ns``: end of the last leadership of a partition of
-    the former topic.
+    the former topic. ``topic_id``: of the new one.
 
-    A consumer may have fetched records before, so only consumers that started later are checked.
+    A consumer may have fetched records before, so only consumers that started later are checked,
+    and what members of the consumer group received of the new topic.
     """
     found = History(lambda: 0)
     first_ns: dict[str, int] = {}
     for entry in history:
+        if isinstance(entry, Poll) and entry.topic_ids:
+            found.operations.append(_polled_of(entry, topic_id))
+            continue
         first_ns.setdefault(entry.process, entry.invoked_ns)
         is_early = entry.invoked_ns <= since_ns
         if isinstance(entry, Poll):
@@ -112,3 +125,35 @@ def of_the_new_topic(history: History, recreation: Recreation, since_ns: int) ->
         elif not is_early or not isinstance(entry, Poll | EndOffsets | Deletion):
             found.operations.append(entry)
     return found
+
+
+def of_the_group(
+    history: History, topic_id: str, *, since_ns: int = -1, until_ns: int = NEVER_NS
+) -> History:
+    """Return what a consumer group did with the topic that has this ID.
+
+    ``since_ns`` and ``until_ns``: when its committed offsets were certainly those of this topic.
+    """
+    found = History(lambda: 0)
+    for entry in history:
+        if isinstance(entry, Poll):
+            found.operations.append(_polled_of(entry, topic_id))
+        elif isinstance(entry, Commit):
+            offsets = {
+                tp: offset
+                for tp, offset in entry.offsets.items()
+                if entry.topic_ids[tp] == topic_id
+            }
+            found.operations.append(replace(entry, offsets=offsets))
+        elif (isinstance(entry, Owning) and entry.topic_id == topic_id) or (
+            isinstance(entry, Committed)
+            and entry.invoked_ns > since_ns
+            and entry.completed_ns < until_ns
+        ):
+            found.operations.append(entry)
+    return found
+
+
+def _polled_of(poll: Poll, topic_id: str) -> Poll:
+    records = {tp: seen for tp, seen in poll.records.items() if poll.topic_ids.get(tp) == topic_id}
+    return replace(poll, records=records)

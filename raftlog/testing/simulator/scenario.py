@@ -7,7 +7,7 @@ and the other brokers keep their faults permanently; every client in the core mu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -23,10 +23,10 @@ from raftlog.storage.inspect import scan
 from raftlog.storage.recovery import live_bases
 from raftlog.storage.segment import LOG_SUFFIX, base_offsets, file_name
 from raftlog.testing.simulator.checker import Dump, Ending, Violation, check
-from raftlog.testing.simulator.compacted_checker import check_compacted
+from raftlog.testing.simulator.compacted_checker import check_compacted, lasting
 from raftlog.testing.simulator.faults import HANGS, FaultPlan, Nemesis
 from raftlog.testing.simulator.group_checker import check_group, has_got_on
-from raftlog.testing.simulator.history import Outcome, Poll, Seen, Send
+from raftlog.testing.simulator.history import Outcome, Owning, Poll, Seen, Send
 from raftlog.testing.simulator.loop import SimulationError
 from raftlog.testing.simulator.members import (
     PREFIX,
@@ -54,6 +54,7 @@ from raftlog.testing.simulator.process import (
 )
 from raftlog.testing.simulator.recreation import (
     Recreating,
+    of_the_group,
     of_the_new_topic,
     polled,
     recreation_of,
@@ -88,8 +89,8 @@ CACHE_LOSSY_SHARE: Final = 0.12  # of the seeds of safety of clusters
 HARMED_SHARE: Final = 0.2
 REPLICA_READS_SHARE: Final = 0.3  # of the seeds of clusters
 GROUP_SHARE: Final = 0.2  # of the seeds of clusters, where no stored bytes are harmed
-RECREATION_SHARE: Final = 0.12  # of those of safety that have none
-RETAINED_BYTES_SHARE: Final = 0.15  # of those of safety that have neither
+RECREATION_SHARE: Final = 0.12  # of those of safety
+RETAINED_BYTES_SHARE: Final = 0.15  # of those of safety that have neither, and no compaction
 # Of members that have to get on: every change of a group waits for the disks of all replicas in
 # sync, and a replica whose syncs take up to ``replica.lag.time.max.ms`` stays in sync.
 PATIENT_SESSION_MS: Final = 8_000
@@ -224,7 +225,7 @@ class Scenario:
         plan = GroupPlan.draw(random)
         if self.mode == "liveness":
             plan = replace(plan, session_timeout_ms=PATIENT_SESSION_MS)
-        is_sound = not (self.faults.harmed or self.is_compacted or self.absent)
+        is_sound = not (self.faults.harmed or self.absent)
         if random.random() >= GROUP_SHARE or not is_sound:
             return self
         return replace(
@@ -236,8 +237,7 @@ class Scenario:
     def _with_recreation(self, random: Random) -> Scenario:
         """Some with a topic that is deleted and made again; not where a core is to work."""
         after_s = self.duration_s * random.uniform(0.1, 0.9)
-        is_other = self.mode == "liveness" or self.is_compacted or self.workload.group is not None
-        if random.random() >= RECREATION_SHARE or is_other:
+        if random.random() >= RECREATION_SHARE or self.mode == "liveness":
             return self
         return replace(self, workload=replace(self.workload, recreates_after_s=after_s))
 
@@ -554,7 +554,7 @@ def _judge(
     if scenario.is_compacted:
         for machine in world.brokers:
             for name in names:
-                _finish_compaction(machine, name)
+                _finish_compaction(machine, name, observer.topic_id)
     dumps = [
         Dump(machine.name, name, records, is_in_sync=machine.broker_id in complete[name])
         for machine in world.brokers
@@ -563,8 +563,7 @@ def _judge(
     ]
     if not stuck:
         reads = {name: [reading.records[name] for reading in readings] for name in names}
-        offsets = {name: {seen.offset for seen in read[0]} for name, read in reads.items()}
-        in_group = _check_group(workload, offsets)
+        in_group = _check_group(workload, observer, readings[0])
         ending = Ending(reads, dumps, observer.retained_from)
         return in_group + _check(workload, observer, ending, durable_acks)
     # The longest log of each partition is the best that is left.
@@ -579,29 +578,39 @@ def _check(
     workload: Workload, observer: Observer, ending: Ending, durable_acks: Collection[int]
 ) -> list[Violation]:
     plan, history = workload.plan.compaction, workload.history
-    recreation = recreation_of(history)
+    recreation, in_new = recreation_of(history), list[Violation]()
     if recreation is not None:
-        later = of_the_new_topic(history, recreation, observer.former_led_ns)
-        in_new = revenants(history, recreation, chain(ending.everything(), polled(later)))
-        return [*in_new, *check(later, ending, durable_acks=durable_acks)]
+        later = of_the_new_topic(history, recreation, observer.former_led_ns, observer.topic_id)
+        found = chain(ending.everything(), polled(later))
+        in_new, history = list(revenants(history, recreation, found)), later
     if plan is None:
-        return check(history, ending, durable_acks=durable_acks)
-    return check_compacted(
-        workload.history,
-        ending,
-        durable_acks=durable_acks,
-        keeps_tombstones=plan.keeps_tombstones,
+        return in_new + check(history, ending, durable_acks=durable_acks)
+    return in_new + check_compacted(
+        history, ending, durable_acks=durable_acks, keeps_tombstones=plan.keeps_tombstones
     )
 
 
-def _check_group(
-    workload: Workload, logs: Mapping[TopicPartition, Collection[Offset]]
-) -> list[Violation]:
-    plan = workload.plan.group
+def _check_group(workload: Workload, observer: Observer, reading: Reading) -> list[Violation]:
+    plan, history = workload.plan.group, workload.history
     if plan is None:
         return []
     drift_ns = round(2 * DRIFT_MAX * plan.session_timeout_ms * 1_000_000)
-    return check_group(workload.history, logs, members=PREFIX, drift_ns=drift_ns)
+    checked = partial(check_group, members=PREFIX, drift_ns=drift_ns)
+    is_compacted = workload.plan.compaction is not None
+    logs = {
+        tp: lasting(history, records) if is_compacted else {seen.offset for seen in records}
+        for tp, records in reading.records.items()
+    }
+    recreation = recreation_of(history)
+    if recreation is None:
+        return checked(history, logs, ends=reading.ends)
+    before = {entry.topic_id for entry in history if isinstance(entry, Owning)}
+    found: list[Violation] = []
+    for topic_id in sorted(before - {observer.topic_id}):
+        former = of_the_group(history, topic_id, until_ns=recreation.invoked_ns)
+        found += checked(former, dict.fromkeys(logs, ()), ends={})
+    new = of_the_group(history, observer.topic_id, since_ns=observer.former_known_ns)
+    return found + checked(new, logs, ends=reading.ends)
 
 
 def _end_and_size(records: Sequence[Seen]) -> tuple[Offset, int]:
@@ -719,9 +728,9 @@ def _directories(
     return [directory for directory in directories if disk.exists(directory)]
 
 
-def _finish_compaction(machine: BrokerMachine, partition: TopicPartition) -> None:
+def _finish_compaction(machine: BrokerMachine, partition: TopicPartition, topic_id: str) -> None:
     """Start the log, as a broker does: one that was ended in between has files of two kinds."""
-    for directory in _directories(machine, partition):
+    for directory in _directories(machine, partition, topic_id):
         log = Log.open(machine.disk, directory, TopicConfig(cleanup_policy="compact"))
         log.abandon()
 

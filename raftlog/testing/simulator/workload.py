@@ -592,12 +592,14 @@ class Reading:
     """A fresh consumer that reads all partitions from their start to their end."""
 
     records: dict[TopicPartition, list[Seen]] = field(default_factory=dict)
+    ends: dict[TopicPartition, Offset] = field(default_factory=dict)
     left: dict[TopicPartition, Offset] = field(default_factory=dict)  # ends not reached yet
 
     def begin(
         self, starts: Mapping[TopicPartition, Offset], ends: Mapping[TopicPartition, Offset]
     ) -> None:
         self.records = {partition: [] for partition in ends}
+        self.ends = dict(ends)
         self.left = {partition: end for partition, end in ends.items() if starts[partition] < end}
 
     def take(self, records: list[ConsumerRecord]) -> None:

@@ -139,7 +139,17 @@ def test_another_topic_of_the_name_is_another_one() -> None:
     again = made.take()
     assert again is not None
     assert again.assigned == {A: "new"}
-    assert made.topic_ids() == {"t": "new"}
+    assert made.topic_ids([A]) == {"t": "new"}
+
+
+def test_a_revoked_partition_of_a_deleted_topic_is_committed_for_that_topic() -> None:
+    made = joined(A)
+    made.answered(beat(made, 100), answer(2, A, B, topic_id="new"), now=101)
+    change = made.take()
+    assert change is not None
+    assert (set(change.revoked), set(change.assigned)) == ({A}, {B})
+    assert made.topic_ids([A]) == made.topic_ids([A, B]) == {"t": "id"}
+    assert made.topic_ids([B]) == {"t": "new"}
 
 
 def test_only_the_answer_to_the_last_heartbeat_counts() -> None:

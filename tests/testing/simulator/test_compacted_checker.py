@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from raftlog.testing.simulator.checker import Dump, Ending
-from raftlog.testing.simulator.compacted_checker import KINDS, check_compacted
+from raftlog.testing.simulator.compacted_checker import KINDS, check_compacted, lasting
 from raftlog.testing.simulator.history import History, Outcome, Poll, Seen, Send
 from raftlog.types import Offset, TopicPartition
 
@@ -246,3 +246,10 @@ def test_tombstones_that_may_go_do_not_bring_values_back() -> None:
     run = replace(run_of(1), keeps_tombstones=False)
     bring_back(run)
     assert "RESURRECTED" in run.kinds
+
+
+def test_every_reader_receives_the_last_record_of_a_key_that_is_not_deleted() -> None:
+    run = run_of(0, compact=False)
+    last = {key: run.sends(key)[-1] for key in ("k0", "k1", "k2")}
+    assert last["k2"].is_tombstone
+    assert lasting(run.history, run.log) == {last["k0"].offset, last["k1"].offset}

@@ -30,8 +30,7 @@ def group_of(seed: int, *, is_restless: bool = False) -> Verdict:
             plan, members=4, session_timeout_ms=3_000, polls_max=20, away_s=0.2, disturbs_s=0.5
         )
     drawn = Scenario.draw(seed, brokers=3, light=True)
-    # A member rightly commits lower offsets in a topic that was deleted and made again.
-    workload = replace(drawn.workload, group=plan, recreates_after_s=0.0)
+    workload = replace(drawn.workload, group=plan)
     return run(
         replace(drawn, absent=0, is_left_out=False, faults=CALM, duration_s=8.0, workload=workload)
     )
@@ -69,6 +68,12 @@ def test_a_group_is_drawn_in_some_seeds_and_changes_no_other() -> None:
             assert not scenario.faults.harmed
             assert not scenario.absent
             assert scenario.duration_s > 4
+
+
+def test_a_group_on_a_compacted_topic_is_drawn() -> None:
+    drawn = [Scenario.draw(seed, brokers=3, light=True, compacted=True) for seed in range(100)]
+    assert any(s.workload.group and not s.workload.recreates_after_s for s in drawn)
+    assert any(s.workload.group and s.workload.recreates_after_s for s in drawn)
 
 
 def test_a_core_serves_its_group() -> None:

@@ -230,6 +230,14 @@ def test_a_watermark_that_no_leader_has_reached(watched: Watched) -> None:
     assert watched.kinds == ["WATERMARK-AHEAD"]
 
 
+def test_a_deleted_topic_may_be_lacking(watched: Watched) -> None:
+    committed(watched, 5)
+    watched.observer._is_deleted = True
+    watched.show(2, copy(7, watermark=6))
+    watched.show(3, copy(0))
+    assert not watched.kinds
+
+
 def test_a_watermark_that_goes_back(watched: Watched) -> None:
     committed(watched, 5)
     watched.show(2, copy(5, watermark=5))

@@ -6,9 +6,20 @@ from dataclasses import replace
 
 from raftlog.testing.simulator.checker import Ending, check
 from raftlog.testing.simulator.faults import FaultPlan
-from raftlog.testing.simulator.history import History, Operation, Outcome, Poll, Seen, Send
+from raftlog.testing.simulator.history import (
+    Commit,
+    Committed,
+    History,
+    Operation,
+    Outcome,
+    Owning,
+    Poll,
+    Seen,
+    Send,
+)
 from raftlog.testing.simulator.recreation import (
     FORMER,
+    of_the_group,
     of_the_new_topic,
     polled,
     recreation_of,
@@ -52,7 +63,7 @@ class Story:
     def later(self) -> History:
         recreation = recreation_of(self.history)
         assert recreation is not None
-        return of_the_new_topic(self.history, recreation, FORMER_LED_NS)
+        return of_the_new_topic(self.history, recreation, FORMER_LED_NS, "new")
 
     def kinds(self, *log: Seen) -> list[str]:
         recreation = recreation_of(self.history)
@@ -95,6 +106,34 @@ def test_consumers_may_have_fetched_before() -> None:
     assert FORMER in story.kinds(there)
 
 
+def test_members_know_the_topic_of_what_they_receive() -> None:
+    """They may receive records of either topic at any time, and each polls both."""
+    story = Story()
+    there, gone = Seen(0, story.new.value, 0), Seen(0, story.former.value, 0)
+    for now, records, topic_id in ((290, [there], "new"), (500, [gone], "former")):
+        poll = story.poll(now, "member-1/1.1@1", *records)
+        poll.topic_ids = {P: topic_id}
+    polls = [entry for entry in story.later() if isinstance(entry, Poll)]
+    assert [poll.records for poll in polls] == [{P: [there]}, {}]
+
+
+def test_a_group_is_checked_in_each_topic() -> None:
+    story, history = Story(), History(lambda: 0)
+    for topic_id in ("former", "new"):
+        history.owning("member-1/1.1", P, topic_id)
+        history.commit("member-1/1.1", {P: 5}, {P: topic_id})
+    for now in (100, 250, 400):
+        story.history.end(story.at(now, history.committed("asker")), Outcome.OK)
+    former = list(of_the_group(history, "former", until_ns=200))
+    new = list(of_the_group(history, "new", since_ns=300))
+    assert [entry.invoked_ns for entry in former if isinstance(entry, Committed)] == [100]
+    assert [entry.invoked_ns for entry in new if isinstance(entry, Committed)] == [400]
+    for part, topic_id in ((former, "former"), (new, "new")):
+        owned = [entry.topic_id for entry in part if isinstance(entry, Owning)]
+        commits = [entry.offsets for entry in part if isinstance(entry, Commit)]
+        assert (owned, sorted(commits, key=len)) == ([topic_id], [{}, {P: 5}])
+
+
 def test_only_later_ends_and_deletions_count() -> None:
     story = Story()
     for now in (150, 260, 500):
@@ -109,7 +148,7 @@ def test_only_later_ends_and_deletions_count() -> None:
 
 def test_a_topic_is_recreated_under_its_clients() -> None:
     drawn = Scenario.draw(4, brokers=3, light=True)
-    workload = replace(drawn.workload, group=None, recreates_after_s=2.0)
+    workload = replace(drawn.workload, recreates_after_s=2.0)
     faults = FaultPlan(kinds=("client_kill", "kill"), every_s=0.7)
     verdict = run(replace(drawn, faults=faults, duration_s=6.0, workload=workload))
     assert verdict.is_good, verdict.violations[:10]
@@ -122,6 +161,6 @@ def test_some_seeds_of_safety_recreate_the_topic() -> None:
     chosen = [scenario for scenario in drawn if scenario.workload.recreates_after_s]
     assert 5 < len(chosen) < 40
     assert all(s.workload.recreates_after_s < s.duration_s for s in chosen)
-    assert not any(s.workload.group for s in chosen)
+    assert any(s.workload.group for s in chosen)
     core = [Scenario.draw(seed, mode="liveness", brokers=3) for seed in range(50)]
     assert not any(scenario.workload.recreates_after_s for scenario in core)

@@ -29,6 +29,15 @@ def test_a_leader_whose_disk_hangs_hands_over(seed: int) -> None:
     assert verdict.is_good, verdict.violations[:10]
 
 
+@pytest.mark.parametrize("seed", [9101163, 9106578, 9109620])
+def test_a_recreated_topic_is_read_from_its_own_offsets(seed: int) -> None:
+    """A consumer failed without metadata of it, a member committed an offset of the deleted topic,
+    and another one began again at offset 0.
+    """
+    verdict = run(Scenario.draw(seed, brokers=3, light=True))
+    assert verdict.is_good, verdict.violations[:10]
+
+
 def with_hung_journal(world: World, *, alone: bool) -> bool:
     """Whether a broker, one of three, that has something to write to its journal ends."""
     world.boot()
