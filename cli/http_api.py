@@ -20,7 +20,16 @@ from raftlog.cli import health, output
 from raftlog.cli.events import parse_since
 from raftlog.cli.group import group_to_json
 from raftlog.cli.topic import topic_rows
-from raftlog.errors import InvalidRequestError, RaftlogError, UnknownGroupError, UnknownTopicError
+from raftlog.errors import (
+    GroupNotEmptyError,
+    InvalidRequestError,
+    RaftlogError,
+    RefusedError,
+    TopicExistsError,
+    UnknownGroupError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
 
 PREFIX: Final = "/api/v1"
 # Work of one path: its value for JSON, from an admin client and the parameters of the request.
@@ -72,20 +81,17 @@ PATHS: Final[dict[str, Describe]] = {
 
 
 class HttpApi:
-    """``MoreRoutes`` of the HTTP port. One request is served at a time: the others wait, and do
-    not multiply the load on the cluster.
+    """The paths. One request is served at a time: the others wait, and do not multiply the load on
+    the cluster.
     """
 
-    def __init__(self, bootstrap: str) -> None:
-        """``bootstrap``: address of this broker."""
-        self._admin = Admin(bootstrap)
+    def __init__(self, admin: Admin) -> None:
+        """``admin``: of the cluster of this broker. The caller closes it."""
+        self._admin = admin
         self._turn = asyncio.Lock()
 
     def routes(self) -> Sequence[BaseRoute]:
         return [Route(PREFIX + path, self._endpoint(work)) for path, work in PATHS.items()]
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._admin.close)
 
     def _endpoint(self, describe: Describe) -> Callable[[Request], Any]:
         async def respond(request: Request) -> Response:
@@ -100,10 +106,13 @@ class HttpApi:
             return 200, output.to_json(describe(self._admin, request)) + "\n"
         except RaftlogError as error:
             told = {"error": type(error).__name__, "message": str(error)}
-            return _status_of(error), output.to_json(told) + "\n"
+            return status_of(error), output.to_json(told) + "\n"
 
 
-def _status_of(error: RaftlogError) -> int:
-    if isinstance(error, UnknownTopicError | UnknownGroupError):
+def status_of(error: RaftlogError) -> int:
+    """The HTTP status for an error."""
+    if isinstance(error, UnknownTopicError | UnknownPartitionError | UnknownGroupError):
         return 404
-    return 400 if isinstance(error, InvalidRequestError) else 503
+    if isinstance(error, TopicExistsError | GroupNotEmptyError):
+        return 409
+    return 400 if isinstance(error, RefusedError) else 503

@@ -13,6 +13,7 @@ from typing import Any, Final
 from raftlog.cli import health
 from raftlog.client.descriptions import BrokerDescription, ClusterDescription, PartitionOverview
 from raftlog.client.group_descriptions import GroupDescription
+from raftlog.types import is_internal_topic
 
 EXAMPLES_MAX: Final = 3  # partitions that a finding names
 SORTS: Final = ("problems", "rate", "lag", "name")
@@ -225,11 +226,11 @@ def overview(
 _WORST: Final = ("unavailable", "under-replicated", "at-min-isr", "ok")
 
 
-def _rank_of_topics(sort: str) -> Callable[[TopicRow], tuple[float, float, str]]:
-    def rank(row: TopicRow) -> tuple[float, float, str]:
+def _rank_of_topics(sort: str) -> Callable[[TopicRow], tuple[float, float, bool, str]]:
+    def rank(row: TopicRow) -> tuple[float, float, bool, str]:
         trouble = _WORST.index(row.state) if sort == "problems" else 0
         rate = 0.0 if sort in {"name", "lag"} else -(row.rate or 0.0)
-        return trouble, rate, row.name
+        return trouble, rate, is_internal_topic(row.name), row.name
 
     return rank
 

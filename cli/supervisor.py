@@ -29,6 +29,7 @@ from raftlog.tls import client_context
 
 CLUSTER_FILE: Final = "cluster.json"
 HTTP_LISTEN: Final = "http.listen"
+HTTP_READ_ONLY: Final = "http.console.read.only"
 TLS_DIRECTORY: Final = "tls"  # certificates of a secured cluster
 BROKERS_DEFAULT: Final = 3
 PORT_DEFAULT: Final = 9100
@@ -174,7 +175,12 @@ class Supervisor:
         http = choose_http(self._directory, addresses)
         self.cluster: Cluster = local_cluster(directory, addresses=addresses, settings=settings)
         for broker in self.cluster.brokers:
-            broker.settings = {**broker.settings, HTTP_LISTEN: str(http[broker.id])}
+            broker.settings = {
+                **broker.settings,
+                HTTP_LISTEN: str(http[broker.id]),
+                # Without certificates, any program of this machine can change the cluster.
+                HTTP_READ_ONLY: str(certificates is not None).lower(),
+            }
         self._restart = restart
         self._note = note
         self._up: dict[int, int] | None = None  # broker id -> its process, as the file has it
