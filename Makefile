@@ -12,10 +12,10 @@ PYTEST := $(BIN)/python -m pytest
 # Hundreds of brokers start: none should compile everything anew, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo quick test check seeds nightly mutation chaos bench docs clean
+.PHONY: help demo quick test console-test check seeds nightly mutation chaos bench docs clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: $(VENV)/.core ## the main job, end to end: produce, kill -9, restart, read back, compare
 	$(BIN)/raftlog demo $(ARGS)
@@ -25,6 +25,13 @@ quick: $(VENV)/.dev ## style, types, layers, and the unit tests of what changed 
 
 test: $(if $(PKG),$(VENV)/.dev,check) ## make check, then every test that takes minutes at most; PKG=storage: one package's tests
 	$(PYTEST) -n 3 --ignore=tests/tidy --durations=10 $(if $(PKG),tests/$(PKG)) $(ARGS)
+
+console-test: $(VENV)/.dev ## the console in a real Chromium, and its vendored files against npm (about a minute)
+	@command -v chromium chromium-browser npm > /dev/null || \
+		{ echo "Install a browser and npm first (Debian: apt-get install chromium npm)" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS),browser]"
+	$(BIN)/python -m tests.cli.console.npm
+	$(PYTEST) -m browser tests/cli/console/test_browser.py $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy, import-linter, the tidy tests
 	$(BIN)/ruff check .

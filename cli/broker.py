@@ -16,7 +16,7 @@ from raftlog.config import Address, BrokerConfig, parse_address, parse_voters
 from raftlog.server.main import run
 
 if TYPE_CHECKING:
-    from raftlog.cli.http_api import HttpApi
+    from raftlog.cli.console.app import Console
 
 
 def _no_join(_context: click.Context, _parameter: click.Parameter, text: str | None) -> None:
@@ -129,10 +129,10 @@ def broker(
     context.exit(run(config, _make_api))
 
 
-def _make_api(config: BrokerConfig, address: Address) -> HttpApi:
-    from raftlog.cli.http_api import HttpApi  # with the libraries of the HTTP port
+def _make_api(address: Address, config: BrokerConfig) -> Console:
+    from raftlog.cli.console.app import Console  # with the libraries of the HTTP port
 
-    return HttpApi(config, str(address))
+    return Console(str(address), config)
 
 
 def _stop_with_stdin() -> None:

@@ -22,8 +22,16 @@ from raftlog.cli.group import group_to_json
 from raftlog.cli.topic import topic_rows
 from raftlog.client.settings import SecurityArguments
 from raftlog.config import BrokerConfig
-from raftlog.errors import InvalidRequestError, RaftlogError, UnknownGroupError, UnknownTopicError
-from raftlog.server.broker import read_secret
+from raftlog.errors import (
+    GroupNotEmptyError,
+    InvalidRequestError,
+    RaftlogError,
+    RefusedError,
+    TopicExistsError,
+    UnknownGroupError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
 
 PREFIX: Final = "/api/v1"
 # Work of one path: its value for JSON, from an admin client and the parameters of the request.
@@ -74,35 +82,32 @@ PATHS: Final[dict[str, Describe]] = {
 }
 
 
+def security_of(config: BrokerConfig) -> SecurityArguments:
+    """Return the arguments with which a broker of ``config`` connects to itself as a client."""
+    if not config.tls_certificate_file:
+        return {"security_protocol": "PLAINTEXT"}
+    return {
+        "security_protocol": "SSL",
+        "ssl_cafile": config.tls_ca_file or config.tls_certificate_file,
+        "ssl_certfile": config.tls_certificate_file,
+        "ssl_keyfile": config.tls_key_file,
+        # The certificate need not contain the address by which a broker reaches itself.
+        "ssl_check_hostname": False,
+    }
+
+
 class HttpApi:
-    """``MoreRoutes`` of the HTTP port. One request is served at a time: the others wait, and do
-    not multiply the load on the cluster.
+    """The paths. One request is served at a time: the others wait, and do not multiply the load on
+    the cluster.
     """
 
-    def __init__(self, config: BrokerConfig, bootstrap: str) -> None:
-        """``config``: of this broker, whose certificate and secret the requests use.
-        ``bootstrap``: its address.
-        """
-        security: SecurityArguments = {"security_protocol": "PLAINTEXT"}
-        if config.tls_certificate_file:
-            security = {
-                "security_protocol": "SSL",
-                "ssl_cafile": config.tls_ca_file or config.tls_certificate_file,
-                "ssl_certfile": config.tls_certificate_file,
-                "ssl_keyfile": config.tls_key_file,
-                # The certificate need not contain the address by which a broker reaches itself.
-                "ssl_check_hostname": False,
-            }
-        secret = read_secret(config).decode(errors="replace")
-        is_needed = config.authentication_required
-        self._admin = Admin(bootstrap, cluster_secret=secret if is_needed else "", **security)
+    def __init__(self, admin: Admin) -> None:
+        """``admin``: of the cluster of this broker. The caller closes it."""
+        self._admin = admin
         self._turn = asyncio.Lock()
 
     def routes(self) -> Sequence[BaseRoute]:
         return [Route(PREFIX + path, self._endpoint(work)) for path, work in PATHS.items()]
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._admin.close)
 
     def _endpoint(self, describe: Describe) -> Callable[[Request], Any]:
         async def respond(request: Request) -> Response:
@@ -117,10 +122,13 @@ class HttpApi:
             return 200, output.to_json(describe(self._admin, request)) + "\n"
         except RaftlogError as error:
             told = {"error": type(error).__name__, "message": str(error)}
-            return _status_of(error), output.to_json(told) + "\n"
+            return status_of(error), output.to_json(told) + "\n"
 
 
-def _status_of(error: RaftlogError) -> int:
-    if isinstance(error, UnknownTopicError | UnknownGroupError):
+def status_of(error: RaftlogError) -> int:
+    """The HTTP status for an error."""
+    if isinstance(error, UnknownTopicError | UnknownPartitionError | UnknownGroupError):
         return 404
-    return 400 if isinstance(error, InvalidRequestError) else 503
+    if isinstance(error, TopicExistsError | GroupNotEmptyError):
+        return 409
+    return 400 if isinstance(error, RefusedError) else 503

@@ -47,6 +47,14 @@ COMMANDS: Final[dict[str, Entry]] = {
         "raftlog.cli.explain:explain",
         "Explain in sentences why a group lags, or a partition or broker does not work.",
     ),
+    "top": Entry(
+        "raftlog.cli.top:top",
+        "Show brokers, topics, consumer groups and problems, live, with the next step for each.",
+    ),
+    "console": Entry(
+        "raftlog.cli.console.command:console",
+        "Open the console of a cluster in the browser, and print its URL.",
+    ),
     "produce": Entry(
         "raftlog.cli.produce:produce", "Send records, one per line, from a file or standard input."
     ),

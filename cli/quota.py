@@ -42,8 +42,7 @@ def entity_options(command: Command) -> Command:
             (
                 "--client-id",
                 "ID",
-                f"Quota of a client id, or with --user of this client of the user; {DEFAULT}: of "
-                "each client id without a quota.",
+                f"Quota of a client id (with --user: of that user only); {DEFAULT}: of each one.",
             ),
             (
                 "--address",

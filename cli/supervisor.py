@@ -31,6 +31,7 @@ from raftlog.tls import client_context
 
 CLUSTER_FILE: Final = "cluster.json"
 HTTP_LISTEN: Final = "http.listen"
+HTTP_READ_ONLY: Final = "http.console.read.only"
 BROKERS_DEFAULT: Final = 3
 PORT_DEFAULT: Final = 9100
 PORT_MAX: Final = 65_535
@@ -186,7 +187,12 @@ class Supervisor:
             secure=secure or (self._directory / CREDENTIALS_FILE).exists(),
         )
         for broker in self.cluster.brokers:
-            broker.settings = {**broker.settings, HTTP_LISTEN: str(http[broker.id])}
+            broker.settings = {
+                **broker.settings,
+                HTTP_LISTEN: str(http[broker.id]),
+                # Without certificates, any program of this machine can change the cluster.
+                HTTP_READ_ONLY: str(certificates is not None).lower(),
+            }
         credentials = self._directory / CREDENTIALS_FILE
         if credentials.exists():
             files = Certificates(self._directory / TLS_DIRECTORY)

@@ -118,7 +118,7 @@ def _announce(supervisor: Supervisor, *, as_json: bool) -> None:
         return
     for broker in state["brokers"]:
         click.echo(f"broker {broker['id']}: process {broker['pid']}, data in {broker['data_dir']}")
-        click.echo(f"broker {broker['id']}: metrics and health at {broker['http']}")
+        click.echo(f"broker {broker['id']}: console, metrics and health at {broker['http']}")
     click.echo(f"bootstrap: {state['bootstrap']}")
     if state["environment"]:
         variables = " ".join(f"{name}={value}" for name, value in state["environment"].items())

@@ -29,6 +29,7 @@ class BrokerConfig:
     listen: Address = Address("127.0.0.1", 9100)
     advertised_listen: Address | None = None
     http_listen: Address | None = None
+    http_console_read_only: bool = True
     data_dir: str = "raftlog-data"
     rack: str = ""
     voters: tuple[Voter, ...] = ()
@@ -97,6 +98,7 @@ class BrokerConfig:
         """
         config = cls(**parse(BROKER_KEYS, overrides, what="broker"))
         _check_voters(config)
+        _check_http(config)
         _check_tls(config)
         _check_authentication(config)
         _check_times(config)
@@ -157,6 +159,17 @@ def _check_voters(config: BrokerConfig) -> None:
         raise InvalidConfigError(
             f"{len(config.voters)} voters and no secret: set cluster.secret or "
             "cluster.secret.file to the same text on every broker"
+        )
+
+
+def _check_http(config: BrokerConfig) -> None:
+    """HTTP has no authentication: a port that other machines reach changes nothing."""
+    listen = config.http_listen
+    if listen is not None and not config.http_console_read_only and not listen.is_loopback:
+        raise InvalidConfigError(
+            f"http.console.read.only=false lets anyone who reaches http.listen={listen} change the "
+            "cluster. Set http.listen to a loopback address, such as 127.0.0.1:9200, or "
+            "http.console.read.only=true"
         )
 
 

@@ -105,9 +105,19 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         None,
         _optional_address,
         "HOST:PORT, or nothing",
-        "Where to serve HTTP: /metrics, /healthz, /readyz and /api/v1, read-only. Nothing: no HTTP "
-        "port. It has neither TLS nor passwords: use a loopback address, such as 127.0.0.1:9200, "
-        "or a network that only the monitoring reaches. Port 0 picks a free one.",
+        "Where to serve HTTP: the console at /, /metrics, /healthz, /readyz and /api/v1. Nothing: "
+        "no HTTP port. It has neither TLS nor passwords, and shows records: use a loopback "
+        "address, such as 127.0.0.1:9200, or a network that only operators reach. Port 0 picks a "
+        "free one.",
+    ),
+    ConfigKey(
+        "http.console.read.only",
+        True,
+        _switch,
+        "true or false",
+        "Whether the console only shows the cluster. With false it can create topics, change their "
+        "settings and reset consumer groups; that requires a loopback address in `http.listen`.",
+        show=_show_switch,
     ),
     ConfigKey(
         "data.dir",

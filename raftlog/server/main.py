@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("raftlog")
 
-MakeApi: TypeAlias = "Callable[[BrokerConfig, Address], MoreRoutes]"
+MakeApi: TypeAlias = "Callable[[Address, BrokerConfig], MoreRoutes]"
 
 
 def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
@@ -75,7 +75,7 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> None:
     if http_listening is not None:
         from raftlog.server.http.server import HttpServer  # takes 0.2 s of CPU and 5 MB
 
-        api = None if make_api is None else make_api(config, reached_here(address_of(listening)))
+        api = None if make_api is None else make_api(reached_here(address_of(listening)), config)
         http = await HttpServer.start(broker, http_listening, api)
         _say(f"raftlog broker {config.id} serves http://{address_of(http_listening)}")
     gc.freeze()  # excludes long-lived objects from garbage collection

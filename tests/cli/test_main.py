@@ -144,7 +144,7 @@ def test_completion_scripts_ask_raftlog(raftlog: Raftlog, shell: str) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("raftlog to", {"topic"}),
+        ("raftlog top", {"top", "topic"}),
         ("raftlog topic desc", {"describe"}),
         ("raftlog produce --comp", {"--compression"}),
         ("raftlog produce --compression z", {"zstd"}),

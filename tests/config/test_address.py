@@ -37,3 +37,11 @@ def test_an_address_is_read_and_written_alike(text: str, address: Address) -> No
 def test_what_is_no_address_is_refused_with_the_reason(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_loopback"),
+    [("127.0.0.1", True), ("::1", True), ("LocalHost", True), ("0.0.0.0", False), ("a", False)],
+)
+def test_loopback_addresses_are_known(host: str, is_loopback: bool) -> None:
+    assert Address(host, 1).is_loopback == is_loopback

@@ -123,6 +123,17 @@ def test_incomplete_tls_settings_are_refused(settings: dict[str, str], words: st
         BrokerConfig.from_text(settings)
 
 
+def test_a_console_that_writes_is_local() -> None:
+    writes = {"http.console.read.only": "false"}
+    for listen in ("127.0.0.1:9200", "[::1]:9200", "localhost:0"):
+        config = BrokerConfig.from_text({**writes, "http.listen": listen})
+        assert not config.http_console_read_only
+    for listen in ("0.0.0.0:9200", "10.0.0.1:9200", "broker.example:9200", "[::]:9200"):
+        assert BrokerConfig.from_text({"http.listen": listen}).http_console_read_only
+        with pytest.raises(InvalidConfigError, match=r"Set http\.listen to a loopback address"):
+            BrokerConfig.from_text({**writes, "http.listen": listen})
+
+
 def test_one_voter_needs_no_secret() -> None:
     assert BrokerConfig.from_text({"voters": "1@a:1"}).voters == ((1, Address("a", 1)),)
 

@@ -1,13 +1,15 @@
-"""Guards of TLS: certificates, keys and handshakes."""
+"""Guards of TLS (certificates, keys, handshakes) and of the console (requests, pages)."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import drop, never, value
+from tests.mutation.change import always, argument, drop, never, value
 from tests.mutation.guard import Guard
 
 _BROKER: Final = "tests/server/test_tls.py"
+_REQUESTS: Final = "tests/cli/console/test_guard.py"
+_PAGES: Final = "tests/cli/console/test_app.py"
 
 GUARDS: Final = [
     Guard(
@@ -44,5 +46,54 @@ GUARDS: Final = [
         function="ListenerContext.wrap_bio",
         change=never("if TLS_HANDSHAKES_MAX"),
         tests=(f"{_BROKER}::test_unfinished_handshakes_are_bounded_in_number",),
+    ),
+    Guard(
+        name="a console that changes the cluster listens on the loopback interface",
+        why="any machine of the network creates topics and resets groups, without a password",
+        module="raftlog/config/broker.py",
+        function="_check_http",
+        change=never("if is_loopback"),
+        tests=("tests/config/test_broker.py::test_a_console_that_writes_is_local",),
+    ),
+    Guard(
+        name="a read-only console changes nothing",
+        why="the setting http.console.read.only has no effect",
+        module="cli/console/guard.py",
+        function="change_refusal",
+        change=never("if is_read_only"),
+        tests=(
+            f"{_REQUESTS}::test_other_changes_are_refused",
+            f"{_PAGES}::test_a_read_only_console_changes_nothing",
+        ),
+    ),
+    Guard(
+        name="a change needs the token of the console's own pages",
+        why="a page of another site changes the cluster through the browser of an operator",
+        module="cli/console/guard.py",
+        function="change_refusal",
+        change=never("if TOKEN_FIELD"),
+        tests=(
+            f"{_REQUESTS}::test_other_changes_are_refused",
+            f"{_PAGES}::test_a_change_needs_the_token_and_the_origin",
+        ),
+    ),
+    Guard(
+        name="a loopback console serves only names of the loopback interface",
+        why="a site whose name resolves to 127.0.0.1 reads records through an operator's browser",
+        module="cli/console/guard.py",
+        function="refusal",
+        change=always("if Address"),
+        tests=(
+            f"{_REQUESTS}::test_a_loopback_port_refuses_names_that_a_site_may_point_to_it",
+            f"{_PAGES}::test_other_hosts_are_refused_on_a_loopback_port",
+        ),
+    ),
+    Guard(
+        name="pages escape every value",
+        why="a record, a header or a client id runs code in the browser of an operator",
+        module="cli/console/app.py",
+        function="Console._templates",
+        change=argument("call Environment", "autoescape", "False"),
+        tests=(f"{_PAGES}::test_records_cannot_add_markup_to_a_page",),
     ),
 ]

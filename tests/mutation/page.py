@@ -24,6 +24,7 @@ AREAS: Final[Mapping[str, str]] = {
     "Clients": "raftlog/client/",
     "Mirrors": "raftlog/mirror/",
     "Spark": "spark_source/",
+    "Console": "cli/console/",
 }
 
 INTRODUCTION: Final = """\

@@ -1,4 +1,4 @@
-"""Paths of the HTTP port: ``/healthz``, ``/readyz``, ``/metrics``. All are read-only."""
+"""Paths of the HTTP port: ``/healthz``, ``/readyz``, ``/metrics``, and those of ``MoreRoutes``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from raftlog import limits
 from raftlog.server.broker import Broker
@@ -57,6 +60,21 @@ class MoreRoutes(Protocol):
         ...
 
 
+class _NotStored:
+    """ASGI middleware: browsers keep only responses that say so."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_header(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).setdefault("cache-control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, send_with_header)
+
+
 def make_app(
     broker: Broker, loop_delay: Durations, more_routes: Sequence[BaseRoute] = ()
 ) -> Starlette:
@@ -85,7 +103,8 @@ def make_app(
             Route("/readyz", readyz),
             Route("/metrics", metrics),
             *more_routes,
-        ]
+        ],
+        middleware=[Middleware(_NotStored)],
     )
 
 

@@ -113,7 +113,7 @@ class HttpServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            headers=[("connection", "close"), ("cache-control", "no-store")],
+            headers=[("connection", "close")],
             h11_max_incomplete_event_size=limits.HTTP_HEADER_BYTES_MAX,
             timeout_graceful_shutdown=STOP_SECONDS_MAX,
         )

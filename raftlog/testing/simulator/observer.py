@@ -325,7 +325,7 @@ class Observer:
     def _watch_former(self, machine: BrokerMachine, node: ClusterNode) -> None:
         """Note the time if a machine leads a partition of a former topic, or coordinates it."""
         for group in chain.from_iterable(self._former.values()):
-            member = node.partitions.members.get(group)
+            member = node.partitions.hosted.get(group)
             if member is not None and member.host is not None and member.host.leadership:
                 self.former_led_ns = self._world.time.now_ns
         if self._former and not self._former.keys().isdisjoint(_coordinated(machine)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.request
 from typing import Any, cast
 
 import pytest
@@ -83,6 +84,11 @@ def test_a_broker_that_stops_responds_until_its_end(http: Serving) -> None:
         context.operations = operations
 
     http.broker.call(go_on)
+
+
+def test_browsers_do_not_keep_responses(http: Serving) -> None:
+    with urllib.request.urlopen(f"http://{http.address}/healthz", timeout=20) as response:
+        assert response.headers.get_all("cache-control") == ["no-store"]
 
 
 def test_other_paths_and_methods_are_refused(http: Serving) -> None:

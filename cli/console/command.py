@@ -1,0 +1,73 @@
+"""``raftlog console``: opens the console of a broker in the browser."""
+
+from __future__ import annotations
+
+import urllib.request
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from raftlog.cli import options, output
+from raftlog.cli.main import Failed
+from raftlog.cli.supervisor import recorded_addresses
+
+TIMEOUT_S: Final = 3.0
+
+
+@click.command()
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="raftlog-data",
+    show_default=True,
+    help="Data directory of `raftlog up`, whose cluster.json has the addresses.",
+)
+@click.option(
+    "--url",
+    metavar="URL",
+    help="Address of the console: http://HOST:PORT of a broker's http.listen.",
+)
+@click.option("--no-browser", is_flag=True, help="Only print the URL.")
+@options.as_json
+def console(data_dir: Path, url: str | None, no_browser: bool, as_json: bool) -> None:
+    """Open the console of a cluster in the browser, and print its URL.
+
+    Of a cluster of `raftlog up`, the first broker that responds is used. Other brokers have a
+    console if http.listen is set: pass it with --url.
+
+    \b
+    Example:
+      raftlog console --data-dir raftlog-data --no-browser
+      raftlog console --url http://10.0.0.1:9200
+    """
+    found = first_that_responds([url] if url else _recorded(data_dir))
+    output.report({"url": found}, found, as_json=as_json)
+    if not no_browser and not webbrowser.open(found):
+        output.note("raftlog: no browser was found: open the URL in one")
+
+
+def _recorded(directory: Path) -> list[str]:
+    urls = [f"http://{address}/" for address in recorded_addresses(directory, "http").values()]
+    if not urls:
+        raise Failed(
+            f"{directory} has no cluster of `raftlog up`: name its --data-dir, or pass --url with "
+            "the http.listen of a broker"
+        )
+    return urls
+
+
+def first_that_responds(urls: Sequence[str]) -> str:
+    """The first URL whose broker responds to /healthz. Raises ``Failed`` if none does."""
+    problem = ""
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            raise click.UsageError(f"--url {url}: write http://HOST:PORT")
+        try:
+            with urllib.request.urlopen(f"{url.rstrip('/')}/healthz", timeout=TIMEOUT_S):
+                return f"{url.rstrip('/')}/"
+        except OSError as error:
+            problem = str(error)
+    raise Failed(f"no broker responds at {', '.join(urls)} ({problem}). Is the cluster running?")

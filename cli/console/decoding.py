@@ -1,0 +1,128 @@
+"""Bytes of records as text for people: JSON, MessagePack, text or hexadecimal. Pure and bounded."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgpack
+
+from raftlog import limits
+
+AUTOMATIC: Final = "auto"
+FORMATS: Final = (AUTOMATIC, "text", "json", "msgpack", "hex")
+HEX_BYTES_MAX: Final = 2_048  # of a hexadecimal dump
+PREVIEW_CHARS: Final = 160
+
+# Control characters, and those that change the direction of text that follows.
+_UNSEEN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# First bytes of MessagePack maps and arrays, which are no valid first bytes of UTF-8 text.
+_MSGPACK_FIRST: Final = frozenset((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """``kind``: "null", "empty", or one of ``FORMATS``. ``is_cut``: text of only the first bytes.
+
+    ``problem``: why the bytes are not in the requested format; "" if they are.
+    """
+
+    kind: str
+    text: str
+    size: int
+    is_cut: bool = False
+    problem: str = ""
+
+
+def preview(text: str) -> str:
+    """The first characters of a text, on one line."""
+    return " ".join(text[: 4 * PREVIEW_CHARS].split())[:PREVIEW_CHARS]
+
+
+def decode(data: bytes | None, wanted: str = AUTOMATIC) -> Shown:
+    """Return ``data`` as text. ``wanted``: one of ``FORMATS``.
+
+    Looks at ``CONSOLE_VALUE_BYTES_MAX`` bytes at most. Bytes that are not in the format are shown
+    as text if that is possible, otherwise in hexadecimal, with the problem.
+    """
+    if data is None:
+        return Shown("null", "", 0)
+    if not data:
+        return Shown("empty", "", 0)
+    size = len(data)
+    if wanted == "hex":
+        return _hex(data, "")
+    is_cut = size > limits.CONSOLE_VALUE_BYTES_MAX
+    problem = ""
+    for kind, parse in (("json", _json), ("msgpack", _msgpack)):
+        if wanted == kind or (wanted == AUTOMATIC and _may_be(kind, data)):
+            if is_cut:
+                problem = f"too long to decode: {size:,} bytes"
+                continue
+            try:
+                return Shown(kind, clean(parse(data)), size)
+            except (ValueError, RecursionError, msgpack.UnpackException, OverflowError) as error:
+                problem = f"not {kind}: {str(error)[:200] or type(error).__name__}"
+    problem = problem if wanted != AUTOMATIC else ""
+    try:
+        head = data[: limits.CONSOLE_VALUE_BYTES_MAX]
+        text = head.decode() if not is_cut else _whole_characters(head)
+    except UnicodeDecodeError as error:
+        return _hex(data, problem or (f"not text: {error.reason}" if wanted == "text" else ""))
+    return Shown("text", clean(text), size, is_cut, problem)
+
+
+def clean(text: str) -> str:
+    """``text`` with control characters replaced."""
+    return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _may_be(kind: str, data: bytes) -> bool:
+    if kind == "json":
+        return data.lstrip()[:1] in {b"{", b"["}
+    return data[0] in _MSGPACK_FIRST
+
+
+def _json(data: bytes) -> str:
+    return json.dumps(json.loads(data), ensure_ascii=False, indent=2)[: limits.CONSOLE_TEXT_MAX]
+
+
+def _msgpack(data: bytes) -> str:
+    value = msgpack.unpackb(data, strict_map_key=False, timestamp=0)
+    text = json.dumps(_plain(value), ensure_ascii=False, indent=2, default=str)
+    return text[: limits.CONSOLE_TEXT_MAX]
+
+
+def _plain(value: Any) -> Any:
+    """A value of MessagePack as one of JSON: its bytes and its keys may be anything."""
+    if isinstance(value, dict):
+        return {
+            key if isinstance(key, str) else str(_plain(key)): _plain(part)
+            for key, part in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _whole_characters(head: bytes) -> str:
+    """The text of bytes that may end inside of a character."""
+    for missing in range(4):
+        try:
+            return head[: len(head) - missing].decode()
+        except UnicodeDecodeError as error:
+            if error.start < len(head) - 4:
+                raise
+    return head.decode()
+
+
+def _hex(data: bytes, problem: str) -> Shown:
+    """Offset, 16 bytes in hexadecimal, and the same as ASCII, on each line."""
+    lines = []
+    for start in range(0, min(len(data), HEX_BYTES_MAX), 16):
+        row = data[start : start + 16]
+        ascii_ = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{start:08x}  {row.hex(' '):<47}  {ascii_}")
+    return Shown("hex", "\n".join(lines), len(data), len(data) > HEX_BYTES_MAX, problem)

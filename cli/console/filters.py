@@ -1,0 +1,87 @@
+"""How the console's templates show values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from raftlog.cli import health
+from raftlog.cli.console import decoding
+from raftlog.cli.group import seconds
+
+NOTHING: Final = "\N{EN DASH}"
+_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
+SPARK_WIDTH: Final = 96
+TIME_LAST_MS: Final = 253_402_300_799_999  # the end of the year 9999
+
+
+def number(value: float | None) -> str:
+    """Whole, with separators; a dash for an unknown value (None or negative)."""
+    return NOTHING if value is None or value < 0 else f"{value:,.0f}"
+
+
+def rate(value: float | None) -> str:
+    """To the tenth below 10, whole from there on."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.1f}" if 0 < value < 10 else f"{value:,.0f}"
+
+
+def size(value: float | None) -> str:
+    """Bytes with a unit; a dash for an unknown value."""
+    if value is None or value < 0:
+        return NOTHING
+    if value < 1024:
+        return f"{value:.0f} B"
+    units = iter(_UNITS)
+    unit, value = next(units), value / 1024
+    while value >= 1024 and (larger := next(units, "")):
+        unit, value = larger, value / 1024
+    return f"{value:.1f} {unit}"
+
+
+def time(at_ms: int) -> str:
+    """The time in UTC, to the millisecond; the number itself if it is no time of the calendar."""
+    if not 0 <= at_ms <= TIME_LAST_MS:
+        return str(at_ms)
+    moment = datetime.fromtimestamp(at_ms / 1_000, UTC)
+    return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+
+
+def clock(at_ms: int) -> str:
+    """The time of the day."""
+    return f"{time(at_ms)[11:19]} UTC"
+
+
+def duration(value: float | None) -> str:
+    """Seconds, or minutes and hours if it is long."""
+    if value is None:
+        return NOTHING
+    if value < 60:
+        return f"{seconds(value)} s"
+    if value < 3_600:
+        return f"{value / 60:.0f} min"
+    return f"{value / 3_600:.1f} h"
+
+
+def bar(value: float | None, largest: float) -> int:
+    """The width of a bar, 0 to ``SPARK_WIDTH``: at least 1 for what is not 0."""
+    if not value or largest <= 0:
+        return 0
+    return max(1, min(SPARK_WIDTH, round(SPARK_WIDTH * value / largest)))
+
+
+FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "number": number,
+    "rate": rate,
+    "size": size,
+    "time": time,
+    "clock": clock,
+    "duration": duration,
+    "bar": bar,
+    "ids": health.ids,
+    "state": health.partition_state,
+    "broker_state": health.broker_state,
+    "preview": decoding.preview,
+}

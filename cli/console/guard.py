@@ -1,0 +1,69 @@
+"""Which requests the console refuses, and the headers that protect its pages. Pure.
+
+The HTTP port has no passwords. What protects a loopback port against pages of other sites, which a
+browser on the same machine may show:
+
+- The Host header must name the loopback interface. Otherwise a site whose name resolves to
+  127.0.0.1 (DNS rebinding) could read the pages.
+- A change needs a token that only the console's own pages have, and an Origin that is its own.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from raftlog.config import Address
+
+TOKEN_FIELD: Final = "token"
+
+# No inline script or style, nothing from other sites, no frames.
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final[Mapping[str, str]] = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",  # with no-referrer, the Origin of a form is "null"
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+def refusal(host: str, *, listens_on_loopback: bool) -> str:
+    """Why a request with this Host header is refused; "" if it is not."""
+    if not listens_on_loopback:
+        return ""
+    name = urlsplit(f"//{host}").hostname if host else None
+    if name and Address(name, 0).is_loopback:
+        return ""
+    return (
+        "this broker serves its console on the loopback interface, and the request is for the "
+        f"host {host[:100]!r}. Use http://127.0.0.1:PORT or http://localhost:PORT"
+    )
+
+
+def change_refusal(
+    headers: Mapping[str, str], form: Mapping[str, str], token: str, *, is_read_only: bool
+) -> str:
+    """Why a request that changes something is refused; "" if it is not.
+
+    ``headers``: by lower-case name. ``token``: that of the console's own pages.
+    """
+    if is_read_only:
+        return (
+            "the console of this broker is read-only. Set http.console.read.only=false, which "
+            "requires an http.listen on the loopback interface"
+        )
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        return "the request comes from a page of another site"
+    if headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+        return "the request comes from a page of another site"
+    if not hmac.compare_digest(form.get(TOKEN_FIELD, "").encode(), token.encode()):
+        return "the page is older than the broker's last start. Go back, reload it, and try again"
+    return ""

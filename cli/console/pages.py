@@ -1,0 +1,403 @@
+"""What each page of the console shows: values for its template, from queries of the cluster."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import click
+
+from raftlog import Admin, NewTopic, limits
+from raftlog.cli import explaining
+from raftlog.cli.console import records as reading
+from raftlog.cli.console.cluster_view import ClusterView
+from raftlog.cli.console.paging import page_of
+from raftlog.cli.events import parse_since
+from raftlog.cli.group import Selection, check_in_range, choose, parse_to, partition_ranges, places
+from raftlog.cli.offsets import From
+from raftlog.cli.overview import SORTS, TopicRow, overview
+from raftlog.cli.topic import topic_rows
+from raftlog.client.descriptions import EventDescription
+from raftlog.client.group_descriptions import GroupDescription
+from raftlog.client.settings import SecurityArguments
+from raftlog.clock import SystemClock
+from raftlog.config.topic import TOPIC_KEYS
+from raftlog.errors import (
+    GroupNotEmptyError,
+    InvalidRequestError,
+    RaftlogError,
+    UnknownPartitionError,
+)
+from raftlog.types import Offset, TopicPartition, check_group_id, check_topic_name
+
+ROWS: Final = 50  # of one page
+PARTITION_ROWS: Final = 100
+SENTENCES_MAX: Final = 8
+Values = dict[str, Any]
+Parameters = Mapping[str, str]
+
+
+class Pages:
+    """Queries for all pages. Threads can share it."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        security: SecurityArguments,
+        admin: Admin,
+        view: ClusterView,
+        data_dir: str,
+    ) -> None:
+        """``security``: arguments of a client of the broker at ``bootstrap``."""
+        self._bootstrap = bootstrap
+        self._security = security
+        self._admin = admin
+        self._view = view
+        self._data_dir = data_dir
+        self._clock = SystemClock()
+
+    # -- cluster
+
+    def cluster(self, _parameters: Parameters) -> Values:
+        now, before = self._view.samples()
+        shown = overview(now, before)
+        return {
+            "shown": shown,
+            "topics": shown.topics[:10],
+            "rates": points(self._view.rates),
+            "disk": self._disk(),
+            "skew": leader_skew(shown.brokers),
+        }
+
+    def _disk(self) -> dict[str, int] | None:
+        try:
+            usage = shutil.disk_usage(self._data_dir)
+        except OSError:
+            return None
+        return {"total": usage.total, "free": usage.free, "used": usage.total - usage.free}
+
+    def broker(self, parameters: Parameters) -> Values:
+        """One broker, explained. Raises ``InvalidRequestError`` if there is no such broker."""
+        now, _ = self._view.samples()
+        text = parameters.get("id", "")
+        found = next((each for each in now.cluster.brokers if str(each.id) == text), None)
+        if found is None:
+            raise InvalidRequestError(f"the cluster has no broker {text[:20]}")
+        partitions = [part for part in now.cluster.partitions if found.id in part.replicas]
+        return {
+            "broker": found,
+            "sentences": explaining.explain_broker(
+                now.cluster, found, self._admin.describe_events()
+            ),
+            "page": page_of(partitions, PARTITION_ROWS, "/broker", parameters),
+        }
+
+    # -- topics
+
+    def topics(self, parameters: Parameters) -> Values:
+        now, before = self._view.samples()
+        sort = parameters.get("sort", "")
+        rows: Sequence[TopicRow] = overview(
+            now, before, sort=sort if sort in SORTS else "name"
+        ).topics
+        wanted = parameters.get("q", "").lower()
+        found = [row for row in rows if wanted in row.name.lower()]
+        return {
+            "page": page_of(found, ROWS, "/topics", parameters),
+            "q": parameters.get("q", ""),
+            "sort": sort if sort in SORTS else "name",
+            "total": len(rows),
+        }
+
+    def topic(self, parameters: Parameters) -> Values:
+        """One topic: settings and partitions. Raises ``UnknownTopicError``."""
+        name = check_topic_name(parameters["name"])
+        row = topic_rows(self._admin, [name])[0]
+        partitions = row["partitions"]
+        return {
+            "topic": row,
+            "settings": [
+                {
+                    "name": key.name,
+                    "value": row["config"].get(key.name, ""),
+                    "help": key.help,
+                    "accepts": key.accepts,
+                    "default": key.show(key.default),
+                    "is_set": key.name in row["config_overrides"],
+                }
+                for key in TOPIC_KEYS
+            ],
+            "page": page_of(partitions, PARTITION_ROWS, f"/topics/{name}", parameters),
+            "size_bytes": sum(max(part["size_bytes"], 0) for part in partitions),
+            "records": sum(
+                max(part["high_watermark"] - max(part["log_start_offset"], 0), 0)
+                for part in partitions
+            ),
+            "out_of_sync": sum(len(part["isr"]) < len(part["replicas"]) for part in partitions),
+        }
+
+    def partition(self, parameters: Parameters) -> Values:
+        """One partition, explained. Raises ``UnknownPartitionError``."""
+        name, number = check_topic_name(parameters["name"]), parameters["partition"]
+        described = self._admin.describe_cluster([name])
+        found = next((part for part in described.partitions if str(part.partition) == number), None)
+        if found is None:
+            raise UnknownPartitionError(f"{name} has no partition {number[:20]}")
+        sentences = explaining.explain_partition(described, found, self._admin.describe_events())
+        return {"part": found, "sentences": sentences}
+
+    def new_topic(self, _parameters: Parameters) -> Values:
+        return {"keys": TOPIC_KEYS, "form": {}}
+
+    def create_topic(self, form: Parameters) -> str:
+        """Create a topic; returns where the browser continues."""
+        name = form.get("name", "").strip()
+        key, value = form.get("setting", ""), form.get("value", "").strip()
+        self._admin.create_topics(
+            [
+                NewTopic(
+                    name,
+                    whole(form, "partitions", 1),
+                    whole(form, "replication_factor", 0),
+                    {key: value} if key and value else {},
+                )
+            ]
+        )
+        return f"/topics/{name}"
+
+    def alter_topic(self, form: Parameters) -> str:
+        """Change one setting, or reset it to its default."""
+        name = check_topic_name(form["name"])
+        value = None if form.get("reset") else form.get("value", "").strip()
+        self._admin.alter_topic(name, {form.get("setting", ""): value})
+        return f"/topics/{name}?tab=settings"
+
+    def extend_topic(self, form: Parameters) -> str:
+        name = check_topic_name(form["name"])
+        self._admin.add_partitions(name, whole(form, "partitions", 0))
+        return f"/topics/{name}"
+
+    # -- records
+
+    def records(self, parameters: Parameters) -> Values:
+        query = self._query(parameters)
+        with closing(self._reader()) as reader:
+            found = reader.read(query)
+        rows = [reading.row_of(record, query.format) for record in found.records]
+        if query.is_newest_first:
+            rows.reverse()
+        kept = {
+            name: parameters[name]
+            for name in ("partition", "q", "in", "as", "n")
+            if parameters.get(name)
+        }
+        return {
+            "topic": query.topic,
+            "query": query,
+            "parameters": parameters,
+            "found": found,
+            "rows": rows,
+            "next": reading.positions_text(found.next),
+            "older": self._older(query, found, kept),
+            "newer": f"?{urlencode({**kept, 'at': reading.positions_text(found.next)})}",
+            "download": f"?{urlencode({**kept, **self._start_of(parameters)})}",
+            "kept": urlencode(kept),
+        }
+
+    def _start_of(self, parameters: Parameters) -> dict[str, str]:
+        return {name: parameters[name] for name in ("from", "at") if parameters.get(name)}
+
+    def _older(self, query: reading.Query, found: reading.Found, kept: Parameters) -> str:
+        """The address of the records before those of a read of one partition; "" without any."""
+        if len(found.extents) != 1 or query.text:
+            return ""
+        ((partition, extent),) = found.extents.items()
+        first = min((record.offset for record in found.records), default=found.next[partition])
+        if first <= extent.beginning:
+            return ""
+        start = max(first - query.count, extent.beginning)
+        return f"?{urlencode({**kept, 'at': f'{partition}:{start}'})}"
+
+    def record(self, parameters: Parameters) -> Values:
+        """One record in full. Raises ``InvalidRequestError`` if there is none at the offset."""
+        name = check_topic_name(parameters["name"])
+        tp = TopicPartition(name, whole(parameters, "partition", -1))
+        offset = whole(parameters, "offset", -1)
+        with closing(self._reader()) as reader:
+            found = reader.one(tp, offset)
+        if found is None:
+            raise InvalidRequestError(
+                f"{tp} has no record at offset {offset}: it is deleted, compacted, or not there yet"
+            )
+        wanted = reading.parse_query(name, {"as": parameters.get("as", "")}, now_ms=0).format
+        row = reading.row_of(found, wanted, chars_max=limits.CONSOLE_TEXT_MAX)
+        return {"topic": name, "row": row, "format": wanted}
+
+    def download(self, parameters: Parameters) -> tuple[str, bytes, str]:
+        """File name, content, and the parameter ``at`` of the next part; "" at the end."""
+        query = replace(
+            self._query({**parameters, "n": ""}), count=limits.CONSOLE_DOWNLOAD_RECORDS_MAX
+        )
+        with closing(self._reader()) as reader:
+            content, found = reader.download(query)
+        next_ = "" if found.reason == "end" else reading.positions_text(found.next)
+        return reading.download_name(query, found), content, next_
+
+    def _query(self, parameters: Parameters) -> reading.Query:
+        name = check_topic_name(parameters["name"])
+        return reading.parse_query(name, parameters, now_ms=self._clock.wall_ms())
+
+    def _reader(self) -> reading.Reader:
+        return reading.Reader(self._bootstrap, self._clock.monotonic, self._security)
+
+    # -- consumer groups
+
+    def groups(self, parameters: Parameters) -> Values:
+        wanted = parameters.get("q", "").lower()
+        listed = self._admin.list_groups()
+        found = [row for row in listed if wanted in row.group.lower()]
+        page = page_of(found, ROWS, "/groups", parameters)
+        described: dict[str, GroupDescription] = {}
+        # One was deleted, or its coordinator is down: then they are listed without lag.
+        with suppress(RaftlogError):
+            names = [row.group for row in page.rows]
+            described = {group.group: group for group in self._admin.describe_groups(names)}
+        return {
+            "page": page,
+            "described": described,
+            "q": parameters.get("q", ""),
+            "total": len(listed),
+        }
+
+    def group(self, parameters: Parameters) -> Values:
+        """One group. Raises ``UnknownGroupError``."""
+        name = check_group_id(parameters.get("name", ""))
+        (group,) = self._admin.describe_groups([name])
+        lags = self._view.lags(name, group.lag)
+        rows = sorted(group.partitions, key=lambda part: (part.topic, part.partition))
+        return {
+            "group": group,
+            "members": [
+                (member, partition_ranges(member.assigned)) for member in group.members[:ROWS]
+            ],
+            "page": page_of(rows, PARTITION_ROWS, "/group", parameters),
+            "lag_max": max((part.lag or 0 for part in rows), default=0),
+            "lags": points(lags),
+            "sentences": explaining.explain_lag(group)[:SENTENCES_MAX] if group.lag else [],
+        }
+
+    def reset(self, form: Parameters) -> Values:
+        """The preview of a reset. Raises ``InvalidRequestError`` and the errors of offsets."""
+        name, new, group = self._new_offsets(form)
+        to = parse_to(form["to"].strip())
+        old = {TopicPartition(part.topic, part.partition): part.offset for part in group.partitions}
+        rows = [
+            {"tp": tp, "old": old.get(tp), "new": offset, "change": change(old.get(tp), offset)}
+            for tp, offset in sorted(new.items())
+        ]
+        return {
+            "group": group,
+            # A time relative to now is later when the reset is confirmed.
+            "form": {**form, "to": f"@{to.number}"} if to.kind is From.TIME else form,
+            "rows": rows[:PARTITION_ROWS],
+            "total": len(rows),
+            "name": name,
+        }
+
+    def apply_reset(self, form: Parameters) -> str:
+        name, new, group = self._new_offsets(form)
+        if group.members:
+            raise GroupNotEmptyError(
+                f"group {name!r} has members ({len(group.members)}): stop its consumers before it "
+                "is reset"
+            )
+        self._admin.alter_group_offsets(name, new)
+        return "/group?" + urlencode({"name": name})
+
+    def _new_offsets(
+        self, form: Parameters
+    ) -> tuple[str, dict[TopicPartition, Offset], GroupDescription]:
+        name = check_group_id(form.get("name", ""))
+        topic = form.get("topic", "")
+        try:
+            to = parse_to(form.get("to", "").strip())
+        except click.BadParameter as error:
+            raise InvalidRequestError(error.message) from error
+        (group,) = self._admin.describe_groups([name])
+        old = {
+            TopicPartition(part.topic, part.partition): part.offset
+            for part in group.partitions
+            if part.offset is not None
+        }
+        selections = [Selection(check_topic_name(topic))] if topic else []
+        chosen = choose(self._admin, name, old, selections, only_committed=False)
+        new = places(self._admin, chosen, to)
+        check_in_range(new, chosen)
+        return name, new, group
+
+    # -- events
+
+    def events(self, parameters: Parameters) -> Values:
+        text = parameters.get("since", "")
+        try:
+            since_ms = parse_since(text) if text else 0
+        except ValueError as error:
+            raise InvalidRequestError(f"since: {error}") from error
+        found = sorted(
+            self._admin.describe_events(since_ms), key=lambda event: event.at_ms, reverse=True
+        )
+        kinds = sorted({event.kind for event in found})
+        kind, wanted = parameters.get("kind", ""), parameters.get("q", "").lower()
+        kept = [
+            event
+            for event in found
+            if (not kind or event.kind == kind) and wanted in _searched(event)
+        ]
+        return {
+            "page": page_of(kept, PARTITION_ROWS, "/events", parameters),
+            "kinds": kinds,
+            "kind": kind,
+            "since": text,
+            "q": parameters.get("q", ""),
+        }
+
+
+def _searched(event: EventDescription) -> str:
+    place = "" if event.topic is None else f"{event.topic}:{event.partition} "
+    return f"{place}{event.kind} {event.text}".lower()
+
+
+def whole(values: Parameters, name: str, default: int) -> int:
+    """A whole number of a form. Raises ``InvalidRequestError`` that names the field."""
+    text = values.get(name, "").strip()
+    if not text:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise InvalidRequestError(f"{name}: {text[:40]!r} is not a whole number from 0")
+    return int(text)
+
+
+def change(old: Offset | None, new: Offset) -> str:
+    """How a committed offset changes, for people."""
+    if old is None:
+        return "new"
+    if new == old:
+        return "none"
+    return f"{new - old:+,}"
+
+
+def leader_skew(brokers: Iterable[Mapping[str, Any]]) -> int:
+    """Difference between the most and the fewest partitions that a broker leads, of those up."""
+    leads = [row["leads"] for row in brokers if row["state"] == "up"]
+    return max(leads) - min(leads) if leads else 0
+
+
+def points(values: Iterable[tuple[float, float]]) -> str:
+    """Points of a plot for the page's script: times in seconds, and values."""
+    listed = list(values)
+    return json.dumps([[at for at, _ in listed], [value for _, value in listed]])

@@ -1,0 +1,358 @@
+"""Reads of records for a page, within limits of records, bytes, partitions and time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from raftlog import Consumer, limits
+from raftlog.cli.console import decoding
+from raftlog.cli.console.decoding import Shown
+from raftlog.cli.formats import format_json
+from raftlog.cli.offsets import (
+    Bound,
+    Extent,
+    From,
+    confine,
+    parse_offsets,
+    parse_time,
+    resolve_all,
+)
+from raftlog.client.settings import SecurityArguments
+from raftlog.errors import InvalidRequestError, UnknownPartitionError
+from raftlog.types import ConsumerRecord, Offset, TopicPartition
+
+CLIENT_ID: Final = "raftlog-console"
+COUNT_DEFAULT: Final = 50
+PLACES: Final = ("value", "key", "anywhere")
+LISTED_CHARS_MAX: Final = 4_000  # of a key or value in a list; its own page has more
+HEADERS_MAX: Final = 50  # shown of one record
+HEADER_CHARS_MAX: Final = 1_000
+_FETCH_BYTES: Final = limits.MIB
+_POLL_MS: Final = 300
+_REQUEST_MS: Final = 3_000
+_POSITION: Final = re.compile(r"(\d{1,9}):(\d{1,18})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What to read. ``partition``: None for all. ``start``: where to begin in each partition;
+    ``at``: offsets by partition, instead. ``text``: to search for, in ``place``; "" for all.
+    """
+
+    topic: str
+    partition: int | None = None
+    start: Bound | None = None
+    at: Mapping[int, Offset] = field(default_factory=dict)
+    text: str = ""
+    place: str = PLACES[0]
+    format: str = decoding.AUTOMATIC
+    count: int = COUNT_DEFAULT
+
+    @property
+    def is_newest_first(self) -> bool:
+        return self.start is None and not self.at
+
+
+def parse_query(topic: str, parameters: Mapping[str, str], *, now_ms: int) -> Query:
+    """The query of a page's address. Raises ``InvalidRequestError`` that names the parameter."""
+    text = parameters.get("q", "")
+    if len(text) > limits.CONSOLE_FILTER_CHARS_MAX:
+        raise InvalidRequestError(f"q: longer than {limits.CONSOLE_FILTER_CHARS_MAX} characters")
+    return Query(
+        topic=topic,
+        partition=_number(parameters, "partition"),
+        start=_start(parameters.get("from", ""), now_ms),
+        at=_positions(parameters.get("at", "")),
+        text=text,
+        place=_choice(parameters, "in", PLACES),
+        format=_choice(parameters, "as", decoding.FORMATS),
+        count=min(max(_number(parameters, "n") or COUNT_DEFAULT, 1), limits.CONSOLE_RECORDS_MAX),
+    )
+
+
+def _number(parameters: Mapping[str, str], name: str) -> int | None:
+    text = parameters.get(name, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise InvalidRequestError(f"{name}: {text[:40]!r} is not a whole number from 0")
+    return int(text)
+
+
+def _choice(parameters: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    text = parameters.get(name, "") or choices[0]
+    if text not in choices:
+        raise InvalidRequestError(f"{name}: {text[:40]!r} is not one of {', '.join(choices)}")
+    return text
+
+
+def _start(text: str, now_ms: int) -> Bound | None:
+    """A bound of the OFFSETS grammar, or a time; None for the newest records."""
+    text = text.strip()
+    if text in {"", "latest"}:
+        return None
+    looks_like_time = not text.startswith(("@", "+")) and not text.lstrip("-").isdecimal()
+    try:
+        if looks_like_time and (moment := parse_time(text, now_ms=now_ms)) is not None:
+            return Bound(From.TIME, moment)
+        found = parse_offsets(text, now_ms=now_ms)
+    except ValueError as error:
+        raise InvalidRequestError(f"from: {error}") from error
+    if found.stop is not None:
+        raise InvalidRequestError(f"from: {text!r} is a range. Give its first half")
+    return found.start
+
+
+def _positions(text: str) -> dict[int, Offset]:
+    """``P:OFFSET,P:OFFSET``."""
+    found: dict[int, Offset] = {}
+    for pair in text.split(",") if text else ():
+        match = _POSITION.fullmatch(pair)
+        if match is None or len(found) >= limits.CONSOLE_PARTITIONS_MAX:
+            raise InvalidRequestError("at: write P:OFFSET,P:OFFSET")
+        found[int(match[1])] = int(match[2])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One record, readable. ``headers``: name and text."""
+
+    partition: int
+    offset: Offset
+    timestamp_ms: int
+    leader_epoch: int
+    key: Shown
+    value: Shown
+    headers: tuple[tuple[str, str], ...]
+    headers_omitted: int
+
+
+def row_of(record: ConsumerRecord, wanted: str, *, chars_max: int = LISTED_CHARS_MAX) -> Row:
+    """Decode a record. ``chars_max``: of the key and of the value."""
+    headers = tuple(
+        (decoding.clean(name[:HEADER_CHARS_MAX]), decoding.decode(value).text[:HEADER_CHARS_MAX])
+        for name, value in record.headers[:HEADERS_MAX]
+    )
+    return Row(
+        partition=record.partition,
+        offset=record.offset,
+        timestamp_ms=record.timestamp_ms,
+        leader_epoch=record.leader_epoch,
+        key=_cut(decoding.decode(record.key, wanted), chars_max),
+        value=_cut(decoding.decode(record.value, wanted), chars_max),
+        headers=headers,
+        headers_omitted=max(len(record.headers) - HEADERS_MAX, 0),
+    )
+
+
+def _cut(shown: Shown, chars_max: int) -> Shown:
+    if len(shown.text) <= chars_max:
+        return shown
+    return replace(shown, text=shown.text[:chars_max], is_cut=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Result of one read. ``records``: by time. ``next``: where the next read continues, by
+    partition. ``scanned``: records that were looked at. ``reason``: why the read ended: "end" (of
+    all partitions), "count", "scanned", "bytes" or "time". ``extents``: what the partitions have.
+    ``omitted``: partitions that the read does not cover.
+    """
+
+    records: list[ConsumerRecord]
+    next: dict[int, Offset]
+    scanned: int
+    reason: str
+    extents: dict[int, Extent]
+    omitted: int = 0
+
+
+def matcher(text: str, place: str) -> Callable[[ConsumerRecord], bool]:
+    """Whether a record contains ``text``, in any case of ASCII letters."""
+    wanted = text.encode().lower()
+
+    def matches(record: ConsumerRecord) -> bool:
+        return (place != "key" and wanted in (record.value or b"").lower()) or (
+            place != "value" and wanted in (record.key or b"").lower()
+        )
+
+    return matches if wanted else lambda _record: True
+
+
+class Reader:
+    """Reads of a topic, within a time limit from its creation, with a consumer without a group."""
+
+    def __init__(
+        self, bootstrap: str, monotonic: Callable[[], float], security: SecurityArguments
+    ) -> None:
+        self._monotonic = monotonic
+        self._deadline = monotonic() + limits.CONSOLE_READ_S
+        self._consumer: Consumer = Consumer(
+            bootstrap,
+            auto_offset_reset="earliest",
+            fetch_max_bytes=_FETCH_BYTES,
+            max_partition_fetch_bytes=_FETCH_BYTES // 4,
+            fetch_max_wait_ms=_POLL_MS,
+            request_timeout_ms=_REQUEST_MS,
+            client_id=CLIENT_ID,
+            **security,
+        )
+
+    def close(self) -> None:
+        self._consumer.close(timeout_ms=0)
+
+    def read(self, query: Query) -> Found:
+        """Return the records of ``query``. Raises ``UnknownTopicError``, ``UnknownPartitionError``
+        or another ``RaftlogError`` of the client.
+        """
+        partitions, omitted = self._partitions(query)
+        extents = self._extents(partitions)
+        starts = self._starts(query, extents)
+        found = self._collect(query, starts, extents)
+        return replace(found, omitted=omitted)
+
+    def one(self, tp: TopicPartition, offset: Offset) -> ConsumerRecord | None:
+        """Return the record at ``offset``, or None if there is none."""
+        query = Query(tp.topic, at={tp.partition: offset}, count=1)
+        found = self._collect(query, {tp: offset}, self._extents([tp]))
+        return found.records[0] if found.records and found.records[0].offset == offset else None
+
+    def download(self, query: Query) -> tuple[bytes, Found]:
+        """Return the records as JSON lines, up to the limits of a download."""
+        partitions, omitted = self._partitions(query)
+        extents = self._extents(partitions)
+        found = self._collect(query, self._starts(query, extents), extents)
+        lines: list[bytes] = []
+        size, next_ = 0, dict(found.next)
+        for at, record in enumerate(found.records):
+            line = format_json(record)
+            size += len(line)
+            if size > limits.CONSOLE_DOWNLOAD_BYTES_MAX and lines:
+                for left in reversed(found.records[at:]):
+                    next_[left.partition] = left.offset
+                found = replace(found, records=found.records[:at], next=next_, reason="bytes")
+                break
+            lines.append(line)
+        return b"".join(lines), replace(found, omitted=omitted)
+
+    def _partitions(self, query: Query) -> tuple[list[TopicPartition], int]:
+        known = sorted(self._consumer.partitions_for(query.topic))
+        wanted = [query.partition] if query.partition is not None else sorted(query.at) or known
+        missing = sorted({*wanted} - {*known})
+        if missing:
+            raise UnknownPartitionError(
+                f"{query.topic} has no partition {missing[0]}: it has 0 to {len(known) - 1}"
+            )
+        kept = wanted[: limits.CONSOLE_PARTITIONS_MAX]
+        return [TopicPartition(query.topic, number) for number in kept], len(wanted) - len(kept)
+
+    def _extents(self, partitions: list[TopicPartition]) -> dict[TopicPartition, Extent]:
+        begins = self._consumer.beginning_offsets(partitions)
+        ends = self._consumer.end_offsets(partitions)
+        return {tp: Extent(begins[tp], max(ends[tp], begins[tp])) for tp in partitions}
+
+    def _starts(
+        self, query: Query, extents: Mapping[TopicPartition, Extent]
+    ) -> dict[TopicPartition, Offset]:
+        if query.at:
+            wanted = {
+                tp: query.at.get(tp.partition, extent.beginning) for tp, extent in extents.items()
+            }
+        else:
+            # A search of the newest records looks through as many as one read may.
+            back = limits.CONSOLE_SCANNED_MAX if query.text else query.count
+            newest = Bound(From.END, -(-back // max(len(extents), 1)))
+            wanted = resolve_all(query.start or newest, extents, self._consumer.offsets_for_times)
+        return {tp: confine(offset, extents[tp]) for tp, offset in wanted.items()}
+
+    def _collect(
+        self,
+        query: Query,
+        starts: Mapping[TopicPartition, Offset],
+        extents: Mapping[TopicPartition, Extent],
+    ) -> Found:
+        """Read from ``starts`` to the ends that the partitions had, or to a limit."""
+        collected = _Collection(query, starts, extents)
+        if collected.open:
+            self._consumer.assign(sorted(collected.open))
+            for tp in collected.open:
+                self._consumer.seek(tp, starts[tp])
+        while collected.open and not collected.reason:
+            if self._monotonic() >= self._deadline:
+                collected.reason = "time"
+                break
+            for record in self._consumer.poll(_POLL_MS, max_records=max(query.count, 100)):
+                if not collected.add(record):
+                    break
+            collected.open &= {
+                tp for tp in collected.open if self._consumer.position(tp) < extents[tp].end
+            }
+        return collected.found()
+
+
+class _Collection:
+    """Records of one read, and the limits that it has reached (``reason``; "" for none)."""
+
+    def __init__(
+        self,
+        query: Query,
+        starts: Mapping[TopicPartition, Offset],
+        extents: Mapping[TopicPartition, Extent],
+    ) -> None:
+        self.open = {tp for tp, offset in starts.items() if offset < extents[tp].end}
+        self.reason = ""
+        self._query = query
+        self._extents = extents
+        self._matches = matcher(query.text, query.place)
+        self._next = dict(starts)
+        self._records: list[ConsumerRecord] = []
+        self._scanned = 0
+        self._size = 0
+
+    def add(self, record: ConsumerRecord) -> bool:
+        """Look at the next record of a partition. Returns False when a limit is reached."""
+        tp = TopicPartition(record.topic, record.partition)
+        if record.offset >= self._extents[tp].end:
+            self.open.discard(tp)
+            return True
+        self._next[tp] = record.offset + 1
+        self._scanned += 1
+        self._size += len(record.value or b"") + len(record.key or b"")
+        if self._matches(record):
+            self._records.append(record)
+        if len(self._records) >= self._query.count and not self._query.is_newest_first:
+            self.reason = "count"
+        elif self._size >= limits.CONSOLE_READ_BYTES_MAX:
+            self.reason = "bytes"
+        elif self._scanned >= limits.CONSOLE_SCANNED_MAX:
+            self.reason = "scanned"
+        return not self.reason
+
+    def found(self) -> Found:
+        extents = {tp.partition: extent for tp, extent in self._extents.items()}
+        reason = self.reason or "end"
+        if all(offset >= self._extents[tp].end for tp, offset in self._next.items()):
+            reason = "end"
+        next_ = {
+            tp.partition: max(offset, self._extents[tp].end) if reason == "end" else offset
+            for tp, offset in self._next.items()
+        }
+        records = sorted(self._records, key=lambda r: (r.timestamp_ms, r.partition, r.offset))
+        return Found(records[-self._query.count :], next_, self._scanned, reason, extents)
+
+
+def positions_text(positions: Mapping[int, Offset]) -> str:
+    """The opposite of the parameter ``at``."""
+    return ",".join(f"{partition}:{offset}" for partition, offset in sorted(positions.items()))
+
+
+def download_name(query: Query, found: Found) -> str:
+    """File name of a download: the topic and what it contains."""
+    offsets = [record.offset for record in found.records]
+    span = f"{min(offsets)}-{max(offsets)}" if offsets else "empty"
+    partition = "all" if query.partition is None else str(query.partition)
+    return f"{query.topic}-{partition}-{span}.jsonl"

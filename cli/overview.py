@@ -1,0 +1,279 @@
+"""What ``raftlog top`` and the console show of a cluster: findings, brokers, topics, groups. Pure.
+
+Rates are differences of two descriptions, divided by the time between them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from raftlog.cli import health
+from raftlog.client.descriptions import BrokerDescription, ClusterDescription, PartitionOverview
+from raftlog.client.group_descriptions import GroupDescription
+from raftlog.types import is_internal_topic
+
+EXAMPLES_MAX: Final = 3  # partitions that a finding names
+SORTS: Final = ("problems", "rate", "lag", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong now: ``what``, and ``do``, the next step. ``kind`` is that of
+    ``health.problems``. ``is_critical``: records cannot be written or read, or are at risk.
+    """
+
+    kind: str
+    what: str
+    do: str
+    is_critical: bool
+
+
+def findings(cluster: ClusterDescription) -> list[Finding]:
+    """What is wrong, the worst first. Partitions with the same problem are one finding."""
+    found = []
+    if cluster.controller is None:
+        found.append(
+            Finding(
+                "no-controller",
+                "No broker makes the decisions for the cluster: no majority of its voters is up.",
+                "Start brokers until a majority of the voters is up. If they are lost permanently: "
+                "raftlog cluster recover.",
+                True,
+            )
+        )
+    by_state: dict[str, list[PartitionOverview]] = defaultdict(list)
+    damaged = []
+    for partition in cluster.partitions:
+        by_state[health.partition_state(partition)].append(partition)
+        damaged += [
+            f"{_name(partition)} on broker {replica.broker}"
+            for replica in partition.replica_states
+            if replica.damage
+        ]
+    found += _of_partitions(by_state["unavailable"], UNAVAILABLE)
+    if damaged:
+        found.append(
+            Finding(
+                "damage",
+                f"{_counted(len(damaged), 'replica is', 'replicas are')} corrupt: "
+                f"{_listed(damaged)}.",
+                "Brokers replace corrupt replicas by copies of others. Check the disk of the "
+                "broker (dmesg, SMART), then run raftlog log verify --cluster.",
+                True,
+            )
+        )
+    found += [finding for broker in cluster.brokers for finding in _of_broker(broker)]
+    found += _of_partitions(by_state["under-replicated"], UNDER_REPLICATED)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    kind: str
+    one: str
+    many: str
+    do: str
+    is_critical: bool
+
+
+UNAVAILABLE: Final = _Kind(
+    "unavailable",
+    "partition has no leader: no reads, no writes",
+    "partitions have no leader: no reads, no writes",
+    "Start the brokers that have their replicas. raftlog explain partition {first} has the reason.",
+    True,
+)
+UNDER_REPLICATED: Final = _Kind(
+    "under-replicated",
+    "partition has replicas that are not in sync",
+    "partitions have replicas that are not in sync",
+    "Replicas catch up by themselves once their broker is up. If this one does not: "
+    "raftlog explain partition {first}.",
+    False,
+)
+
+
+def _of_partitions(partitions: Sequence[PartitionOverview], kind: _Kind) -> list[Finding]:
+    if not partitions:
+        return []
+    names = [_name(partition) for partition in partitions]
+    what = f"{_counted(len(names), kind.one, kind.many)} ({_listed(names)})."
+    return [Finding(kind.kind, what, kind.do.format(first=names[0]), kind.is_critical)]
+
+
+def _of_broker(broker: BrokerDescription) -> list[Finding]:
+    if not broker.live:
+        reason = f": {broker.problem}" if broker.problem else ""
+        what = f"Broker {broker.id} ({broker.host}:{broker.port}) does not respond{reason}."
+        return [Finding("broker", what, "Start it. If it ended by itself, see its log.", False)]
+    if broker.fenced:
+        what = f"Broker {broker.id} responds and is fenced: it leads no partition."
+        do = "It rejoins when it reaches the controller. See its /readyz, or its log."
+        return [Finding("broker", what, do, False)]
+    if broker.clock_error_ms:
+        what, _, do = health.clock_problem(broker).partition(". ")
+        what = what.replace("broker", "Broker", 1)
+        return [Finding("clock", f"{what}.", f"{do}.", False)]
+    return []
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:EXAMPLES_MAX]) + (", …" if len(names) > EXAMPLES_MAX else "")
+
+
+def _name(partition: PartitionOverview) -> str:
+    return f"{partition.topic}:{partition.partition}"
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """``records``: offsets in use. ``rate``: new records per second; None with one description.
+
+    ``state``: the worst state of its partitions.
+    """
+
+    name: str
+    partitions: int
+    records: int
+    rate: float | None
+    under_replicated: int
+    unavailable: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """``lag``: in offsets; ``lag_seconds``: age of the oldest unread record, None if unknown."""
+
+    name: str
+    state: str
+    members: int
+    lag: int
+    lag_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A description of the cluster, and its time in seconds of any clock that does not jump."""
+
+    at_s: float
+    cluster: ClusterDescription
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """``rate``: new records per second of all topics; None with one description."""
+
+    summary: Mapping[str, Any]
+    findings: Sequence[Finding]
+    brokers: Sequence[Mapping[str, Any]]
+    topics: Sequence[TopicRow]
+    groups: Sequence[GroupRow]
+    rate: float | None
+    groups_omitted: int = field(default=0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.summary,
+            "findings": [asdict(finding) for finding in self.findings],
+            "records_per_second": self.rate,
+            "broker_rows": list(self.brokers),
+            "topic_rows": [asdict(topic) for topic in self.topics],
+            "group_rows": [asdict(group) for group in self.groups],
+            "groups_omitted": self.groups_omitted,
+        }
+
+
+def overview(
+    now: Sample,
+    before: Sample | None,
+    groups: Iterable[GroupDescription] = (),
+    *,
+    sort: str = "problems",
+    groups_omitted: int = 0,
+) -> Overview:
+    """Return everything that is shown. ``before``: an earlier sample, for rates.
+
+    ``sort``: one of ``SORTS``. Rows of the same rank are sorted by name.
+    """
+    rates = rates_of(now, before)
+    topics = topic_rows(now.cluster, rates)
+    rows = [
+        GroupRow(group.group, group.state, len(group.members), group.lag, group.lag_seconds)
+        for group in groups
+    ]
+    return Overview(
+        summary=health.summary(now.cluster),
+        findings=findings(now.cluster),
+        brokers=health.broker_rows(now.cluster),
+        topics=sorted(topics, key=_rank_of_topics(sort)),
+        groups=sorted(rows, key=lambda row: (0 if sort == "name" else -row.lag, row.name)),
+        rate=None if rates is None else sum(rates.values()),
+        groups_omitted=groups_omitted,
+    )
+
+
+_WORST: Final = ("unavailable", "under-replicated", "at-min-isr", "ok")
+
+
+def _rank_of_topics(sort: str) -> Callable[[TopicRow], tuple[float, float, bool, str]]:
+    def rank(row: TopicRow) -> tuple[float, float, bool, str]:
+        trouble = _WORST.index(row.state) if sort == "problems" else 0
+        rate = 0.0 if sort in {"name", "lag"} else -(row.rate or 0.0)
+        return trouble, rate, is_internal_topic(row.name), row.name
+
+    return rank
+
+
+def rates_of(now: Sample, before: Sample | None) -> dict[str, float] | None:
+    """New records per second of each topic. None if there is no earlier sample.
+
+    Counts only partitions that both samples have, of the same topic.
+    """
+    if before is None or now.at_s <= before.at_s:
+        return None
+    ends = {
+        (part.topic_id, part.partition): part.high_watermark for part in before.cluster.partitions
+    }
+    rates: Counter[str] = Counter()
+    for part in now.cluster.partitions:
+        end = ends.get((part.topic_id, part.partition), -1)
+        rates[part.topic] += max(part.high_watermark - end, 0) if end >= 0 else 0
+    seconds = now.at_s - before.at_s
+    return {topic: count / seconds for topic, count in rates.items()}
+
+
+def topic_rows(
+    cluster: ClusterDescription, rates: Mapping[str, float] | None = None
+) -> list[TopicRow]:
+    """One row for each topic, in the order of the description."""
+    by_topic: dict[str, list[PartitionOverview]] = defaultdict(list)
+    for partition in cluster.partitions:
+        by_topic[partition.topic].append(partition)
+    rows = []
+    for name, parts in by_topic.items():
+        states = Counter(map(health.partition_state, parts))
+        rows.append(
+            TopicRow(
+                name=name,
+                partitions=len(parts),
+                records=sum(
+                    max(part.high_watermark - max(part.log_start_offset, 0), 0) for part in parts
+                ),
+                rate=None if rates is None else rates.get(name, 0.0),
+                under_replicated=sum(part.is_under_replicated for part in parts),
+                unavailable=states["unavailable"],
+                state=min(states, key=_WORST.index),
+            )
+        )
+    return rows

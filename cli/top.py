@@ -1,0 +1,362 @@
+"""``raftlog top``: the cluster, live at a terminal."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from raftlog import Admin
+from raftlog.cli import options, output
+from raftlog.cli.group import seconds
+from raftlog.cli.overview import SORTS, Overview, Sample, overview
+from raftlog.client.group_descriptions import GroupDescription
+from raftlog.clock import SystemClock
+from raftlog.errors import RaftlogError, UnknownGroupError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+INTERVAL_S_DEFAULT: Final = 2.0
+INTERVAL_S_MIN: Final = 0.5
+GROUPS_MAX: Final = 100  # described for each display: every one costs a request to its coordinator
+WIDTH_OF_FILES: Final = 200  # characters of a line where no terminal limits them
+ROWS_ONCE: Final = 1_000  # of a table that is printed once
+LINES_FIXED: Final = 12  # of a display: headings, rules, the line of keys
+FINDINGS_MAX: Final = 6  # on a live display
+
+STYLES: Final = {
+    "ok": "green",
+    "up": "green",
+    "at-min-isr": "yellow",
+    "under-replicated": "yellow",
+    "fenced": "yellow",
+    "unavailable": "bold red",
+    "down": "bold red",
+}
+
+
+@click.command()
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=INTERVAL_S_MIN),
+    default=INTERVAL_S_DEFAULT,
+    show_default=True,
+    help="Seconds between two displays, and of the time over which rates are measured.",
+)
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default=SORTS[0],
+    show_default=True,
+    help="Order of topics and groups. problems: the worst state first, then the highest rate.",
+)
+@click.option("--once", is_flag=True, help="Print one display, after one interval, and exit.")
+@options.as_json
+@options.bootstrap
+def top(interval: float, sort: str, once: bool, as_json: bool, bootstrap: str) -> None:
+    """Show brokers, topics, consumer groups and problems, live, with the next step for each.
+
+    \b
+    Keys:  q  quit      s  change the order      p  pause
+
+    With --json, one JSON value per interval. Groups are described up to 100.
+
+    \b
+    Example:
+      raftlog top --interval 1 --sort rate
+      raftlog top --once --json
+    """
+    with Admin(bootstrap) as admin:
+        source = Source(admin)
+        source.read()
+        if once:
+            time.sleep(interval)
+            source.read()
+            _print_once(source.overview(sort), as_json=as_json)
+        elif as_json or not sys.stdout.isatty():
+            _print_again(source, interval, sort, as_json=as_json)
+        else:
+            _run_live(source, interval, sort)
+
+
+class Source:
+    """The last two samples of the cluster, and its groups."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._clock = SystemClock()
+        self._before: Sample | None = None
+        self._now: Sample | None = None
+        self._groups: list[GroupDescription] = []
+        self._omitted = 0
+
+    def read(self) -> None:
+        """Query the cluster. After an error, the last samples are kept."""
+        described = self._admin.describe_cluster()
+        names = [row.group for row in self._admin.list_groups()]
+        self._groups = self._described(names[:GROUPS_MAX])
+        self._omitted = max(len(names) - GROUPS_MAX, 0)
+        self._before, self._now = self._now, Sample(self._clock.monotonic(), described)
+
+    def _described(self, names: list[str]) -> list[GroupDescription]:
+        try:
+            return self._admin.describe_groups(names) if names else []
+        except UnknownGroupError:  # deleted since it was listed: the next display has the others
+            return self._groups
+
+    def overview(self, sort: str) -> Overview:
+        assert self._now is not None, "read() comes first"
+        return overview(
+            self._now, self._before, self._groups, sort=sort, groups_omitted=self._omitted
+        )
+
+
+def _print_once(shown: Overview, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(shown.to_json())
+        return
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else WIDTH_OF_FILES
+    Console(width=width).print(render(shown, rows_max=ROWS_ONCE, now_ms=SystemClock().wall_ms()))
+
+
+def _print_again(source: Source, interval: float, sort: str, *, as_json: bool) -> None:
+    while True:
+        time.sleep(interval)
+        try:
+            source.read()
+        except RaftlogError as error:
+            output.note(f"raftlog: {error}")
+        else:
+            _print_once(source.overview(sort), as_json=as_json)
+
+
+def _run_live(source: Source, interval: float, sort: str) -> None:
+    """Show displays until q or Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console, problem, is_paused = Console(), "", False
+    with keys() as is_terminal, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(
+                render(
+                    source.overview(sort),
+                    rows_max=max(console.size.height - LINES_FIXED, 4),
+                    now_ms=SystemClock().wall_ms(),
+                    footer=_footer(sort, problem, is_paused=is_paused),
+                    is_live=True,
+                ),
+                refresh=True,
+            )
+            key = key_within(interval) if is_terminal else _sleep(interval)
+            if key == "q":
+                return
+            if key == "s":
+                sort = SORTS[(SORTS.index(sort) + 1) % len(SORTS)]
+            elif key == "p":
+                is_paused = not is_paused
+            elif not key and not is_paused:
+                problem = _read(source)
+
+
+def _read(source: Source) -> str:
+    """Why the cluster could not be queried; "" if it was."""
+    try:
+        source.read()
+    except RaftlogError as error:
+        return " ".join(str(error).split())
+    return ""
+
+
+def _footer(sort: str, problem: str, *, is_paused: bool) -> str:
+    if problem:
+        return f"not up to date: {problem}"
+    return f"q quit   s order: {sort}   p {'continue' if is_paused else 'pause'}"
+
+
+# -- the display -----------------------------------------------------------------------------------
+
+
+def render(
+    shown: Overview, *, rows_max: int, now_ms: int, footer: str = "", is_live: bool = False
+) -> RenderableType:
+    """Return the display. ``rows_max``: of topics and groups together."""
+    from rich.console import Group
+    from rich.text import Text
+
+    groups = min(len(shown.groups), max(rows_max // 3, rows_max - len(shown.topics)))
+    topics = min(len(shown.topics), rows_max - groups)
+    parts: list[RenderableType] = [_headline(shown, now_ms), *_findings(shown, is_live=is_live)]
+    parts.append(_brokers(shown))
+    if shown.topics:
+        parts += [_topics(shown, topics), *_omitted("topics", len(shown.topics) - topics)]
+    else:
+        parts.append(Text("No topics. Create one: raftlog topic create NAME\n", style="dim"))
+    if shown.groups:
+        omitted = len(shown.groups) - groups + shown.groups_omitted
+        parts += [_groups(shown, groups), *_omitted("groups", omitted)]
+    if footer:
+        parts.append(Text(printable(footer), style="dim"))
+    return Group(*parts)
+
+
+def _headline(shown: Overview, now_ms: int) -> RenderableType:
+    from rich.text import Text
+
+    summary = shown.summary
+    rate = "" if shown.rate is None else f"   {number(shown.rate)} records/s"
+    when = datetime.fromtimestamp(now_ms / 1_000, UTC).strftime("%H:%M:%S UTC")
+    controller = "none" if summary["controller"] is None else summary["controller"]
+    line = Text(f"{when}   ", style="dim")
+    state = "healthy" if summary["ok"] else "degraded"
+    line.append(state, style="bold green" if summary["ok"] else "bold red")
+    line.append(
+        f"   brokers {summary['brokers_up']}/{summary['brokers']}   controller {controller}   "
+        f"topics {summary['topics']:,}   partitions {summary['partitions']:,}{rate}",
+        style="default not dim",
+    )
+    return line
+
+
+def _findings(shown: Overview, *, is_live: bool) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    found = list(shown.findings)[: FINDINGS_MAX if is_live else None]
+    for finding in found:
+        style = "bold red" if finding.is_critical else "bold yellow"
+        text = Text.assemble(("! ", style), (printable(finding.what), style))
+        text.append(f" {printable(finding.do)}", style="default")
+        yield text
+    yield from _omitted("problems", len(shown.findings) - len(found))
+
+
+def _omitted(what: str, count: int) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    if count > 0:
+        yield Text(f"  {count:,} more {what}", style="dim")
+
+
+def _table(*columns: tuple[str, bool]) -> Table:
+    """An empty table; each column with whether it has numbers, which are never wrapped."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1))
+    for name, is_number in columns:
+        table.add_column(
+            name, overflow="fold", justify="right" if is_number else "left", no_wrap=is_number
+        )
+    return table
+
+
+def _brokers(shown: Overview) -> RenderableType:
+    table = _table(
+        *(("broker", True), ("address", False), ("state", False), ("leads", True)),
+        *(("replicas", True), ("", False)),
+    )
+    for row in shown.brokers:
+        table.add_row(
+            str(row["id"]),
+            _text(f"{row['host']}:{row['port']}"),
+            _text(row["state"], STYLES[row["state"]]),
+            f"{row['leads']:,}",
+            f"{row['replicas']:,}",
+            "controller" if row["controller"] else "",
+        )
+    return table
+
+
+def _topics(shown: Overview, count: int) -> RenderableType:
+    table = _table(
+        *(("topic", False), ("partitions", True), ("records", True), ("records/s", True)),
+        *(("not in sync", True), ("no leader", True), ("state", False)),
+    )
+    for row in shown.topics[:count]:
+        table.add_row(
+            _text(row.name),
+            f"{row.partitions:,}",
+            f"{row.records:,}",
+            "-" if row.rate is None else number(row.rate),
+            f"{row.under_replicated:,}",
+            f"{row.unavailable:,}",
+            _text(row.state, STYLES[row.state]),
+        )
+    return table
+
+
+def _groups(shown: Overview, count: int) -> RenderableType:
+    table = _table(
+        *(("group", False), ("state", False), ("members", True)),
+        *(("lag", True), ("lag (s)", True)),
+    )
+    for row in shown.groups[:count]:
+        table.add_row(
+            _text(row.name),
+            row.state,
+            f"{row.members:,}",
+            f"{row.lag:,}",
+            "-" if row.lag_seconds is None else seconds(row.lag_seconds),
+        )
+    return table
+
+
+def _text(text: str, style: str = "") -> Text:
+    """A cell: not markup, and without escape sequences."""
+    from rich.text import Text
+
+    return Text(printable(text), style=style)
+
+
+def number(value: float) -> str:
+    """A rate: to the tenth below 10, whole from there on."""
+    return f"{value:.1f}" if 0 < value < 10 else f"{value:,.0f}"
+
+
+def printable(text: str) -> str:
+    """``text`` without what a terminal would execute, such as escape sequences."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+# -- keys ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def keys() -> Iterator[bool]:
+    """Let single keys be read while the block runs. Yields False if stdin is no terminal."""
+    if not sys.stdin.isatty():
+        yield False
+        return
+    import termios
+    import tty
+
+    number_of_stdin = sys.stdin.fileno()
+    before = termios.tcgetattr(number_of_stdin)
+    tty.setcbreak(number_of_stdin)
+    try:
+        yield True
+    finally:
+        termios.tcsetattr(number_of_stdin, termios.TCSADRAIN, before)
+
+
+def key_within(timeout_s: float) -> str:
+    """The next key; "" after ``timeout_s`` without one. A terminal that closed counts as q."""
+    ready, _, _ = select.select([sys.stdin], [], [], timeout_s)
+    return (os.read(sys.stdin.fileno(), 1).decode(errors="replace").lower() or "q") if ready else ""
+
+
+def _sleep(seconds_: float) -> str:
+    time.sleep(seconds_)
+    return ""

@@ -1,0 +1,201 @@
+"""Requests to the console: files, refusals, changes, and what no page may contain."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from raftlog import Admin, Producer, limits
+from raftlog.cli.console import guard
+from raftlog.cli.console.app import FILES, FOLDER
+from raftlog.config import Address
+from tests.cli.console.conftest import LOOPBACK, Browser, Consoles
+
+pytestmark = pytest.mark.integration
+PAGES = ("/", "/broker?id=1", "/topics", "/new-topic", "/groups", "/events")
+
+
+class Elements(HTMLParser):
+    """Elements of a page that run code or load something, and attributes that do."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.scripts: list[dict[str, str | None]] = []
+        self.problems: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag == "script":
+            self.scripts.append(values)
+        if tag in {"style", "iframe", "object", "embed", "img", "b"}:
+            self.problems.append(tag)
+        self.problems += [name for name, _ in attrs if name.startswith("on") or name == "style"]
+        self.problems += [
+            str(v) for n, v in attrs if n == "href" and str(v).startswith("javascript")
+        ]
+        if values.get("id"):
+            self.ids.append(str(values["id"]))
+
+
+def check(text: str) -> None:
+    """The page keeps its own Content-Security-Policy, and its ids are unique."""
+    found = Elements(text)
+    assert found.problems == []
+    assert all(str(script["src"]).startswith("/static/") for script in found.scripts)
+    assert len(found.ids) == len(set(found.ids))
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_needs_no_inline_code(browser: Browser, path: str) -> None:
+    response = browser.client.get(path)
+    assert response.status_code == 200
+    assert response.headers["content-security-policy"] == guard.CONTENT_SECURITY_POLICY
+    assert response.headers["x-content-type-options"] == "nosniff"
+    check(response.text)
+
+
+def test_files_are_the_vendored_ones_and_no_others(browser: Browser) -> None:
+    for name in FILES:
+        response = browser.client.get(f"/static/{name}")
+        assert response.content == (FOLDER / "static" / name).read_bytes()
+        assert "immutable" in response.headers["cache-control"]
+    for name in ("../app.py", "vendor/vendored.json", "%2e%2e/app.py", "nothing"):
+        assert browser.client.get(f"/static/{name}").status_code == 404
+
+
+def test_vendored_files_are_what_the_list_says() -> None:
+    folder = FOLDER / "static" / "vendor"
+    listed = {"vendored.json"}
+    for package in json.loads((folder / "vendored.json").read_text()):
+        for name, file in package["files"].items():
+            assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == file["sha256"], name
+            listed.add(name)
+    assert listed == {path.name for path in folder.iterdir()}
+
+
+MARKUP = "<script>alert(1)</script>"
+ATTRIBUTE = "\"><img src=x onerror='alert(1)'>"
+
+
+def test_records_cannot_add_markup_to_a_page(browser: Browser, topic: str, bootstrap: str) -> None:
+    with Producer(bootstrap) as producer:
+        for value in (MARKUP, ATTRIBUTE, json.dumps({MARKUP: ATTRIBUTE}), f"[{MARKUP}"):
+            producer.send(
+                topic,
+                value=value.encode(),
+                key=(MARKUP + value).encode(),
+                headers=[(ATTRIBUTE, MARKUP.encode()), (MARKUP, ATTRIBUTE.encode())],
+                partition=0,
+            )
+    for path in (
+        f"/topics/{topic}/records",
+        f"/topics/{topic}/records?q=%3Cscript%3E",
+        f"/topics/{topic}/records/0/3",
+        f"/topics/{topic}/tail?at=0:0",
+    ):
+        text = browser.get(path)
+        check(text)
+        assert "&lt;script&gt;alert(1)" in text, path
+
+
+def test_addresses_cannot_add_markup_to_a_page(browser: Browser, topic: str) -> None:
+    for path in ("/topics?q=", "/groups?q=", "/events?q=", f"/topics/{topic}/records?q="):
+        check(browser.get(path + MARKUP))
+        check(browser.get(path + ATTRIBUTE))
+    for path in ("/events?since=", "/group?name=", f"/topics/{topic}/records?from=", "/topics/"):
+        response = browser.client.get(path + ATTRIBUTE)
+        assert response.status_code in {400, 404}
+        check(response.text)
+
+
+def test_other_hosts_are_refused_on_a_loopback_port(browser: Browser, consoles: Consoles) -> None:
+    response = browser.client.get("/", headers={"host": "evil.example"})
+    assert response.status_code == 421
+    assert "evil.example" in response.text
+    assert "content-security-policy" in response.headers
+    response = browser.client.post("/new-topic", headers={"host": "evil.example"})
+    assert response.status_code == 421
+    response = browser.client.get("/topics/t/records.jsonl", headers={"host": "evil.example"})
+    assert response.status_code == 421
+    open_to_all = consoles(Address("10.0.0.1", 9200), read_only=True)
+    assert open_to_all.client.get("/", headers={"host": "broker.example"}).status_code == 200
+
+
+# -- changes ---------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_and_changed(browser: Browser, bootstrap: str) -> None:
+    made = browser.post(
+        "/new-topic", name="made-here", partitions="2", setting="retention.ms", value="60000"
+    )
+    assert made == (303, "/topics/made-here")
+    altered = browser.post("/topics/made-here/settings", setting="segment.bytes", value="1048576")
+    assert altered == (303, "/topics/made-here?tab=settings")
+    assert browser.post("/topics/made-here/partitions", partitions="3")[0] == 303
+    with Admin(bootstrap) as admin:
+        (described,) = admin.describe_topics(["made-here"])
+        assert len(described.partitions) == 3
+        assert described.config_overrides == ("retention.ms", "segment.bytes")
+        browser.post("/topics/made-here/settings", setting="segment.bytes", value="9", reset="1")
+        assert admin.describe_topics(["made-here"])[0].config_overrides == ("retention.ms",)
+
+
+def test_a_change_that_is_not_possible_says_why(browser: Browser, topic: str) -> None:
+    for path, fields, status, told in (
+        ("/new-topic", {"name": topic}, 409, "exists"),
+        ("/new-topic", {"name": "a b"}, 400, "a b"),
+        ("/new-topic", {"name": "t", "partitions": "x"}, 400, "partitions"),
+        (f"/topics/{topic}/settings", {"setting": "no.such", "value": "1"}, 400, "no.such"),
+        (f"/topics/{topic}/partitions", {"partitions": "1"}, 400, "partitions"),
+    ):
+        code, text = browser.post(path, **fields)
+        assert (code, told in text) == (status, True), (path, fields, text)
+        check(text)
+
+
+@pytest.mark.parametrize("path", ["/new-topic", "/topics/t/settings", "/group/reset"])
+def test_a_change_needs_the_token_and_the_origin(browser: Browser, path: str) -> None:
+    fields = {"name": "forged", "token": browser.token()}
+    own = {"origin": f"http://{LOOPBACK}"}
+    for data, headers in (
+        ({**fields, "token": "guess"}, own),
+        ({"name": "forged"}, own),
+        (fields, {"origin": "http://evil.example"}),
+        (fields, {**own, "sec-fetch-site": "cross-site"}),
+    ):
+        response = browser.client.post(path, data=data, headers=headers)
+        assert response.status_code == 403, (data, headers)
+    assert browser.client.get("/topics/forged").status_code == 404
+
+
+def test_a_read_only_console_changes_nothing(consoles: Consoles, topic: str) -> None:
+    console = consoles(read_only=True)
+    for path in (f"/topics/{topic}", "/topics", "/new-topic"):
+        text = console.get(path)
+        check(text)
+        assert '<form method="post"' not in text
+        assert 'name="token"' not in text
+    response = console.client.post("/new-topic", data={"name": "x"})
+    assert (response.status_code, "read-only" in response.text) == (403, True)
+
+
+def test_forms_are_bounded(browser: Browser) -> None:
+    big = {"name": "x" * (limits.CONSOLE_FORM_BYTES_MAX + 1)}
+    assert browser.client.post("/new-topic", data=big).status_code == 413
+    many = "&".join(f"f{n}=1" for n in range(limits.CONSOLE_FORM_FIELDS_MAX + 1))
+    assert browser.client.post("/new-topic", content=many).status_code == 400
+    assert browser.client.post("/new-topic", content=b"\xff=\xff").status_code == 400
+
+
+def test_a_cluster_that_does_not_answer_is_a_page(consoles: Consoles) -> None:
+    from raftlog.testing.probes import free_port
+
+    response = consoles(bootstrap=f"127.0.0.1:{free_port()}").client.get("/")
+    assert response.status_code == 503
+    assert "The cluster does not answer" in response.text
+    check(response.text)

@@ -1,0 +1,251 @@
+"""The console in a real Chromium: `make console-test`.
+
+With RAFTLOG_SCREENSHOTS=DIR, the pictures of docs/how-to/console.md are written there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgpack
+import pytest
+
+from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
+from raftlog.testing import Cluster
+from raftlog.testing.cluster import local_cluster
+from raftlog.testing.probes import free_ports
+
+playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+expect = playwright.expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.integration]
+WAIT_MS = 30_000
+# What Chromium and htmx log when a broker does not answer.
+EXPECTED = ("Failed to load resource", "htmx:")
+MARKUP = "<script>document.title='taken'</script>"
+ATTRIBUTE = '"><img src=x onerror="document.title=\'taken\'">'
+PAGES = (
+    *("/", "/broker?id=1", "/topics", "/topics/clicks", "/topics/clicks/partitions/0"),
+    *("/topics/clicks/records", "/topics/clicks/records/0/1", "/new-topic", "/groups"),
+    *("/group?name=billing", "/group/reset?name=billing&to=earliest", "/events"),
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three brokers with consoles that can change the cluster."""
+    made = local_cluster(tmp_path_factory.mktemp("cluster"), brokers=3)
+    for broker, port in zip(made.brokers, free_ports(3), strict=True):
+        broker.settings = {
+            **broker.settings,
+            "http.listen": f"127.0.0.1:{port}",
+            "http.console.read.only": "false",
+        }
+    try:
+        made.start()
+        fill(made.bootstrap)
+        yield made
+    finally:
+        made.close()
+
+
+def fill(bootstrap: str) -> None:
+    """Topics, records and groups, the same in each run."""
+    chance = random.Random(7)
+    topics = {"clicks": 6, "orders": 3, "payments": 12, "page-views": 24, "empty": 1, "hostile": 1}
+    with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
+        admin.create_topics([NewTopic(name, count) for name, count in topics.items()])
+        for number in range(1_200):
+            user = f"user-{chance.randrange(300)}"
+            click = {"user": user, "page": chance.choice(["/", "/pricing", "/docs", "/login"])}
+            headers = [("trace", b"%016x" % chance.getrandbits(64))]
+            producer.send("clicks", json.dumps(click).encode(), user.encode(), headers)
+            order = {"id": number, "total": chance.randrange(10_000) / 100}
+            producer.send("orders", msgpack.packb(order), str(number).encode())
+            producer.send("page-views", b"GET /item/%d 200" % number, user.encode())
+        for value in (MARKUP, ATTRIBUTE, json.dumps({MARKUP: ATTRIBUTE})):
+            hostile = [(ATTRIBUTE, MARKUP.encode())]
+            producer.send("hostile", value.encode(), ATTRIBUTE.encode(), hostile)
+        producer.flush()
+        for group, topic, share in (("billing", "clicks", 0.4), ("search", "page-views", 0.9)):
+            ends = admin.offsets(topic)
+            admin.alter_group_offsets(
+                group,
+                {TopicPartition(topic, p): int(share * (end or 0)) for p, end in ends.items()},
+            )
+
+
+def url_of(cluster: Cluster, broker: int = 1) -> str:
+    return f"http://{cluster.broker(broker).settings['http.listen']}"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert path is not None, "install chromium: apt-get install chromium"
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(chromium: Any) -> Iterator[Any]:
+    """A page; a script error, and a violation of the Content-Security-Policy, fail the test."""
+    opened = chromium.new_page(viewport={"width": 1280, "height": 860})
+    problems: list[str] = []
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on(
+        "console",
+        lambda message: (
+            problems.append(message.text)
+            if message.type == "error" and not message.text.startswith(EXPECTED)
+            else None
+        ),
+    )
+    opened.on("dialog", lambda dialog: problems.append(dialog.message))
+    opened.set_default_timeout(WAIT_MS)
+    yield opened
+    opened.close()
+    assert problems == []
+
+
+def picture(page: Any, name: str) -> None:
+    folder = os.environ.get("RAFTLOG_SCREENSHOTS")
+    if folder:
+        page.screenshot(path=Path(folder) / f"{name}.png")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_at_every_width_in_both_schemes(cluster: Cluster, page: Any, path: str) -> None:
+    for scheme, width in (("light", 1280), ("dark", 1280), ("light", 800)):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 860})
+        assert page.goto(url_of(cluster) + path).status == 200
+        expect(page.locator("h1")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (background == "rgb(18, 22, 27)") == (scheme == "dark")
+        assert page.evaluate("typeof htmx + typeof uPlot") == "objectfunction"
+
+
+def test_records_of_strangers_run_no_code(cluster: Cluster, page: Any) -> None:
+    with Consumer(cluster.bootstrap, group="strangers", client_id=ATTRIBUTE) as consumer:
+        consumer.subscribe(["hostile"])
+        consumer.poll(timeout_ms=5_000)
+        for path in (
+            *("/topics/hostile/records", "/topics/hostile/records/0/0", "/group?name=strangers"),
+            *(f"/topics?q={quote(ATTRIBUTE)}", f"/topics/hostile/records?q={quote(MARKUP)}"),
+        ):
+            page.goto(url_of(cluster) + path)
+            for summary in page.locator("details > summary").all():
+                summary.click()
+            assert "taken" not in page.title()
+            assert page.locator("main script, main img").count() == 0
+        page.goto(url_of(cluster) + "/topics/hostile/records")
+        page.locator("summary").first.click()
+        expect(page.locator(".record pre").first).to_contain_text("<img src=x")
+
+
+def test_records_are_searched_opened_and_followed(cluster: Cluster, page: Any) -> None:
+    page.goto(url_of(cluster) + "/topics/clicks/records")
+    page.locator("summary").first.click()
+    expect(page.locator(".record pre").last).to_contain_text('"user"')
+    picture(page, "console-records")
+    page.get_by_role("button", name="Follow").click()
+    before = page.locator(".record").count()
+    with Producer(cluster.bootstrap) as producer:
+        producer.send("clicks", b'{"page": "/new"}', b"user-1", partition=0).result(30)
+    expect(page.locator(".record").first).to_contain_text("/new")
+    assert page.locator(".record").count() == before + 1
+    page.keyboard.press("/")
+    page.keyboard.type("/pricing")
+    page.get_by_label("From").fill("earliest")
+    page.keyboard.press("Enter")
+    expect(page.locator(".records .cell").nth(1)).to_contain_text("/pricing")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    lines = download.value.path().read_text().splitlines()
+    assert lines
+    assert all("/pricing" in json.loads(line)["value"] for line in lines)
+
+
+def test_keys_go_to_pages(cluster: Cluster, page: Any) -> None:
+    page.goto(url_of(cluster) + "/")
+    for key, heading in (
+        ("t", "Topics"),
+        ("g", "Consumer groups"),
+        ("e", "Events"),
+        ("c", "Cluster"),
+    ):
+        page.keyboard.press(key)
+        expect(page.locator("h1")).to_have_text(heading)
+    page.keyboard.press("?")
+    expect(page.locator("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog")).to_be_hidden()
+    page.keyboard.press("p")
+    expect(page.locator("#connection")).to_contain_text("paused")
+    page.keyboard.press("p")
+    expect(page.locator("#connection")).to_be_hidden()
+
+
+def test_a_topic_is_created_and_a_setting_changed(cluster: Cluster, page: Any) -> None:
+    page.goto(url_of(cluster) + "/topics")
+    page.get_by_role("link", name="Create topic").click()
+    page.get_by_label("Name").fill("made-in-a-browser")
+    page.get_by_role("button", name="Create topic").click()
+    expect(page.locator("h1")).to_have_text("made-in-a-browser")
+    page.get_by_label("retention.ms", exact=True).fill("60000")
+    page.get_by_label("retention.ms", exact=True).press("Enter")
+    expect(page.locator("tr.set code").first).to_have_text("retention.ms")
+    page.goto(url_of(cluster) + "/topics/clicks")
+    picture(page, "console-topic")
+
+
+def test_a_group_is_reset_after_its_preview(cluster: Cluster, page: Any) -> None:
+    page.goto(url_of(cluster) + "/group?name=billing")
+    expect(page.locator(".plot .uplot")).to_be_visible()
+    picture(page, "console-group")
+    page.get_by_label("To", exact=True).fill("latest")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.locator("h1")).to_have_text("Preview of the reset")
+    expect(page.locator("td").last).to_contain_text("+")
+    page.get_by_role("button", name="Reset 6 partitions").click()
+    expect(page.locator(".stat dd").first).to_contain_text("0")
+
+
+def test_brokers_that_are_killed_while_the_page_is_open(cluster: Cluster, page: Any) -> None:
+    page.goto(url_of(cluster) + "/")
+    expect(page.locator(".findings.good")).to_be_visible()
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(300):
+            producer.send("page-views", b"x" * 100, partition=number % 24)
+    expect(page.locator(".plot .uplot")).to_be_visible()
+    page.emulate_media(color_scheme="dark")
+    picture(page, "console-cluster-dark")
+    page.emulate_media(color_scheme="light")
+    cluster.broker(3).kill()
+    expect(page.locator(".findings")).to_contain_text("Broker 3", timeout=WAIT_MS)
+    expect(page.locator(".findings")).to_contain_text("Start it.")
+    expect(page.locator(".findings")).to_contain_text("not in sync", timeout=WAIT_MS)
+    expect(page.locator(".findings")).not_to_contain_text("no leader", timeout=WAIT_MS)
+    picture(page, "console-problem")
+    page.goto(url_of(cluster) + "/events")
+    expect(page.locator(".timeline li").first).to_be_visible()
+    picture(page, "console-events")
+    page.goto(url_of(cluster) + "/")
+    cluster.broker(3).start()
+    expect(page.locator(".findings.good")).to_be_visible(timeout=WAIT_MS)
+    cluster.broker(1).kill()
+    expect(page.locator("#connection")).to_contain_text("No answer from this broker")
+    cluster.broker(1).start()
+    expect(page.locator("#connection")).to_be_hidden(timeout=WAIT_MS)
+    expect(page.locator(".findings.good")).to_be_visible(timeout=WAIT_MS)

@@ -1,0 +1,70 @@
+"""One description for all viewers, for a time that depends on its cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from raftlog import limits
+from raftlog.cli.console.cluster_view import ClusterView
+from raftlog.client.descriptions import ClusterDescription
+from tests.cli.test_health import UP, WELL
+
+
+@dataclass
+class Described:
+    """An admin client whose cluster gets 10 records per call, each of which takes ``cost_s``."""
+
+    now: float = 100.0
+    cost_s: float = 0.0
+    calls: int = 0
+    clusters: list[ClusterDescription] = field(default_factory=list)
+
+    def describe_cluster(self) -> ClusterDescription:
+        self.calls += 1
+        self.now += self.cost_s
+        part = replace(WELL, high_watermark=10 * self.calls)
+        return ClusterDescription("c", (UP,), 1, (part,))
+
+
+def view_of(admin: Described) -> ClusterView:
+    return ClusterView(cast(Any, admin), lambda: admin.now, lambda: 1_000 + admin.now)
+
+
+def test_a_description_serves_requests_for_a_second() -> None:
+    admin = Described()
+    view = view_of(admin)
+    first = view.samples()
+    assert first[1] is None
+    admin.now += 0.9
+    assert view.samples() == first
+    assert admin.calls == 1
+    admin.now += 0.1
+    now, before = view.samples()
+    assert before == first[0]
+    assert now.at_s == 101.0
+    assert list(view.rates) == [(1_101.0, 10.0)]
+
+
+def test_an_expensive_description_serves_longer() -> None:
+    admin = Described(cost_s=2.0)
+    view = view_of(admin)
+    view.samples()
+    admin.now += 17.9
+    view.samples()
+    assert admin.calls == 1
+    admin.now += 0.1
+    view.samples()
+    assert admin.calls == 2
+
+
+def test_lags_are_remembered_for_the_groups_that_are_viewed() -> None:
+    view = view_of(Described())
+    view.lags("g", 5)
+    assert [lag for _, lag in view.lags("g", 7)] == [5, 7]
+    for number in range(limits.CONSOLE_GROUPS_KEPT_MAX):
+        view.lags(str(number), 0)
+    assert [lag for _, lag in view.lags("g", 9)] == [9]
+    for _ in range(limits.CONSOLE_POINTS_MAX + 1):
+        points = view.lags("g", 1)
+    assert len(points) == limits.CONSOLE_POINTS_MAX

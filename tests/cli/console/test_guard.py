@@ -1,0 +1,58 @@
+"""Which requests are refused, and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.cli.console import guard
+
+OWN = {"host": "127.0.0.1:9200", "origin": "http://127.0.0.1:9200"}
+FORM = {"token": "secret"}
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:9200", "localhost:9200", "LOCALHOST", "[::1]:9200", "127.9.9.9"]
+)
+def test_a_loopback_port_serves_loopback_names(host: str) -> None:
+    assert guard.refusal(host, listens_on_loopback=True) == ""
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example:9200", "10.0.0.1"],
+)
+def test_a_loopback_port_refuses_names_that_a_site_may_point_to_it(host: str) -> None:
+    assert "loopback" in guard.refusal(host, listens_on_loopback=True)
+    assert guard.refusal(host, listens_on_loopback=False) == ""
+
+
+def test_a_change_from_its_own_page_is_accepted() -> None:
+    assert guard.change_refusal(OWN, FORM, "secret", is_read_only=False) == ""
+    without_origin = {"host": "127.0.0.1:9200"}
+    assert guard.change_refusal(without_origin, FORM, "secret", is_read_only=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("headers", "form", "is_read_only", "told"),
+    [
+        (OWN, FORM, True, "read-only"),
+        (OWN, {}, False, "reload it"),
+        (OWN, {"token": "guess"}, False, "reload it"),
+        ({**OWN, "origin": "http://evil.example"}, FORM, False, "another site"),
+        ({**OWN, "origin": "null"}, FORM, False, "another site"),
+        ({**OWN, "origin": "http://127.0.0.1:9300"}, FORM, False, "another site"),
+        ({**OWN, "sec-fetch-site": "cross-site"}, FORM, False, "another site"),
+        ({**OWN, "sec-fetch-site": "same-site"}, FORM, False, "another site"),
+    ],
+)
+def test_other_changes_are_refused(
+    headers: dict[str, str], form: dict[str, str], is_read_only: bool, told: str
+) -> None:
+    refused = guard.change_refusal(headers, form, "secret", is_read_only=is_read_only)
+    assert told in refused
+
+
+def test_the_policy_allows_no_inline_code() -> None:
+    policy = guard.HEADERS["content-security-policy"]
+    assert "unsafe" not in policy
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")

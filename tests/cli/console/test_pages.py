@@ -1,0 +1,155 @@
+"""What the pages show of a real cluster."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import msgpack
+import pytest
+
+from raftlog import Admin, Consumer, Producer, TopicPartition
+from raftlog.cli.console.pages import change, leader_skew, points, whole
+from raftlog.errors import InvalidRequestError
+from raftlog.testing import wait_until
+from tests.cli.console.conftest import Browser, Consoles
+
+integration = pytest.mark.integration
+
+
+def text_of(html: str) -> str:
+    """The text of a page, on one line."""
+    return " ".join(re.sub(r"<[^>]+>", " ", html.partition("<main")[2]).split())
+
+
+def test_values_of_forms_and_pages() -> None:
+    assert whole({"n": " 12 "}, "n", 3) == 12
+    assert whole({"n": ""}, "n", 3) == 3
+    with pytest.raises(InvalidRequestError, match=r"^n: 'x'"):
+        whole({"n": "x"}, "n", 3)
+    assert [change(None, 5), change(5, 5), change(5, 2), change(5, 2_005)] == [
+        *("new", "none", "-3", "+2,000")
+    ]
+    rows = [{"state": "up", "leads": 7}, {"state": "up", "leads": 4}, {"state": "down", "leads": 0}]
+    assert (leader_skew(rows), leader_skew([])) == (3, 0)
+    assert points([(1.0, 2), (3.0, 4)]) == "[[1.0, 3.0], [2, 4]]"
+
+
+@integration
+def test_the_cluster_and_its_broker(browser: Browser, topic: str) -> None:
+    text = text_of(browser.get("/"))
+    assert "Healthy." in text
+    assert "Brokers 1 / 1 up" in text
+    assert "free of" in text
+    text = text_of(browser.get("/broker?id=1"))
+    assert "Broker 1 at" in text
+    assert f"{topic}:0" in text
+    assert "no broker 9" in browser.get("/broker?id=9", 400)
+
+
+@integration
+def test_topics_are_searched_and_described(browser: Browser, topic: str) -> None:
+    search = f"/topics?q={topic[5:].upper()}"
+    # The list is that of a description, which is kept for a second.
+    wait_until(lambda: f"{topic} 2 0" in text_of(browser.get(search)), what="the new topic")
+    text = text_of(browser.get(search))
+    assert " 1 topic " in text
+    assert "No topic has “zzz” in its name" in text_of(browser.get("/topics?q=zzz"))
+    html = browser.get(f"/topics/{topic}")
+    assert 'name="setting" value="retention.ms"' in html
+    assert "2 partitions" in text_of(html)
+    text = text_of(browser.get(f"/topics/{topic}/partitions/1"))
+    assert f"{topic}:1 is led by broker 1" in text
+    browser.get("/topics/no-such", 404)
+    browser.get(f"/topics/{topic}/partitions/9", 404)
+
+
+@integration
+def test_records_are_read_searched_followed_and_downloaded(
+    browser: Browser, topic: str, bootstrap: str
+) -> None:
+    page = f"/topics/{topic}/records"
+    assert "This topic has no records yet." in text_of(browser.get(page))
+    with Producer(bootstrap) as producer:
+        for number in range(60):
+            producer.send(topic, value=b'{"n": %d}' % number, key=b"k", partition=0)
+        producer.send(topic, value=msgpack.packb({"packed": True}), partition=1)
+    html = browser.get(page + "?partition=0&n=25")
+    assert 'id="r0-59"' in html
+    assert 'id="r0-34"' not in html
+    older = re.search(r'href="\?([^"]+)" rel="prev"', html)
+    assert older is not None
+    html = browser.get(f"{page}?{older[1].replace('&amp;', '&')}")
+    assert 'id="r0-10"' in html
+    assert 'rel="next">Newer' in html
+    text = text_of(browser.get(page + "?from=earliest&q=%22n%22%3A+5"))
+    assert "61 records read" in text
+    assert 'id="r0-5"' in browser.get(page + "?from=earliest&q=%22n%22%3A+5")
+    assert "None of the 61 records read contains “zzz”" in text_of(
+        browser.get(page + "?from=earliest&q=zzz")
+    )
+    html = browser.get(f"/topics/{topic}/tail?at=0:58,1:1")
+    assert "at=0:60,1:1" in html
+    assert html.index('id="r0-59"') < html.index('id="r0-58"')
+    assert "packed" in text_of("<main" + browser.get(f"/topics/{topic}/records/1/0"))
+    assert "no record at offset 99" in browser.get(f"/topics/{topic}/records/1/99", 400)
+    response = browser.client.get(f"{page}.jsonl?partition=0&from=55")
+    assert response.text.count("\n") == 5
+    assert (
+        response.headers["content-disposition"] == f'attachment; filename="{topic}-0-55-59.jsonl"'
+    )
+    assert response.headers["x-raftlog-next"] == ""
+    browser.get(page + "?from=never", 400)
+    browser.get("/topics/no-such/records", 404)
+    browser.get("/topics/no-such/records.jsonl", 404)
+
+
+def consumer_of(bootstrap: str, group: str) -> Consumer:
+    return Consumer(bootstrap, group=group, client_id="<i>id</i>", auto_commit=False)
+
+
+@integration
+def test_a_group_is_described_and_reset_after_a_preview(
+    browser: Browser, consoles: Consoles, topic: str, bootstrap: str
+) -> None:
+    name = f"team/{topic[5:]} <i>&"
+    with Producer(bootstrap) as producer:
+        for _ in range(10):
+            producer.send(topic, value=b"v", partition=0)
+    tp = TopicPartition(topic, 0)
+    with Admin(bootstrap) as admin, consumer_of(bootstrap, name) as used:
+        used.subscribe([topic])
+        used.poll(timeout_ms=1_000)
+        used.commit({tp: 4})
+        page = f"/group?name={quote(name, safe='')}"
+        html = browser.get(page)
+        assert "<i>" not in html
+        assert "&lt;i&gt;id&lt;/i&gt;" in html
+        assert f"{topic}:0 4 10 6" in text_of(html)
+        assert "Lag 6" in text_of(html)
+        listed = browser.get("/groups?q=TEAM")
+        assert "team/" in listed
+        assert "<i>" not in listed
+        preview = f"/group/reset?name={quote(name, safe='')}&to=earliest"
+        assert "The group has 1 member." in text_of(browser.get(preview))
+        fields = {"name": name, "to": "earliest", "topic": ""}
+        status, text = browser.post("/group/reset", **fields)
+        assert (status, "stop its consumers" in text) == (409, True)
+        used.close()
+        html = browser.get(preview)
+        assert f"{topic}:0 4 0 -4" in text_of(html)
+        assert admin.group_offsets(name)[tp].offset == 4
+        assert "raftlog group reset" in consoles(read_only=True).get(preview)
+        absolute = browser.get(f"{preview.removesuffix('earliest')}@-1h")
+        assert re.search(r'name="to" value="@\d+"', absolute)
+        status, address = browser.post("/group/reset", **fields)
+        assert (status, address.startswith("/group?name=team")) == (303, True)
+        assert admin.group_offsets(name)[tp].offset == 0
+    browser.get("/group?name=no-such", 404)
+    browser.get(f"/group/reset?name={quote(name, safe='')}&to=never", 400)
+
+
+@integration
+def test_events_are_listed(browser: Browser) -> None:
+    assert "No event matches" in text_of(browser.get("/events?kind=zzz"))
+    browser.get("/events?since=never", 400)
