@@ -25,7 +25,9 @@ RECORDS_DEFAULT: Final = 200_000
 
 def _not_two(_context: click.Context, _parameter: click.Parameter, count: int) -> int:
     if count == 2:
-        raise click.BadParameter("of two brokers, one is no majority: nothing goes on without it")
+        raise click.BadParameter(
+            "one of two brokers is no majority. Use one broker, or three or more"
+        )
     return count
 
 

@@ -1,4 +1,4 @@
-"""Sentences that say why: from a description of the cluster and its events. Pure.
+"""Explanations from a description of the cluster and its events, as sentences. Pure.
 
 Each function returns the state first, then the reasons, then what to do.
 """
@@ -71,7 +71,7 @@ def _leader(cluster: ClusterDescription, partition: PartitionOverview) -> list[s
         found.append(
             f"Only brokers {_ids(eligible)} have all acknowledged records, and none of them is up. "
             "Start one of them. If all are lost permanently, `raftlog cluster recover --dry-run` "
-            "says what would be lost."
+            "reports what would be lost."
         )
     else:
         found.append(

@@ -1,4 +1,4 @@
-"""How records are written as text and read from it, in bounded memory. Pure."""
+"""Text formats of records: write and parse them in bounded memory. Pure."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _refuse(token: str) -> Formatter:
 
 
 def format_values(record: ConsumerRecord) -> bytes:
-    """What ``compile_format("%v")`` gives, without the detours: most tails are this one."""
+    """Equivalent of ``compile_format("%v")``, the default of `raftlog tail`, and faster."""
     return (record.value or b"") + b"\n"
 
 

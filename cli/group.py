@@ -343,7 +343,7 @@ def parse_to(text: str) -> Bound:
         raise click.BadParameter(str(error)) from error
     if offsets.stop is not None:
         raise click.BadParameter(
-            f"{text!r} is a range, and a group goes on from one place: give its first half"
+            f"{text!r} is a range. A group continues from one offset: give only the start"
         )
     return offsets.start
 
@@ -368,7 +368,7 @@ def choose(
     """The partitions to reset, with what they hold now."""
     selections = selections or [Selection(topic) for topic in sorted({tp.topic for tp in old})]
     if not selections:
-        raise InvalidRequestError(f"group {name!r} has committed nothing: say which --topic")
+        raise InvalidRequestError(f"group {name!r} has committed nothing. Add --topic")
     chosen: dict[TopicPartition, Extent] = {}
     for topic, wanted in selections:
         begins, ends = admin.offsets(topic, "earliest"), admin.offsets(topic, "latest")
@@ -466,7 +466,7 @@ def reset(
               N          offset N
               -N  +N     N before the end, N after the beginning (as in `raftlog tail`)
               @TIME      the first record at or after TIME, else the end
-    TIME:     ISO 8601 (UTC unless it says), milliseconds since 1970, or relative: -2h, -1h30m
+    TIME:     ISO 8601 (default: UTC), milliseconds since 1970, or relative: -2h, -1h30m
 
     If a partition does not have an offset, the command fails and changes nothing.
 

@@ -35,7 +35,7 @@ TIME_GRAMMAR: Final = "ISO 8601, milliseconds since 1970, or relative to now as 
 
 
 class From(Enum):
-    """What a bound's number counts from."""
+    """Base from which the number of a bound counts."""
 
     BEGINNING = "beginning"
     END = "end"  # the number is how far before it
@@ -51,7 +51,7 @@ class Bound(NamedTuple):
 
 
 class Offsets(NamedTuple):
-    """Where to start, and where to stop if the text says so."""
+    """Start of a read and, if the text has one, its end."""
 
     start: Bound
     stop: Bound | None = None
@@ -62,7 +62,7 @@ LATEST: Final = Bound(From.END)
 
 
 def parse_offsets(text: str, *, now_ms: TimestampMs) -> Offsets:
-    """The meaning of OFFSETS; raises ``ValueError`` that says what is accepted."""
+    """Parse OFFSETS. Raises ``ValueError`` with the accepted forms."""
     if text == "earliest":
         return Offsets(EARLIEST)
     if text == "latest":

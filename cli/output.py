@@ -1,4 +1,4 @@
-"""How results are printed: JSON, tables, raw bytes, progress. Knows nothing of logs or brokers."""
+"""Printed results: JSON, tables, raw bytes, progress. Independent of logs and brokers."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class Feed:
         self.receipts.expect(future)
 
     def send_json(self, stream: ReadableStream) -> None:
-        """A record a line of JSON. ``--partition`` and ``--header`` add to what a line says."""
+        """Send one record per line of JSON. ``--partition`` and ``--header`` add to each line."""
         numbers = count(1)
         for lines in self._slices(stream):
             for number, line in zip(numbers, lines, strict=False):
@@ -243,7 +243,7 @@ FUTURES_MAX: Final = 1_000  # outcomes not looked at yet; a future holds on to l
 
 
 class Future(Protocol):
-    """What ``send`` and ``send_many`` return."""
+    """Interface of the result of ``send`` and ``send_many``."""
 
     def done(self) -> bool: ...
 
@@ -269,7 +269,7 @@ class Receipts:
 
     @property
     def acknowledged(self) -> int:
-        """Records that brokers have said to hold. With ``acks=0`` they never say."""
+        """Number of acknowledged records; 0 with ``acks=0``."""
         return sum(receipt.records for receipt in self._partitions.values())
 
     def expect(self, future: Future) -> None:

@@ -34,7 +34,7 @@ POLL_RECORDS_MAX: Final = 10_000
 
 @dataclass(frozen=True)
 class Result:
-    """What happened, and the judgement. ``unavailable_seconds``: the longest gap without an
+    """Result of the run and its verdict. ``unavailable_seconds``: the longest gap without an
     acknowledgement while some were due.
     """
 
@@ -186,7 +186,7 @@ class Load:
         self._times: list[tuple[float, float]] = []  # of each portion: sent, acknowledged
 
     def _limit(self) -> int:
-        """How many may be sent until the stage ends."""
+        """Return the number of records that may be sent until the stage ends."""
         return self._total * (self.stage + 1) // self._stages
 
     @property

@@ -99,7 +99,7 @@ def tail(
     \b
     OFFSETS:  earliest  latest  N  -N (N before the end)  +N (N after the beginning)
               @TIME  @TIME1:TIME2  N1:N2 (the second is not included)
-    TIME:     ISO 8601 (UTC unless it says), milliseconds since 1970, or relative: -2h, -1h30m
+    TIME:     ISO 8601 (default: UTC), milliseconds since 1970, or relative: -2h, -1h30m
     FMT:      %t topic  %p partition  %o offset  %k key  %v value  %T timestamp (ms)
               %h headers  %e leader epoch  %%  \\n  \\t  \\r  \\0  \\\\  \\xHH;
               \\c at the end: no newline
@@ -113,7 +113,7 @@ def tail(
     if as_json and formatter is not None:
         raise click.UsageError("--json does not go with --format")
     write = format_json if as_json else formatter or format_values
-    # Retention may overtake us: then go on with the first record that is left.
+    # Retention may delete the next record: continue with the first remaining one.
     reset = "earliest" if group is None else _group_reset(group, offsets)
     last = 0
     if offsets is None and group is None:
@@ -142,12 +142,12 @@ def tail(
 
 
 def _group_reset(group: str, offsets: Offsets | None) -> str:
-    """Where a group begins that has committed nothing."""
+    """Return the start position of a group without committed offsets."""
     check_group_id(group)
     if offsets not in {None, Offsets(EARLIEST), Offsets(LATEST)}:
         raise click.UsageError(
             "--group takes -o earliest or -o latest, for where nothing is committed yet; "
-            f"`raftlog group reset {group} --to OFFSETS` sets where the group goes on"
+            f"`raftlog group reset {group} --to OFFSETS` sets the offsets of the group"
         )
     return "latest" if offsets == Offsets(LATEST) else "earliest"
 
@@ -164,7 +164,7 @@ SILENCE_S_MAX: Final = 60.0  # without -f every record asked for exists: no news
 
 @dataclass(frozen=True)
 class Span:
-    """What to read of one partition: from ``start`` to before ``stop``; None is without end."""
+    """Range to read of one partition: from ``start`` to before ``stop``; None: no end."""
 
     start: Offset
     stop: Offset | None
@@ -184,7 +184,7 @@ def partitions_of(consumer: Consumer, topic: str, partition: int | None) -> list
 def plan(
     consumer: Consumer, partitions: Sequence[TopicPartition], offsets: Offsets, *, follow: bool
 ) -> dict[TopicPartition, Span]:
-    """Where to begin and end in each partition, by what it holds now."""
+    """Return the range to read of each partition, by its current start and end offsets."""
     begin, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     extents = {tp: Extent(begin[tp], end[tp]) for tp in partitions}
     starts = resolve_all(offsets.start, extents, consumer.offsets_for_times)
@@ -366,7 +366,7 @@ def copy_as_member(
 
 
 def _is_over(consumer: Consumer, ends: Mapping[TopicPartition, Offset], *, silent_s: float) -> bool:
-    """Whether all that there was is read; raises when the brokers have nothing more to say."""
+    """Whether all records up to ``ends`` were read. Raises if no broker responds."""
     assigned = consumer.assignment()
     if not assigned:
         if silent_s > UNASSIGNED_S_MAX:

@@ -131,7 +131,7 @@ def topic_rows(admin: Admin, names: Sequence[str] | None) -> list[dict[str, Any]
 
 
 def _with_replicas(entry: dict[str, Any], overviews: Iterable[PartitionOverview]) -> dict[str, Any]:
-    """The topic with what the cluster's brokers say of each replica."""
+    """Return the topic with what the brokers report of each replica."""
     of_topic = {o.partition: o for o in overviews if o.topic == entry["name"]}
     for part in entry["partitions"]:
         overview = of_topic.get(part["partition"])

@@ -200,7 +200,7 @@ class ExternalCluster:
     # -- all of them
 
     def addresses(self) -> dict[int, str]:
-        """Where clients reach each broker, by its id."""
+        """Return the address of each broker for clients, by broker id."""
         return {host.id: str(host.address) for host in self.hosts.values()}
 
     def data_directories(self) -> dict[int, Path]:
@@ -330,7 +330,7 @@ class ExternalCluster:
                     reported.append(f"broker {broker_id} failed to {act}: {error}")
         return reported
 
-    # -- what they say
+    # -- status
 
     def answers(self) -> Answers:
         """Return the responses of the running brokers, in at most 3 s."""

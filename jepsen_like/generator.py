@@ -260,7 +260,7 @@ def _draw_group(random: Random, name: str, topics: list[str], members_max: int) 
 
 
 def _draw_paddings(random: Random, producers: int) -> list[int]:
-    """Of each producer. The first has small records, so that there is one that makes the rate."""
+    """Draw the record sizes of each producer. The first has small records, to reach the rate."""
     sizes, weights = zip(*PADDINGS, strict=True)
     return [100, *random.choices(sizes, weights, k=producers - 1)]
 

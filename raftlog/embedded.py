@@ -12,7 +12,6 @@ import os
 import warnings
 import weakref
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Final, TypeAlias, TypeVar
 
 from raftlog import limits
@@ -22,6 +21,7 @@ from raftlog.client.consumer import Consumer
 from raftlog.client.environment import ClientEnvironment
 from raftlog.client.loop_thread import LoopThread
 from raftlog.client.producer import Producer
+from raftlog.client.threaded import Closeable
 from raftlog.clock import SystemClock
 from raftlog.config import Address, BrokerConfig
 from raftlog.disk import Disk, OsDisk
@@ -40,7 +40,7 @@ ClientT = TypeVar("ClientT", Producer, Consumer, Admin)
 ADDRESS: Final = Address("embedded", 1)
 
 
-class EmbeddedLog:
+class EmbeddedLog(Closeable):
     """An open log. Use ``raftlog.open``; close it, or use ``with``.
 
     Its clients work as long as it is open, from any thread; closing it closes them, producers after
@@ -122,17 +122,6 @@ class EmbeddedLog:
             self._thread.call(self._broker.stop)
         finally:
             self._thread.stop()
-
-    def __enter__(self) -> EmbeddedLog:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if not self._closed:

@@ -96,7 +96,7 @@ class FakeClock:
         return self.directory / f"clock-{self.broker_id}"
 
     def environment(self) -> dict[str, str]:
-        """What a process is to be started with. Its clock is right until ``set`` says otherwise.
+        """Return the environment of a process on this clock, which is right until ``set``.
 
         Beware: under libfaketime 0.9.10 ``clock_nanosleep`` with an absolute time, and so Python's
         ``time.sleep``, fails with EINVAL. Waiting on locks, sockets and event loops is not touched.

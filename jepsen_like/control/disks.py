@@ -263,9 +263,9 @@ class LoopDisk:
         return self.mount_point / f"mark-{self._marks}"
 
     def dirty_bytes(self) -> int:
-        """How much was written to the file system that has no place on the disk yet, in bytes.
+        """Return the bytes written to the file system that have no blocks on the disk yet.
 
-        Whole blocks; a mark's ``MARK_ROOM`` is among it.
+        Whole blocks, with the ``MARK_ROOM`` of a mark.
         """
         path = Path(f"/sys/fs/ext4/{self._device()}/delayed_allocation_blocks")
         return int(path.read_text()) * os.statvfs(self.mount_point).f_frsize
@@ -292,7 +292,7 @@ class LoopDisk:
                 except OSError as error:
                     if error.errno != errno.ENOSPC:
                         raise
-                    step //= 2  # what says where the ballast is takes room too
+                    step //= 2  # the file system's own metadata needs space too
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -341,7 +341,7 @@ class LoopDisk:
         return _device_at(self.mount_point)
 
     def _check_mounted(self) -> None:
-        """What is done to an empty directory would be done to the disk of the machine."""
+        """Raise if the disk is not mounted: the directory is then on the machine's own disk."""
         if not self.mounted:
             raise LoopDiskError(f"{self.image} is not mounted")
 

@@ -57,7 +57,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What was done to a file: from ``position`` on, ``before`` has become ``after``."""
+    """Change of a file: from ``position`` on, ``before`` has become ``after``."""
 
     place: Place
     mode: str
@@ -157,8 +157,9 @@ def _synced_bytes(segment: Path) -> int:
 
 
 def log_ends(data_dir: Path) -> dict[str, tuple[int, int]]:
-    """Of each partition, by its directory's name: how far it is known to be committed, and where
-    the log ends. Of a broker that is down; of another, both may be older.
+    """Return the high watermark and the log end offset of each partition, by its directory's name.
+
+    For a broker that is down. If it runs, both can be older.
     """
     found = {}
     for directory in partitions(data_dir):
@@ -178,9 +179,9 @@ def log_ends(data_dir: Path) -> dict[str, tuple[int, int]]:
 
 
 def trouble(place: Place) -> str:
-    """What is wrong with a file, by the checks that every start makes and `raftlog log verify`.
+    """Return the problem of a file, by the checks of a start and of `raftlog log verify`.
 
-    Empty when nothing is. Where a broker is at work, what it has not synced is not looked at.
+    "" if there is none. Unsynced data of a running broker is not checked.
     """
     path, disk = str(place.path), OsDisk()
     checks: Mapping[str, Callable[[], object]] = {
@@ -196,7 +197,7 @@ def trouble(place: Place) -> str:
 
 
 def _verified(place: Place) -> str:
-    """What is wrong with a file of a partition, or with what that lacks."""
+    """Return the problem of a partition's file, or of a missing one."""
     directory = str(place.path.parent)
     wanted = inspect.INDEX if place.region == "index" else inspect.DAMAGE
     for report in inspect.verify(OsDisk(), directory):
@@ -319,7 +320,7 @@ def move_contents(source: Path, target: Path) -> None:
 
 
 def exchange(one: Path, other: Path, aside: Path) -> None:
-    """What is in two directories, by way of a third, which is gone afterwards."""
+    """Exchange the contents of two directories, through a third one that is removed then."""
     move_contents(one, aside)
     move_contents(other, one)
     move_contents(aside, other)

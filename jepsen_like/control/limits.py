@@ -42,7 +42,7 @@ while os.getppid() == parent:
 
 
 def open_files(pid: int) -> int:
-    """How many file descriptors a process has. Raises ``OSError``."""
+    """Return the number of file descriptors of a process. Raises ``OSError``."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
@@ -61,7 +61,7 @@ def limit_files(pid: int, count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Where groups of one controller are made."""
+    """Directory for the groups of one controller."""
 
     controller: Controller
     version: Literal[1, 2]
@@ -72,7 +72,7 @@ class Hierarchy:
 def hierarchy(
     controller: Controller, *, mounts: Path = MOUNTS, own_groups: Path = OWN_GROUPS
 ) -> Hierarchy | None:
-    """Where this controller's groups are; None where there are none."""
+    """Return the directory of this controller's groups, or None."""
     try:
         rows = [line.split() for line in mounts.read_text(encoding="utf-8").splitlines()]
         owned = dict(line.split(":", 2)[1:] for line in own_groups.read_text().splitlines())
@@ -133,7 +133,7 @@ class Group:
         return [int(pid) for pid in _words(self.path / "cgroup.procs")]
 
     def limit_memory(self, byte_count: int | None) -> None:
-        """What its processes may take from now on; None: as much as they like."""
+        """Limit the memory of its processes from now on; None: no limit."""
         none = NO_LIMIT_V1 if self._is_v1 else NO_LIMIT_V2
         file = "memory.limit_in_bytes" if self._is_v1 else "memory.max"
         _write(self.path / file, none if byte_count is None else str(byte_count))
@@ -148,8 +148,8 @@ class Group:
             _write(self.path / "cpu.max", f"{NO_LIMIT_V2 if quota is None else quota} {PERIOD_US}")
 
     def pressure(self) -> dict[str, int]:
-        """What the limit has done so far: times that memory ran out, processes killed for it,
-        times and microseconds that processes had to wait for CPU time.
+        """Return the effects of the limit so far: how often memory ran out, processes killed for
+        it, times and microseconds that processes had to wait for CPU time.
         """
         if self._place.controller == "cpu":
             stat = _table(self.path / "cpu.stat")
@@ -236,9 +236,9 @@ def _pin(pid: int, cpus: set[int]) -> None:
 
 
 def waited_ns(pid: int) -> int:
-    """How long the process's threads were ready to run and had to wait for a CPU.
+    """Return for how long threads of the process were ready to run without a CPU, in ns.
 
-    Raises ``OSError`` when it is gone, or where the kernel does not count (/proc/PID/schedstat).
+    Raises ``OSError`` if it has ended, or if the kernel does not count (/proc/PID/schedstat).
     """
     total = 0
     for thread in os.listdir(f"/proc/{pid}/task"):

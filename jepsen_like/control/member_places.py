@@ -70,7 +70,7 @@ class MemberPlaces:
         self._stack.close()
 
     def prefix(self, slot: int) -> tuple[str, ...]:
-        """What to write before a command so that it runs there."""
+        """Return the words before a command that has to run there."""
         return ("nsenter", f"--net={FOLDER / f'm{slot}'}")
 
     def cut(self, slot: int, brokers: Collection[int]) -> None:

@@ -64,14 +64,14 @@ def why_not() -> str:
 
 
 def run(*command: str, stdin: str = "") -> str:
-    """What a command says; ``OSError`` with its complaint if it fails or takes 20 s."""
+    """Return the output of a command. Raises ``OSError`` if it fails or takes 20 s."""
     return run_all([(command, stdin)])[0]
 
 
 def run_all(commands: Sequence[tuple[Sequence[str], str]]) -> list[str]:
-    """Run commands side by side, each with what it reads; what they say, in that order.
+    """Run commands concurrently, each with its input. Returns their outputs in that order.
 
-    ``OSError`` with the complaint of the first that fails, when all have ended.
+    Raises ``OSError`` with the error output of the first that fails, when all have ended.
     """
     started = []
     complaint = ""
@@ -155,14 +155,14 @@ class Namespaces:
         return f"v{broker}"
 
     def prefix(self, place: int) -> tuple[str, ...]:
-        """What to write before a command so that it runs there; nothing for 0."""
+        """Return the words before a command that has to run there; none for 0."""
         self._check(place)
         return ("nsenter", f"--net={FOLDER / f'b{place}'}") if place else ()
 
     # -- doing something there
 
     def run(self, place: int, *command: str) -> str:
-        """What a command says when run there; ``OSError`` with its complaint if it fails."""
+        """Run a command there and return its output. Raises ``OSError`` if it fails."""
         return run(*self.prefix(place), *command)
 
     def batches(self, lines: Mapping[int, Sequence[str]]) -> None:
@@ -272,7 +272,7 @@ class Namespaces:
         return lines + [self.neighbour(place, other) for other in others]
 
     def neighbour(self, place: int, other: int, mac: str = "") -> str:
-        """The line for ``ip -batch`` in ``place`` that says where packets for ``other`` go.
+        """Return the line for ``ip -batch`` in ``place`` with the target of packets for ``other``.
 
         ``mac``: default, where ``other`` really is.
         """

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from raftlog import Admin, NewTopic
 from raftlog.errors import RaftlogError, TopicExistsError, UnknownTopicError
-from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, OwnKinds, not_injected
 from raftlog.jepsen_like.plan import Shape
 
 TIMEOUT_MS: Final = 5_000
@@ -31,18 +31,13 @@ class Reachable(Protocol):
     def bootstrap(self) -> str: ...
 
 
-class AdministrationNemesis:
+class AdministrationNemesis(OwnKinds):
     """Uses the ordinary admin client, with short timeouts, because other faults can be active."""
+
+    kinds = KINDS
 
     def __init__(self, cluster: Reachable, _ledger: object = None) -> None:
         self._cluster = cluster
-
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        return KINDS
-
-    def why_not(self, kind: str) -> str:
-        return "" if kind in KINDS else f"{kind} is not a kind of this nemesis"
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
         topic = random.choice(shape.topics)

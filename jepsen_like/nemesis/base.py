@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from raftlog.jepsen_like.plan import Shape
 
@@ -77,3 +77,19 @@ class Nemesis(Protocol):
     def heal(self) -> None:
         """Undo all faults, also after errors. Can be called at any time, and repeatedly."""
         ...
+
+
+class OwnKinds:
+    """Base of a nemesis with the kinds of fault in ``kinds``."""
+
+    kinds: ClassVar[Mapping[str, str]] = {}
+
+    def why_not(self, kind: str) -> str:
+        """See ``Nemesis.why_not``."""
+        if kind not in self.kinds:
+            return f"{kind} is not a kind of this nemesis"
+        return self._why_not(kind)
+
+    def _why_not(self, _kind: str) -> str:
+        """Return why this machine and cluster cannot have the fault; empty if they can."""
+        return ""

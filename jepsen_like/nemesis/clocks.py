@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from raftlog.clock import SystemClock
 from raftlog.jepsen_like.control import clocks
 from raftlog.jepsen_like.control.clocks import FakeClock, Reading
-from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, OwnKinds, not_injected
 from raftlog.jepsen_like.plan import Shape
 
 DAY_S: Final = 86_400.0
@@ -64,8 +64,10 @@ class Cluster(Protocol):
     def hosts(self) -> Mapping[int, Clocked]: ...
 
 
-class ClocksNemesis:
+class ClocksNemesis(OwnKinds):
     """Sets the clocks that the cluster's brokers were started with."""
+
+    kinds = KINDS
 
     def __init__(self, cluster: Cluster, _ledger: object = None) -> None:
         self._cluster = cluster
@@ -75,13 +77,7 @@ class ClocksNemesis:
         self._strobes: dict[int, _Strobe] = {}  # by broker
         self._log_bytes: dict[int, int] = {}  # log size by broker when its clock was changed
 
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        return KINDS
-
-    def why_not(self, kind: str) -> str:
-        if kind not in KINDS:
-            return f"{kind} is not a kind of this nemesis"
+    def _why_not(self, kind: str) -> str:
         return "" if kind == "clock-bases" else clocks.why_not()
 
     # -- what to do

@@ -32,7 +32,7 @@ from raftlog.jepsen_like.nemesis.aftermath import (
     replace_disk,
     try_start,
 )
-from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, OwnKinds, not_injected
 from raftlog.jepsen_like.plan import Shape
 
 NOTICE_S: Final = 6.0  # time limit for a restarted broker to react
@@ -70,8 +70,10 @@ class _Harm:
         return REFUSED_BY_PEERS in self.words.text()
 
 
-class DamageNemesis:
+class DamageNemesis(OwnKinds):
     """Changes files of brokers, and checks the reaction."""
+
+    kinds = KINDS
 
     def __init__(
         self,
@@ -88,13 +90,6 @@ class DamageNemesis:
         self._harms: list[_Harm] = []
         self._refusing: set[int] = set()  # down, and the fault budget did not allow an empty disk
         self.unnoticed: list[Mapping[str, Any]] = []  # corruption that brokers did not repair
-
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        return KINDS
-
-    def why_not(self, kind: str) -> str:
-        return "" if kind in KINDS else f"{kind} is not a kind of this nemesis"
 
     # -- what to do
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from raftlog.jepsen_like.control.disks import LoopDisk
-from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, OwnKinds
 from raftlog.jepsen_like.nemesis.power import (
     NO_DISKS,
     Losses,
@@ -60,13 +60,15 @@ KINDS: Final[Mapping[str, _Kind]] = {
 }
 
 
-class DisksNemesis:
+class DisksNemesis(OwnKinds):
     """Makes disks of one broker or of a minority full, read-only or broken for some time.
 
     A broker with a full disk continues to run, and other brokers become leaders (S31). The other
     kinds should end it: a failed write or sync is fatal (S30). Then the disk is repaired and the
     broker started.
     """
+
+    kinds: ClassVar = {kind: about.summary for kind, about in KINDS.items()}
 
     def __init__(self, cluster: Harmable, ledger: Losses) -> None:
         self._cluster = cluster
@@ -75,13 +77,7 @@ class DisksNemesis:
         self._ran: set[int] = set()  # running when the fault was injected
         self._lost: set[int] = set()  # brokers reported to the fault budget
 
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        return {kind: about.summary for kind, about in KINDS.items()}
-
-    def why_not(self, kind: str) -> str:
-        if kind not in KINDS:
-            return f"{kind} is not a kind of this nemesis"
+    def _why_not(self, _kind: str) -> str:
         return NO_DISKS if not has_disks(self._cluster) else ""
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 
 from raftlog.config import BrokerConfig
 from raftlog.failpoints import SITES, Hit
-from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, OwnKinds, not_injected
 from raftlog.jepsen_like.nemesis.power import (
     Losses,
     Powered,
@@ -162,8 +162,10 @@ class _Armed:
     rule: str
 
 
-class FailpointsNemesis:
+class FailpointsNemesis(OwnKinds):
     """Sets and resets failpoints. ``sleep``: waits between two checks."""
+
+    kinds = KINDS
 
     def __init__(
         self,
@@ -179,13 +181,7 @@ class FailpointsNemesis:
         self._ended: list[int] = []  # brokers that faults ended and that were not started since
         self._number = 0
 
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        return KINDS
-
-    def why_not(self, kind: str) -> str:
-        if kind not in KINDS:
-            return f"{kind} is not a kind of this nemesis"
+    def _why_not(self, _kind: str) -> str:
         needs = getattr(self._cluster, "needs", None)  # a cluster elsewhere has none
         return "" if needs is not None and needs.failpoints else NO_FAILPOINTS
 

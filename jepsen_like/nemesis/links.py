@@ -21,7 +21,7 @@ from dataclasses import asdict
 from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
-from raftlog.jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, OwnKinds, not_injected
 from raftlog.jepsen_like.net import Net
 from raftlog.jepsen_like.plan import Shape
 from raftlog.testing.relays import RelayLinks
@@ -72,21 +72,17 @@ class Cluster(Protocol):
 Drawn: TypeAlias = tuple[list[Toxic], Expectation]
 
 
-class LinksNemesis:
+class LinksNemesis(OwnKinds):
     """Injects faults into links. A later fault on the same link replaces an earlier one and ends
     both."""
+
+    kinds = KINDS
 
     def __init__(self, cluster: Cluster, _ledger: object = None) -> None:
         self._cluster = cluster
         self._begun: list[tuple[FaultPlan, dict[tuple[Pair, Direction], Counts]]] = []
 
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        return KINDS
-
-    def why_not(self, kind: str) -> str:
-        if kind not in KINDS:
-            return f"{kind} is not a kind of this nemesis"
+    def _why_not(self, _kind: str) -> str:
         return "" if self._cluster.net.links else "this cluster has no relays"
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:

@@ -32,7 +32,7 @@ from raftlog.jepsen_like.nemesis.aftermath import (
     replace_disk,
     try_start,
 )
-from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, OwnKinds, not_injected
 from raftlog.jepsen_like.plan import Shape
 
 RECOVER_TIMEOUT_MS: Final = 10_000
@@ -60,8 +60,10 @@ class _State:
     refusing: set[int] = field(default_factory=set)
 
 
-class LossesNemesis:
+class LossesNemesis(OwnKinds):
     """Empties, exchanges and restores data directories."""
+
+    kinds = KINDS
 
     def __init__(
         self, cluster: Cluster, ledger: Losses, *, patience_s: float | None = None
@@ -73,13 +75,7 @@ class LossesNemesis:
         self._state = _State()
         self._aside = cluster.directory / "disks-aside"
 
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        return KINDS
-
-    def why_not(self, kind: str) -> str:
-        if kind not in KINDS:
-            return f"{kind} is not a kind of this nemesis"
+    def _why_not(self, kind: str) -> str:
         if kind == "swap-disks" and len(self._cluster.hosts) < 2:
             return "the cluster has only one broker"
         return ""

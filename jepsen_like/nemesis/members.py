@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from random import Random
 from typing import Any, Final, Protocol
 
-from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, OwnKinds, not_injected
 from raftlog.jepsen_like.plan import Shape
 
 KINDS: Final[Mapping[str, str]] = {
@@ -70,12 +70,14 @@ class Places(Protocol):
     def reaches(self, slot: int, broker: int) -> bool: ...
 
 
-class MembersNemesis:
+class MembersNemesis(OwnKinds):
     """Injects faults into members.
 
     ``cluster.members``: the processes, None before they exist. ``cluster.member_places``: their
     network, if they have one.
     """
+
+    kinds = KINDS
 
     def __init__(
         self,
@@ -89,10 +91,6 @@ class MembersNemesis:
         self._hit: list[tuple[FaultPlan, list[int]]] = []
 
     @property
-    def kinds(self) -> Mapping[str, str]:
-        return KINDS
-
-    @property
     def _members(self) -> Processes | None:
         return getattr(self._cluster, "members", None)
 
@@ -100,9 +98,7 @@ class MembersNemesis:
     def _places(self) -> Places | None:
         return getattr(self._cluster, "member_places", None)
 
-    def why_not(self, kind: str) -> str:
-        if kind not in KINDS:
-            return f"{kind} is not a kind of this nemesis"
+    def _why_not(self, kind: str) -> str:
         if kind == "member-partition" and self._places is None:
             return NO_NETWORK
         return ""

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from raftlog.jepsen_like.nemesis import grudges
-from raftlog.jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, OwnKinds, not_injected
 from raftlog.jepsen_like.nemesis.grudges import LED, LED_ONE_WAY, ONE_WAY, SHAPES, Pair, Pairs
 from raftlog.jepsen_like.nemesis.process import draw_partition
 from raftlog.jepsen_like.net import NamespaceNet, Net
@@ -45,8 +45,10 @@ class Cluster(Protocol):
     def status(self) -> ClusterStatus: ...
 
 
-class NetworkNemesis:
+class NetworkNemesis(OwnKinds):
     """Faults may overlap: a pair is connected again when the last fault that blocks it ends."""
+
+    kinds = KINDS
 
     def __init__(self, cluster: Cluster, _ledger: object = None) -> None:
         self._cluster = cluster
@@ -55,13 +57,7 @@ class NetworkNemesis:
         # with the function that undoes it
         self._devices: list[tuple[FaultPlan, Callable[[], None]]] = []
 
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        return KINDS
-
-    def why_not(self, kind: str) -> str:
-        if kind not in KINDS:
-            return f"{kind} is not a kind of this nemesis"
+    def _why_not(self, kind: str) -> str:
         if self._cluster.net.backend == "none":
             return "the network of this cluster cannot be changed. Use root, or relays"
         if kind != "slow-link" and len(self._cluster.shape.broker_ids) < 2:

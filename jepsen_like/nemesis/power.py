@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from raftlog.errors import RaftlogError
 from raftlog.jepsen_like.control.disks import MARK_ROOM, LoopDisk
-from raftlog.jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, OwnKinds, not_injected
 from raftlog.jepsen_like.plan import Shape
 
 HOLD_S: Final = (0.0, 5.0)
@@ -62,11 +62,13 @@ class Losses(Protocol):
     def returned(self, targets: Collection[int]) -> None: ...
 
 
-class PowerNemesis:
+class PowerNemesis(OwnKinds):
     """Cuts the power of one broker, a minority, a majority, or all.
 
     ``args["journal"]``: effect on the file systems' journals, see ``LoopDisk.cut_power``.
     """
+
+    kinds = KINDS
 
     def __init__(self, cluster: Powered, ledger: Losses) -> None:
         self._cluster = cluster
@@ -74,13 +76,7 @@ class PowerNemesis:
         self._down: set[int] = set()  # brokers that ran when their power was cut
         self._lost: set[int] = set()  # brokers reported to the fault budget
 
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        return KINDS
-
-    def why_not(self, kind: str) -> str:
-        if kind not in KINDS:
-            return f"{kind} is not a kind of this nemesis"
+    def _why_not(self, _kind: str) -> str:
         return NO_DISKS if not has_disks(self._cluster) else ""
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from raftlog.errors import RaftlogError
-from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, OwnKinds, not_injected
 from raftlog.jepsen_like.nemesis.power import by_name, expectation
 from raftlog.jepsen_like.plan import Shape
 from raftlog.jepsen_like.status import ClusterStatus
@@ -68,8 +68,10 @@ class Control(Protocol):
     def status(self) -> ClusterStatus: ...
 
 
-class ProcessNemesis:
+class ProcessNemesis(OwnKinds):
     """Kills and pauses brokers. ``sleep``: implements the pauses within a storm."""
+
+    kinds = KINDS
 
     def __init__(
         self,
@@ -82,13 +84,7 @@ class ProcessNemesis:
         self._sleep = sleep
         self._hit: list[tuple[FaultPlan, tuple[int, ...]]] = []  # affected brokers by active fault
 
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        return KINDS
-
-    def why_not(self, kind: str) -> str:
-        if kind not in KINDS:
-            return f"{kind} is not a kind of this nemesis"
+    def _why_not(self, kind: str) -> str:
         return self._control.cannot("pause" if kind == "pause" else "kill")
 
     # -- drawing

@@ -20,7 +20,7 @@ from raftlog.config.address import Address
 from raftlog.jepsen_like.control import limits
 from raftlog.jepsen_like.control.limits import Burners, Controller, Group
 from raftlog.jepsen_like.nemesis.aftermath import Startable, Words, poll, try_start
-from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, OwnKinds, not_injected
 from raftlog.jepsen_like.plan import Shape
 from raftlog.protocol.api import API_VERSIONS, PRODUCE
 from raftlog.protocol.frame import encode_request
@@ -86,20 +86,16 @@ class _Squeeze:
     waited_ns: int = 0  # for a CPU, accumulated
 
 
-class ResourcesNemesis:
+class ResourcesNemesis(OwnKinds):
     """Limits the resources of a running broker process."""
+
+    kinds = KINDS
 
     def __init__(self, cluster: Cluster, _ledger: object = None) -> None:
         self._cluster = cluster
         self._squeezes: list[_Squeeze] = []
 
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        return KINDS
-
-    def why_not(self, kind: str) -> str:
-        if kind not in KINDS:
-            return f"{kind} is not a kind of this nemesis"
+    def _why_not(self, kind: str) -> str:
         if not Path("/proc/self/fd").exists():
             return "requires Linux"
         return limits.why_not("memory") if kind == "memory" else ""

@@ -24,7 +24,7 @@ from raftlog.jepsen_like.nemesis.aftermath import (
     replace_disk,
     try_start,
 )
-from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, not_injected
+from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, OwnKinds, not_injected
 from raftlog.jepsen_like.plan import Shape
 from raftlog.storage.segment import LOG_SUFFIX
 
@@ -60,8 +60,10 @@ class _Loss:
     quarantined: set[Path]
 
 
-class VanishNemesis:
+class VanishNemesis(OwnKinds):
     """Removes files of brokers, and checks that the brokers restore them."""
+
+    kinds = KINDS
 
     def __init__(self, cluster: Cluster, ledger: Losses, *, notice_s: float = NOTICE_S) -> None:
         self._cluster = cluster
@@ -69,13 +71,6 @@ class VanishNemesis:
         self._notice_s = notice_s
         self._losses: list[_Loss] = []
         self._refusing: set[int] = set()  # down, and the fault budget did not allow an empty disk
-
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        return KINDS
-
-    def why_not(self, kind: str) -> str:
-        return "" if kind in KINDS else f"{kind} is not a kind of this nemesis"
 
     # -- what to do
 

@@ -157,7 +157,7 @@ class Sheet:
         )
 
     def label(self, y: float, text: str) -> None:
-        """What a row is, left of it."""
+        """Draw the label of a row, left of it."""
         self.put(node("text", text, x=LEFT - 8, y=y, text_anchor="end"))
 
     def axis(self, top: float, bottom: float) -> None:

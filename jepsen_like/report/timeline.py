@@ -33,7 +33,7 @@ FAMILIES: Final = {"power": "power", "crash-at": "process", "pause-inside": "pro
 
 
 def family(kind: str) -> str:
-    """What a kind of fault is coloured as: the group of it, in the registry's words."""
+    """Return the group of a kind of fault, which determines its color."""
     for group, kinds in registry.GROUPS.items():
         if kind in kinds and group != "all":
             return group if group in COLOURS else "other"
@@ -41,7 +41,7 @@ def family(kind: str) -> str:
 
 
 def timeline(digest: Digest, windows: Sequence[Window]) -> Element:
-    """What happened when, from the first entry of the history to its last."""
+    """Draw the events from the first to the last entry of the history."""
     description = (
         f"{markup.counted(len(digest.faults), 'fault')} of "
         f"{markup.counted(len({fault.kind for fault in digest.faults}), 'kind')} in "

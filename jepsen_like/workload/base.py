@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Protocol, TypeAlias
@@ -254,37 +254,39 @@ def is_internal(topic: str) -> bool:
 
 
 @asynccontextmanager
-async def consumer_of(
+async def _closing(consumer: AsyncConsumer) -> AsyncIterator[AsyncConsumer]:
+    try:
+        yield consumer
+    finally:
+        await consumer.close()
+
+
+def consumer_of(
     bootstrap: str, *, source: Source = "leader", wait_ms: int = 500, fetch_bytes_max: int = 1 << 20
-) -> AsyncIterator[AsyncConsumer]:
+) -> AbstractAsyncContextManager[AsyncConsumer]:
     """Return a consumer that raises if its position is out of range, instead of resetting it."""
-    consumer = AsyncConsumer(
-        bootstrap,
-        auto_offset_reset="error",
-        read_from=source,
-        fetch_max_wait_ms=wait_ms,
-        max_partition_fetch_bytes=fetch_bytes_max,
-        request_timeout_ms=REQUEST_TIMEOUT_MS,
-        metadata_max_age_ms=METADATA_MAX_AGE_MS,
+    return _closing(
+        AsyncConsumer(
+            bootstrap,
+            auto_offset_reset="error",
+            read_from=source,
+            fetch_max_wait_ms=wait_ms,
+            max_partition_fetch_bytes=fetch_bytes_max,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
+        )
     )
-    try:
-        yield consumer
-    finally:
-        await consumer.close()
 
 
-@asynccontextmanager
-async def group_consumer_of(bootstrap: str, group: str) -> AsyncIterator[AsyncConsumer]:
+def group_consumer_of(bootstrap: str, group: str) -> AbstractAsyncContextManager[AsyncConsumer]:
     """Return a consumer that commits for a group, or fetches its offsets, only on request."""
-    consumer = AsyncConsumer(
-        bootstrap,
-        group=group,
-        auto_offset_reset="earliest",
-        auto_commit=False,
-        request_timeout_ms=REQUEST_TIMEOUT_MS,
-        metadata_max_age_ms=METADATA_MAX_AGE_MS,
+    return _closing(
+        AsyncConsumer(
+            bootstrap,
+            group=group,
+            auto_offset_reset="earliest",
+            auto_commit=False,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
+        )
     )
-    try:
-        yield consumer
-    finally:
-        await consumer.close()

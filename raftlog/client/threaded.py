@@ -49,8 +49,26 @@ class ThreadedClient:
             self._thread.abandon(self._end_of_forgotten(), stop=self._owns_thread)
 
 
-class PlainClient(ThreadedClient):
-    """Client with a plain ``close()``, also as a context manager."""
+class Closeable:
+    """Context manager that calls ``close()``."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class PlainClient(ThreadedClient, Closeable):
+    """Client with a plain ``close()``."""
 
     def _end(self) -> None:
         """Close what the client opened. Called once, and only if the client was used."""
@@ -66,14 +84,3 @@ class PlainClient(ThreadedClient):
                 self._end()
         finally:
             self._stop_thread()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

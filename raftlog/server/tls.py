@@ -27,7 +27,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """What one version of the certificate files contains."""
+    """Contents of one version of the certificate files."""
 
     server: ssl.SSLContext
     peer: ssl.SSLContext | None  # for connections to other brokers

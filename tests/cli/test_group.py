@@ -475,7 +475,7 @@ def test_partitions_are_chosen(
 @pytest.mark.parametrize(
     ("old", "selections", "only_committed", "error", "reason"),
     [
-        ({}, (), False, InvalidRequestError, "say which --topic"),
+        ({}, (), False, InvalidRequestError, "Add --topic"),
         ({A: 7}, (Selection("t", (3,)),), False, UnknownPartitionError, "has 0 to 2"),
         ({A: 7}, (Selection("t", (2,)),), True, InvalidRequestError, "nothing for t:2"),
         ({A: 7}, (Selection("u"),), True, InvalidRequestError, "nothing for u"),

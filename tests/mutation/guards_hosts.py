@@ -262,7 +262,7 @@ HOSTS: Final = [
 DELETING: Final = [
     Guard(
         name="a start is committed by all of the ISR",
-        why="records that a client was told are deleted reappear with the next leader",
+        why="records whose deletion was confirmed to a client reappear with the next leader",
         module="raftlog/replication/leadership.py",
         function="Leadership._advance",
         change=value("assign _log_start_of", "self.log_start"),

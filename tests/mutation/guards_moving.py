@@ -112,7 +112,7 @@ GUARDS: Final = [
         tests=(f"{ROLES}::test_a_former_voter_that_was_down_deletes_its_copy_without_a_vote",),
     ),
     Guard(
-        name="without a vote, the cluster's newer state decides who is a replica",
+        name="without a vote, the cluster's newer state decides which brokers are replicas",
         why="a broker that lost its disk when it was removed keeps a copy permanently",
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._is_replica",

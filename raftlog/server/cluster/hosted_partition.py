@@ -13,7 +13,7 @@ from raftlog.types import LeaderEpoch
 
 
 class Stage(Enum):
-    """How far this broker may act on the partition's state.
+    """Permission of this broker to act on the partition's state.
 
     After a start, the committed state is replayed step by step. A broker that followed an old
     leader during this time would acknowledge, or truncate, records that it must keep for a newer
@@ -28,7 +28,7 @@ class Stage(Enum):
 
 
 class Event(Enum):
-    """What changes the stage."""
+    """Cause of a change of the stage."""
 
     NO_OP_PROPOSED = auto()
     NO_OP_APPLIED = auto()
@@ -67,7 +67,7 @@ class CopyChange(Enum):
 
 @dataclass(slots=True)
 class ControllerNotes:
-    """What this broker notes of a partition as its controller. Times are monotonic seconds."""
+    """Notes of this broker on a partition as its controller. Times are monotonic seconds."""
 
     is_proposing: bool = False  # a proposal of the controller is in flight
     # Since then the preferred leader could lead, and another leads.

@@ -31,7 +31,7 @@ NO_OP: Final = b""
 
 
 class RoleEffects(Protocol):
-    """What the decisions of a ``RoleManager`` cause."""
+    """Effects of the decisions of a ``RoleManager``."""
 
     def role_changed(self, hosted: HostedPartition) -> None:
         """Process that the partition's host began to lead or to follow."""

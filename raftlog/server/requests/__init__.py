@@ -1,1 +1,1 @@
-"""What the handlers of both protocols do: plain values in and out, no messages of a protocol."""
+"""Work of the handlers of both protocols: plain values in and out, no messages of a protocol."""
