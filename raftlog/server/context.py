@@ -49,7 +49,8 @@ class BrokerContext:
     authenticator: Authenticator
     coordinator: Coordinator = field(init=False)  # the broker sets both before it serves
     lookup: Lookup = field(init=False)
-    operator_secret: bytes = b""  # proved by operators; b"": they prove nothing
+    operator_secret: bytes = b""  # required for changes of the cluster; b"": not required
+    cluster_secret: bytes = b""  # authenticates operators; b"": authentication is not required
     entropy: Callable[[int], bytes] = os.urandom
     address: Address = Address("", 0)  # address of this broker for clients
     is_stopping: bool = False  # True: respond where possible, start no new waits
@@ -88,11 +89,10 @@ class BrokerContext:
 
     def check_operator(self, connection: Connection, what: str) -> None:
         """Raise ``AccessDeniedError`` unless the connection is an operator's or another broker's,
-        or operators have no secret to prove.
+        or there is no secret to prove.
         """
         is_proved = connection.is_operator or connection.peer_identity is not None
-        is_required = self.operator_secret and self.config.operations_require_secret
-        if is_required and not is_proved:
+        if self.operator_secret and not is_proved:
             raise AccessDeniedError(
                 f"{what} requires the cluster secret. Set --cluster-secret-file or "
                 "RAFTLOG_CLUSTER_SECRET_FILE (Admin: cluster_secret_file)"

@@ -20,7 +20,9 @@ from raftlog.replication.cluster_records import (
     joined,
 )
 from raftlog.replication.placement import Assignment
+from raftlog.security.users import User, of_salted_password
 
+CREDENTIAL = of_salted_password("SCRAM-SHA-256", b"k" * 32, salt=b"s" * 16, iterations=4_096)
 D1, D2, D3, D4 = ("1" * 32, "2" * 32, "3" * 32, "4" * 32)
 
 
@@ -63,6 +65,8 @@ def state() -> ClusterRecords:
         version=9,
         brokers={1: broker(1, D1), 2: broker(2, D4)},
         topics={"a": topic("a"), "b": topic("b", retention_ms="5", segment_ms="7")},
+        users={name: User(name, {"SCRAM-SHA-256": CREDENTIAL}) for name in ("u", "v")},
+        user_secret=b"s" * 32,
     )
 
 
@@ -74,6 +78,7 @@ def test_equal_states_give_equal_bytes() -> None:
     other = state()
     other.brokers = dict(reversed(other.brokers.items()))
     other.topics = dict(reversed(other.topics.items()))
+    other.users = dict(reversed(other.users.items()))
     assert list(other.topics) != list(state().topics)
     assert encode_records(other) == encode_records(state())
 
