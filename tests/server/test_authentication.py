@@ -21,6 +21,7 @@ from raftlog.errors import (
     AuthenticationError,
     ClusterNotReadyError,
     InvalidConfigError,
+    InvalidRequestError,
     RaftlogError,
     UnknownUserError,
     UnsupportedFeatureError,
@@ -293,7 +294,7 @@ def test_a_mechanism_that_is_not_available_is_named(secured: RunningBroker) -> N
 
 
 def test_a_message_of_no_exchange_is_rejected(secured: RunningBroker) -> None:
-    with secured.client() as client, pytest.raises(AuthenticationError):
+    with secured.client() as client, pytest.raises(InvalidRequestError, match="no exchange"):
         client.ask(apis.SASL_AUTHENTICATE, SaslAuthenticateRequest(data=b"x"))
 
 
