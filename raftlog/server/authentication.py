@@ -12,6 +12,7 @@ from raftlog.config import BrokerConfig
 from raftlog.errors import (
     AuthenticationError,
     ClusterNotReadyError,
+    InvalidRequestError,
     ThrottledError,
     UnsupportedFeatureError,
 )
@@ -99,16 +100,16 @@ class Authenticator:
                 f"too many attempts to authenticate from {connection.peer_host} have failed "
                 "(AUTHENTICATION_FAILURES_MAX). Try again later"
             )
-        if not self._has_users:
-            raise ClusterNotReadyError(
-                "this broker knows no users yet: it has just started, or the cluster has none "
-                "(admin.credentials.file, raftlog user create --cluster-secret-file)"
-            )
         if mechanism not in self.mechanisms(connection):
             note = " PLAIN requires TLS." if mechanism == PLAIN else ""
             raise UnsupportedFeatureError(
                 f"sasl_mechanism={mechanism!r} is not available on this connection.{note} Use one "
                 f"of {', '.join(self.mechanisms(connection))}"
+            )
+        if not self._has_users:
+            raise ClusterNotReadyError(
+                "this broker knows no users yet: it has just started, or the cluster has none "
+                "(admin.credentials.file, raftlog user create --cluster-secret-file)"
             )
         if connection.exchange is not None or connection.is_rejected:
             self._failed(connection, mechanism)
@@ -125,10 +126,16 @@ class Authenticator:
     def proceed(
         self, connection: Connection, data: bytes
     ) -> Generator[ThreadWork | None, Any, Progress]:
-        """Process a message of the client. Raises ``AuthenticationError`` if the attempt failed."""
+        """Process a message of the client.
+
+        Raises ``AuthenticationError`` if the attempt failed, and ``InvalidRequestError`` if there
+        is no exchange.
+        """
         exchange = connection.exchange
-        if exchange is None or connection.is_rejected:
-            raise AuthenticationError("the client sent a message of no exchange")
+        if connection.is_rejected:
+            raise AuthenticationError("the exchange of this connection has failed")
+        if exchange is None:
+            raise InvalidRequestError("the client sent a message of no exchange: begin one")
         try:
             if exchange.is_costly:
                 result = yield partial(exchange.step, data)

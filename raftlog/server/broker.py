@@ -199,7 +199,8 @@ class Broker:
             events=events,
             verifier=verifier,
             authenticator=Authenticator(config, loop, surroundings.entropy),
-            operator_secret=_operator_secret(config),
+            operator_secret=read_secret(config) if config.operations_require_secret else b"",
+            cluster_secret=read_secret(config) if config.authentication_required else b"",
             entropy=surroundings.entropy,
         )
         self.connections = self._make_connections(workers.validation, surroundings)
@@ -554,12 +555,6 @@ def _watch(
         others=(workers.admin, workers.compaction),
         timeout_s=config.disk_stall_timeout_ms / 1_000,
     )
-
-
-def _operator_secret(config: BrokerConfig) -> bytes:
-    """Return the secret with which operators authenticate; empty if none of them must."""
-    is_used = config.operations_require_secret or config.authentication_required
-    return read_secret(config) if is_used else b""
 
 
 def read_secret(config: BrokerConfig) -> bytes:

@@ -52,7 +52,8 @@ class BrokerContext:
     authenticator: Authenticator
     coordinator: Coordinator = field(init=False)  # the broker sets both before it serves
     lookup: Lookup = field(init=False)
-    operator_secret: bytes = b""  # proved by operators; b"": they prove nothing
+    operator_secret: bytes = b""  # required for changes of the cluster; b"": not required
+    cluster_secret: bytes = b""  # authenticates operators; b"": authentication is not required
     entropy: Callable[[int], bytes] = os.urandom
     address: Address = Address("", 0)  # address of this broker for clients
     is_stopping: bool = False  # True: respond where possible, start no new waits
@@ -96,8 +97,7 @@ class BrokerContext:
         if self.access.is_enforced:
             return
         is_proved = connection.is_operator or connection.peer_identity is not None
-        is_required = self.operator_secret and self.config.operations_require_secret
-        if is_required and not is_proved:
+        if self.operator_secret and not is_proved:
             raise AccessDeniedError(
                 f"{what} requires the cluster secret. Set --cluster-secret-file or "
                 "RAFTLOG_CLUSTER_SECRET_FILE (Admin: cluster_secret_file)"

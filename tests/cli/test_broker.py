@@ -51,6 +51,14 @@ def test_options_go_before_the_file(spawn: Spawn, address: Address, tmp_path: Pa
     assert (tmp_path / "data").is_dir()
 
 
+def test_an_exposed_broker_says_how_to_secure_it(spawn: Spawn, tmp_path: Path) -> None:
+    address = Address("0.0.0.0", free_port())
+    exposed = ("broker", "--listen", address, "--data-dir", tmp_path / "data")
+    _, err = spawn(*exposed).communicate(timeout=20)
+    assert b"raftlog security init" in err
+    ready(spawn(*exposed, "--insecure"), Address("127.0.0.1", address.port))
+
+
 def test_three_started_by_hand_find_each_other(spawn: Spawn, tmp_path: Path) -> None:
     addresses = {n: Address("127.0.0.1", port) for n, port in enumerate(free_ports(3), start=1)}
     voters = ",".join(f"{number}@{address}" for number, address in addresses.items())

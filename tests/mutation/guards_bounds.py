@@ -106,7 +106,7 @@ GUARDS: Final = [
         name="a secret file must be private",
         why="any user of the machine can act as a broker",
         module="raftlog/server/broker.py",
-        function="read_secret",
+        function="_read_private",
         change=never("if S_IROTH"),
         tests=("tests/server/test_broker.py::test_a_secret_is_long_and_not_for_everybody",),
     ),

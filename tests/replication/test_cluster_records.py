@@ -22,7 +22,9 @@ from raftlog.replication.cluster_records import (
 from raftlog.replication.placement import Assignment
 from raftlog.security.acl import Acl
 from raftlog.security.quota import QuotaEntity
+from raftlog.security.users import User, of_salted_password
 
+CREDENTIAL = of_salted_password("SCRAM-SHA-256", b"k" * 32, salt=b"s" * 16, iterations=4_096)
 D1, D2, D3, D4 = ("1" * 32, "2" * 32, "3" * 32, "4" * 32)
 
 
@@ -67,6 +69,8 @@ def state() -> ClusterRecords:
         topics={"a": topic("a"), "b": topic("b", retention_ms="5", segment_ms="7")},
         acls={Acl("User:a", "READ", "TOPIC", "t"), Acl("User:b", "READ", "TOPIC", "t")},
         quotas={QuotaEntity("a"): {"connections": 5.0}, QuotaEntity(None, "c"): {}},
+        users={name: User(name, {"SCRAM-SHA-256": CREDENTIAL}) for name in ("u", "v")},
+        user_secret=b"s" * 32,
     )
 
 
@@ -79,6 +83,7 @@ def test_equal_states_give_equal_bytes() -> None:
     other.brokers = dict(reversed(other.brokers.items()))
     other.topics = dict(reversed(other.topics.items()))
     other.quotas = dict(reversed(other.quotas.items()))
+    other.users = dict(reversed(other.users.items()))
     assert list(other.topics) != list(state().topics)
     assert encode_records(other) == encode_records(state())
 

@@ -22,6 +22,8 @@ from raftlog.errors import (
     TopicExistsError,
     UnknownPartitionError,
     UnknownTopicError,
+    UnknownUserError,
+    UserExistsError,
     WrongClusterError,
 )
 from raftlog.replication.cluster_commands import (
@@ -31,8 +33,10 @@ from raftlog.replication.cluster_commands import (
     CreateAcls,
     DeleteAcls,
     DeleteTopic,
+    DeleteUser,
     FenceBroker,
     Move,
+    PutUser,
     QuotaChange,
     Reassign,
     SetReplicas,
@@ -40,6 +44,7 @@ from raftlog.replication.cluster_commands import (
 )
 from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.cluster_state import (
+    ClusterChange,
     ClusterMachine,
     InitialState,
     TopicRecord,
@@ -47,6 +52,7 @@ from raftlog.replication.cluster_state import (
 from raftlog.replication.placement import Target
 from raftlog.security.acl import Acl
 from raftlog.security.quota import QuotaEntity
+from raftlog.security.users import ScramCredential, of_salted_password
 from tests.replication.clusters import (
     cluster,
     create,
@@ -604,3 +610,79 @@ def test_the_number_of_quotas_is_bounded() -> None:
     done(machine, AlterQuotas(changes=(change("u0", connections=2.0),)))
     more = AlterQuotas(changes=(change("x", connections=1.0),))
     refused(machine, more, RefusedError, "the limit is 10000")
+
+
+# -- users -----------------------------------------------------------------------------------------
+
+
+def credential(key: bytes) -> ScramCredential:
+    return of_salted_password("SCRAM-SHA-256", key * 32, salt=b"s" * 16, iterations=4_096)
+
+
+def put(name: str, key: bytes = b"k", *, expected: Any = "any", secret: bytes = b"1") -> PutUser:
+    credentials = {"SCRAM-SHA-256": credential(key)}
+    return PutUser(name, credentials, expected=expected, secret=secret * 32)
+
+
+def test_a_user_is_created_changed_and_deleted() -> None:
+    changes: list[ClusterChange] = []
+    machine = ClusterMachine(changes.append)
+    done(machine, put("alice", expected="absent"))
+    refused(machine, put("alice", b"x", expected="absent"), UserExistsError, "raftlog user rotate")
+    done(machine, put("alice", b"x", expected="present"))
+    assert machine.users["alice"].credentials["SCRAM-SHA-256"] == credential(b"x")
+    both = DeleteUser("alice", ("SCRAM-SHA-256", "SCRAM-SHA-512"))
+    done(machine, both)
+    assert not machine.users
+    refused(machine, both, UnknownUserError, "no user 'alice'")
+    refused(machine, put("alice", expected="present"), UnknownUserError, "no user 'alice'")
+    assert [change.users for change in changes] == [frozenset(("alice",))] * 3
+
+
+def test_a_repeated_command_changes_nothing() -> None:
+    machine = ClusterMachine()
+    done(machine, put("alice", expected="absent"))
+    version = machine.version
+    done(machine, put("alice", expected="absent"))
+    assert machine.version == version
+
+
+def test_mechanisms_are_changed_one_by_one() -> None:
+    machine = ClusterMachine()
+    done(machine, put("alice"))
+    key = of_salted_password("SCRAM-SHA-512", b"k" * 64, salt=b"s" * 16, iterations=4_096)
+    other = PutUser("alice", {"SCRAM-SHA-512": key}, expected="any", secret=bytes(32))
+    done(machine, other)
+    assert list(machine.users["alice"].credentials) == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+    done(machine, DeleteUser("alice", ("SCRAM-SHA-256",)))
+    assert list(machine.users["alice"].credentials) == ["SCRAM-SHA-512"]
+
+
+def test_a_cluster_has_one_first_user_and_one_secret() -> None:
+    machine = ClusterMachine()
+    done(machine, put("admin", expected="never"))
+    refused(machine, put("mallory", expected="never"), UserExistsError, "has had users")
+    done(machine, put("alice", secret=b"2"))
+    for name in ("admin", "alice"):
+        done(machine, DeleteUser(name, ("SCRAM-SHA-256",)))
+    assert machine.user_secret == b"1" * 32
+    refused(machine, put("mallory", expected="never"), UserExistsError, "has had users")
+
+
+def test_users_are_restored_from_a_snapshot() -> None:
+    machine, other = ClusterMachine(), ClusterMachine()
+    done(machine, put("alice"))
+    changes: list[ClusterChange] = []
+    other.on_change = changes.append
+    other.restore(machine.snapshot())
+    assert (other.users, other.user_secret) == (machine.users, machine.user_secret)
+    assert changes[0].users == {"alice"}
+
+
+def test_the_number_of_users_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "USERS_PER_CLUSTER_MAX", 1)
+    machine = ClusterMachine()
+    done(machine, put("alice"))
+    refused(machine, put("bob"), RefusedError, "which is the limit")
+    refused(machine, put("\ufb01le"), InvalidRequestError, "SASL converts")
+    assert "k" * 8 not in repr(put("alice"))

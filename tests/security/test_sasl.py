@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog import limits
@@ -106,6 +106,18 @@ def test_a_client_of_scram_wants_a_proof() -> None:
 
 @given(st.lists(st.binary(max_size=100), max_size=4), st.booleans())
 def test_any_messages_end_in_an_error_or_a_challenge(messages: list[bytes], is_plain: bool) -> None:
+    broker, _ = plain(PASSWORD) if is_plain else scram(PASSWORD)
+    for message in messages:
+        try:
+            assert isinstance(broker.step(message), bytes)
+        except AuthenticationError:
+            return
+
+
+@pytest.mark.nightly
+@settings(max_examples=200_000, deadline=None)
+@given(st.lists(st.binary(max_size=2_000), max_size=4), st.booleans())
+def test_any_messages_for_a_long_time(messages: list[bytes], is_plain: bool) -> None:
     broker, _ = plain(PASSWORD) if is_plain else scram(PASSWORD)
     for message in messages:
         try:

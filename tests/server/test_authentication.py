@@ -19,7 +19,9 @@ from raftlog.config import BrokerConfig
 from raftlog.errors import (
     AccessDeniedError,
     AuthenticationError,
+    ClusterNotReadyError,
     InvalidConfigError,
+    InvalidRequestError,
     RaftlogError,
     UnknownUserError,
     UnsupportedFeatureError,
@@ -30,16 +32,23 @@ from raftlog.kafka import codec
 from raftlog.protocol import api as apis
 from raftlog.protocol.authentication import SaslAuthenticateRequest
 from raftlog.protocol.metadata import MetadataRequest
+from raftlog.replication.cluster_commands import PutUser
+from raftlog.replication.cluster_state import ClusterMachine, Done
 from raftlog.security.principal import ANONYMOUS, Principal
 from raftlog.security.sasl import ScramClientExchange
+from raftlog.security.scram import make_credentials
 from raftlog.server.authentication import Authenticator
 from raftlog.server.broker import ADMIN_VARIABLE, read_first_user
+from raftlog.testing.certificates import Certificates
 from raftlog.testing.probes import free_port
 from tests.server.harness import Client, RunningBroker, closed_by_peer, running
 from tests.server.kafka.kafka_client import KafkaClient
+from tests.server.test_tls import client_of, settings_of
 
 SECRET = "the secret of the cluster"
 ADMIN_PASSWORD = "the administrator's"
+PASSWORD = "a user's password"
+CREDENTIALS = make_credentials(PASSWORD, bytes)
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +214,27 @@ def test_users_of_an_open_cluster_require_the_secret(tmp_path: Path) -> None:
             assert [user.name for user in admin.list_users()] == ["alice"]
 
 
+def test_a_certificate_authenticates_its_owner(tmp_path: Path, certificates: Certificates) -> None:
+    port = free_port()
+    settings = settings_of(
+        certificates,
+        listen=f"127.0.0.1:{port}",
+        voters=f"1@127.0.0.1:{port}",
+        cluster_secret=SECRET,
+        authentication_required="true",
+        tls_client_ca_file=str(certificates.ca),
+    )
+    arguments = client_of(
+        certificates, ssl_certfile=certificates.client, ssl_keyfile=certificates.client_key
+    )
+    with (
+        running(tmp_path, clock=SystemClock(), **settings) as broker,
+        admin_of(broker, **arguments) as admin,
+    ):
+        assert admin.list_topics() == []
+        assert connections(broker, "raftlog client") == 1
+
+
 # -- what a broker accepts on a raw connection ----------------------------------------------------
 
 
@@ -264,7 +294,7 @@ def test_a_mechanism_that_is_not_available_is_named(secured: RunningBroker) -> N
 
 
 def test_a_message_of_no_exchange_is_rejected(secured: RunningBroker) -> None:
-    with secured.client() as client, pytest.raises(AuthenticationError):
+    with secured.client() as client, pytest.raises(InvalidRequestError, match="no exchange"):
         client.ask(apis.SASL_AUTHENTICATE, SaslAuthenticateRequest(data=b"x"))
 
 
@@ -316,6 +346,7 @@ def peer(**fields: Any) -> Any:
         "is_authenticated": False,
         "peer_identity": None,
         "is_operator": False,
+        "permit_long_requests": lambda: None,
     }
     return SimpleNamespace(**(held | fields))
 
@@ -328,14 +359,90 @@ def authenticator(loop: Loop | None = None, **settings: str) -> Authenticator:
 
 def test_an_address_that_fails_too_often_is_refused_before_any_work() -> None:
     judge = authenticator()
-    judge._has_users = True
+    judge.users_changed(users_of("alice"))
     for _ in range(limits.AUTHENTICATION_FAILURES_MAX):
         with pytest.raises(AuthenticationError):
             list(judge.begin(peer(is_rejected=True), "SCRAM-SHA-256"))
     with pytest.raises(RaftlogError, match="AUTHENTICATION_FAILURES_MAX"):
         list(judge.begin(peer(), "SCRAM-SHA-256"))
-    other = peer(peer_host="10.0.0.2")
-    next(judge.begin(other, "SCRAM-SHA-256"))
+    assert attempt(judge, peer(peer_host="10.0.0.2")).is_complete
+
+
+def users_of(*names: str) -> ClusterMachine:
+    """A cluster with these users, whose password is PASSWORD."""
+    machine = ClusterMachine()
+    for name in names:
+        command = PutUser(name, CREDENTIALS, expected="any", secret=bytes(32))
+        assert isinstance(machine.apply(command.encode()), Done)
+    return machine
+
+
+def finished(steps: Any) -> Any:
+    """The result of steps whose thread work runs here."""
+    result: Any = None
+    while True:
+        try:
+            work = steps.send(result)
+        except StopIteration as end:
+            return end.value
+        result = None if work is None else work()
+
+
+def attempt(judge: Authenticator, client: Any, user: str = "alice") -> Any:
+    """Authenticate with PASSWORD; what the broker returns, or its error."""
+    exchange = ScramClientExchange("SCRAM-SHA-256", user, PASSWORD, bytes)
+    finished(judge.begin(client, "SCRAM-SHA-256"))
+    challenge = finished(judge.proceed(client, exchange.first()))
+    return finished(judge.proceed(client, exchange.next(challenge.data)))
+
+
+def test_a_user_that_is_deleted_during_the_exchange_is_rejected() -> None:
+    judge, client = authenticator(), peer()
+    judge.users_changed(users_of("alice"))
+    exchange = ScramClientExchange("SCRAM-SHA-256", "alice", PASSWORD, bytes)
+    finished(judge.begin(client, "SCRAM-SHA-256"))
+    challenge = finished(judge.proceed(client, exchange.first()))
+    judge.users_changed(users_of("bob"))
+    with pytest.raises(AuthenticationError, match="changed during the attempt"):
+        finished(judge.proceed(client, exchange.next(challenge.data)))
+    assert client.principal is ANONYMOUS
+
+
+def test_a_user_that_is_deleted_is_revoked() -> None:
+    judge, client = authenticator(), peer()
+    judge.users_changed(users_of("alice"))
+    assert attempt(judge, client).is_complete
+    assert not judge.is_revoked(client)
+    judge.users_changed(users_of("bob"))
+    assert judge.is_revoked(client)
+    assert not judge.is_revoked(peer()), "it has used no credential"
+
+
+def test_a_connection_stays_with_its_user() -> None:
+    judge, client = authenticator(), peer()
+    judge.users_changed(users_of("alice", "bob"))
+    for _ in range(2):
+        assert attempt(judge, client).is_complete
+    with pytest.raises(AuthenticationError, match="belongs to User:alice"):
+        attempt(judge, client, "bob")
+
+
+def test_a_broker_without_users_rejects_no_password() -> None:
+    """It may not have applied the users of the cluster yet."""
+    with pytest.raises(ClusterNotReadyError, match="knows no users yet"):
+        finished(authenticator().begin(peer(), "SCRAM-SHA-256"))
+
+
+def test_a_plain_password_requires_tls() -> None:
+    judge = authenticator()
+    judge.users_changed(users_of("alice"))
+    with pytest.raises(UnsupportedFeatureError, match="PLAIN requires TLS"):
+        finished(judge.begin(peer(), "PLAIN"))
+    client = peer(is_encrypted=True)
+    finished(judge.begin(client, "PLAIN"))
+    message = f"\0alice\0{PASSWORD}".encode()
+    assert finished(judge.proceed(client, message)).is_complete
+    assert str(client.principal) == "User:alice"
 
 
 def test_a_session_ends_unless_the_client_authenticates_again() -> None:

@@ -19,7 +19,7 @@ from raftlog.server.reply import Reply
 def handle_hello(context: BrokerContext, request: Request, reply: Reply) -> None:
     """Answer the client's challenge, and send one."""
     message = cast(OperatorHelloRequest, request.message)
-    secret = context.operator_secret
+    secret = context.operator_secret or context.cluster_secret
     if not secret:
         raise UnsupportedFeatureError("this broker has no cluster secret and requires none")
     granting = Granting(

@@ -23,6 +23,7 @@ class PaperContext:
     operations = SimpleNamespace(cluster_id="c")
     entropy = bytes
     check_operator = BrokerContext.check_operator
+    cluster_secret = b""
 
     def __init__(self, secret: bytes) -> None:
         self.operator_secret = secret
@@ -33,7 +34,12 @@ class Desk:
     """A broker, and one connection to it."""
 
     def __init__(self, secret: bytes = SECRET) -> None:
-        self.connection = SimpleNamespace(granting=None, is_operator=False, peer_identity=None)
+        self.connection = SimpleNamespace(
+            granting=None,
+            is_operator=False,
+            peer_identity=None,
+            permit_long_requests=lambda: None,
+        )
         self.context = cast(BrokerContext, PaperContext(secret))
 
     def ask(self, handler: Any, message: Any) -> Any:

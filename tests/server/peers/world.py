@@ -18,6 +18,7 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.server import dispatch as dispatching
+from raftlog.server.authentication import Authenticator
 from raftlog.server.budgets import ResponseBudget
 from raftlog.server.connection import Connection
 from raftlog.server.handlers import peer
@@ -46,8 +47,9 @@ HANDLERS = {
 class Context:
     """As much of a broker's context as these requests need."""
 
-    def __init__(self, peering: Peering) -> None:
+    def __init__(self, peering: Peering, loop: asyncio.AbstractEventLoop) -> None:
         self.peering = peering
+        self.authenticator = Authenticator(BrokerConfig(), loop, bytes)
         self.counters = Counters()
         self.broker_id = peering.me().broker_id
         self.cluster_id = peering.me().cluster_id
@@ -111,7 +113,7 @@ class FakeBroker:
             wall_ms=lambda: 1_000 * broker_id,
             on_refused=lambda _peer_id, _error: None,
         )
-        self.context = Context(self.peering)
+        self.context = Context(self.peering, loop)
         self.connections = self._connections(loop)
         self.links = PeerLinks(
             loop,

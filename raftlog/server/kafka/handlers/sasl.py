@@ -58,8 +58,9 @@ def handle_authenticate(context: BrokerContext, request: KafkaRequest, reply: Ka
 
 
 def refuse(_request: KafkaRequest, error: RaftlogError) -> Message:
+    is_failure = isinstance(error, AuthenticationError)
     return _Authenticate.root(
-        error_code=errors.SASL_AUTHENTICATION_FAILED,
+        error_code=errors.SASL_AUTHENTICATION_FAILED if is_failure else errors.ILLEGAL_SASL_STATE,
         error_message=error.wire_text,
         auth_bytes=b"",
     )
