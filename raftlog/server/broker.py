@@ -29,6 +29,8 @@ from raftlog.errors import (
     InvalidConfigError,
     StorageFailedError,
 )
+from raftlog.server.access.audit import Audit
+from raftlog.server.access.audit_topic import AuditTopic
 from raftlog.server.access.authority import AccessAuthority, LocalAccess
 from raftlog.server.access.control import AccessControl
 from raftlog.server.administration import Administration, LocalTopics, quiet
@@ -202,6 +204,13 @@ class Broker:
             local_access.load(self.context.access.changed)
         else:
             self._join_cluster(journal, services, surroundings)
+        self.context.audit = Audit(
+            loop,
+            AuditTopic(self.context),
+            broker_id=self.context.broker_id,
+            wall_ms=clock.wall_ms,
+            now=clock.monotonic,
+        )
         begin_to_coordinate(self.context)
         self.housekeeping = self._keep_house(surroundings)
         self._tasks = self._start_tasks()
@@ -415,6 +424,7 @@ class Broker:
         await self.housekeeping.stop()
         for task in self._tasks:
             task.cancel()
+        await context.audit.stop()
         context.purgatory.expire_all()
         await context.coordinator.stop()
         await self.connections.drain(seconds_max=max(0.0, deadline - loop.time()))
