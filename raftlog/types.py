@@ -37,6 +37,7 @@ NO_TIMESTAMP: Final[TimestampMs] = -1
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
 NO_BASE_OFFSET: Final = -1  # of a batch that any offset suits
+AUDIT_TOPIC: Final = "__audit"  # authentication failures, denials and administrative requests
 OFFSETS_TOPIC: Final = "__consumer_offsets"  # in which the brokers keep the consumer groups
 
 INTERNAL_TOPIC_PREFIX: Final = "__"  # of topics that only the brokers make, write and drop

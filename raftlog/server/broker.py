@@ -31,6 +31,8 @@ from raftlog.errors import (
     StorageFailedError,
 )
 from raftlog.security.users import check_user_name
+from raftlog.server.access.audit import Audit
+from raftlog.server.access.audit_topic import AuditTopic
 from raftlog.server.access.authority import AccessAuthority, LocalAccess
 from raftlog.server.access.control import AccessControl
 from raftlog.server.administration import Administration, LocalTopics, quiet
@@ -182,7 +184,7 @@ class Broker:
         topics = TopicTable()
         local = LocalTopics(store, topics, services, workers.admin)
         self._administration = Administration(loop)
-        local_access = LocalAccess(store, workers.admin, self._fail)
+        access = LocalAccess(store, workers.admin, self._fail)
         self.context = BrokerContext(
             config=config,
             clock=clock,
@@ -191,7 +193,7 @@ class Broker:
             topics=topics,
             administration=self._administration,
             authority=local,
-            access=_access_control(config, local_access, clock),
+            access=_access_control(config, access, clock),
             operations=AloneOperations(store, topics, clock, loop.time),
             purgatory=Purgatory(loop, config.queued_max_request_bytes // WAITING_FETCHES_PART),
             responses=ResponseBudget(config.queued_max_response_bytes),
@@ -206,9 +208,10 @@ class Broker:
         self.connections = self._make_connections(workers.validation, surroundings)
         if journal is None:
             local.load()
-            local_access.load(self.context.access.changed)
+            access.load(self.context.access.changed)
         else:
             self._join_cluster(journal, services, surroundings)
+        self.context.audit = self._make_audit()
         begin_to_coordinate(self.context)
         self.housekeeping = self._keep_house(surroundings)
         self._tasks = self._start_tasks()
@@ -228,6 +231,16 @@ class Broker:
             may_connect=context.access.may_connect,
             on_lost=self._connection_lost,
             make_connection=surroundings.make_connection,
+        )
+
+    def _make_audit(self) -> Audit:
+        context = self.context
+        return Audit(
+            context.loop,
+            AuditTopic(context),
+            broker_id=context.broker_id,
+            wall_ms=context.clock.wall_ms,
+            now=context.clock.monotonic,
         )
 
     def _keep_house(self, surroundings: Surroundings) -> Housekeeping:
@@ -433,6 +446,7 @@ class Broker:
         await self.housekeeping.stop()
         for task in self._tasks:
             task.cancel()
+        await context.audit.stop()
         context.purgatory.expire_all()
         await context.coordinator.stop()
         await self.connections.drain(seconds_max=max(0.0, deadline - loop.time()))

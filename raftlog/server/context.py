@@ -13,6 +13,7 @@ from raftlog.config.address import Address
 from raftlog.errors import AccessDeniedError, UnsupportedFeatureError
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.security.principal import Principal
+from raftlog.server.access.audit import Audit
 from raftlog.server.access.control import AccessControl
 from raftlog.server.administration import Administration, TopicAuthority
 from raftlog.server.authentication import Authenticator
@@ -50,7 +51,8 @@ class BrokerContext:
     events: EventLog
     verifier: LogVerifier
     authenticator: Authenticator
-    coordinator: Coordinator = field(init=False)  # the broker sets both before it serves
+    audit: Audit = field(init=False)  # the broker sets these before it serves
+    coordinator: Coordinator = field(init=False)
     lookup: Lookup = field(init=False)
     operator_secret: bytes = b""  # required for changes of the cluster; b"": not required
     cluster_secret: bytes = b""  # authenticates operators; b"": authentication is not required

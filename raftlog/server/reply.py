@@ -33,7 +33,7 @@ _EMPTY: Final = memoryview(b"")
 class Exchange(ABC):
     """A request and its reply, of either protocol. Replied to once, at any time."""
 
-    __slots__ = ("_began", "amend", "connection", "request")
+    __slots__ = ("_began", "amend", "audit", "connection", "outcome", "request")
 
     def __init__(self, connection: Connection, request: Request | KafkaRequest) -> None:
         self.connection = connection
@@ -43,6 +43,8 @@ class Exchange(ABC):
         )
         self._began = connection.services.counters.now()
         # Returns, in steps, the response to send in place of the handler's (``access.rules``).
+        self.audit: Callable[[str], None] | None = None  # called at the end with the outcome
+        self.outcome = "ok"  # or the class of the error
         self.amend: Callable[[Any], Generator[None, Any, Any]] | None = None
 
     @property
@@ -102,6 +104,8 @@ class Exchange(ABC):
         return wait_ms
 
     def _ended(self) -> None:
+        if self.audit is not None:
+            self.audit(self.outcome)
         self.connection.services.counters.request_ended(self.name, self._began)
 
     def run(
@@ -177,6 +181,7 @@ class Reply(Exchange):
         """Send an error. If the request has no response, the connection is closed."""
         if self.request.expects_response:
             self.connection.services.counters.request_failed(error)
+            self.outcome = type(error).__name__
             self.connection.refuse(self.request, error)
             self._ended()
         else:

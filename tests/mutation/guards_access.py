@@ -8,6 +8,7 @@ from tests.mutation.change import drop, never, value
 from tests.mutation.guard import Guard
 
 _RULES: Final = "tests/server/access/test_rules.py"
+_AUDIT: Final = "tests/server/access/test_audit.py"
 _CONTROL: Final = "tests/server/access/test_control.py"
 _KAFKA: Final = "tests/server/kafka/test_access.py"
 _ACL: Final = "tests/security/test_acl.py"
@@ -55,6 +56,30 @@ GUARDS: Final = [
         function="_produce",
         change=never("if producer"),
         tests=(f"{_RULES}::test_the_name_of_a_producer_needs_a_rule",),
+    ),
+    Guard(
+        name="a client over its quota waits",
+        why="one client uses the whole broker",
+        module="raftlog/server/reply.py",
+        function="Exchange._throttle",
+        change=drop("call throttle"),
+        tests=("tests/server/access/test_meter.py::test_a_producer_over_its_quota_waits",),
+    ),
+    Guard(
+        name="the connections of a user are limited by its quota",
+        why="one user occupies all connections of a broker",
+        module="raftlog/server/access/control.py",
+        function="AccessControl._count",
+        change=never("if ThrottledError"),
+        tests=("tests/server/access/test_meter.py::test_a_user_has_so_many_connections",),
+    ),
+    Guard(
+        name="events of the audit that are not stored are limited",
+        why="denied requests fill the memory while the topic has no leader",
+        module="raftlog/server/access/audit.py",
+        function="Audit.note",
+        change=drop("operand AUDIT_EVENTS_PENDING_MAX"),
+        tests=(f"{_AUDIT}::test_events_are_bounded_and_dropped_ones_are_counted",),
     ),
     Guard(
         name="a proof of the cluster secret permits nothing but the cluster",

@@ -28,6 +28,7 @@ class PaperConnection:
         self.done: list[tuple[Any, ...]] = []
         self.services = self
         self.counters = Counters()
+        self.meter = None
         self.peer = "somebody"
         self.is_closed = False
 

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
 from raftlog.errors import ThrottledError
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.protocol.connection import Request
+from raftlog.server.access.audit import resources_of
 from raftlog.server.access.control import Caller
 from raftlog.server.access.rules import Rule
 from raftlog.server.context import BrokerContext
 from raftlog.server.reply import Exchange
 from raftlog.server.turns import Steps
+
+# Requests that change something else than records and committed offsets.
+ADMINISTRATION: Final = frozenset(
+    (
+        *("create_topics", "delete_topics", "alter_topics", "add_partitions", "delete_records"),
+        *("transfer_leader", "reassign", "recover_cluster", "delete_groups", "delete_offsets"),
+        *("create_acls", "delete_acls", "alter_quotas"),
+        *("CreateTopics", "DeleteTopics", "CreatePartitions", "DeleteRecords", "AlterConfigs"),
+        *("IncrementalAlterConfigs", "DeleteGroups", "OffsetDelete", "CreateAcls", "DeleteAcls"),
+        "AlterClientQuotas",
+    )
+)
 
 RequestT = TypeVar("RequestT", Request, KafkaRequest)
 ReplyT = TypeVar("ReplyT", bound=Exchange)
@@ -40,7 +54,21 @@ def admit(
     if meter is not None and request.attachment:
         meter.use("producer_byte_rate", len(request.attachment))
     if access.is_enforced:
-        admitted = yield from rule(context, Caller(access, connection), request)
+        caller = Caller(access, connection)
+        try:
+            admitted = yield from rule(context, caller, request)
+        finally:
+            if caller.denied:
+                context.audit.note(
+                    "denial",
+                    principal=str(caller.principal),
+                    host=caller.host,
+                    request=request.api.name,
+                    resources=caller.denied,
+                    outcome="AccessDeniedError",
+                )
+        if request.api.name in ADMINISTRATION:
+            reply.audit = partial(_note, context, caller, request)
         if admitted.request is None:
             reply.amend = admitted.amend
             reply.send(None)
@@ -49,3 +77,17 @@ def admit(
     steps = handle(context, request, reply)
     if steps is not None:
         yield from steps
+
+
+def _note(
+    context: BrokerContext, caller: Caller, request: Request | KafkaRequest, outcome: str
+) -> None:
+    """Note an administrative request that has ended."""
+    context.audit.note(
+        "administration",
+        principal=str(caller.principal),
+        host=caller.host,
+        request=request.api.name,
+        resources=resources_of(request.message),
+        outcome=outcome,
+    )

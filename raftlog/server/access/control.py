@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from raftlog import limits
 from raftlog.errors import (
     AccessDeniedError,
     ClusterAuthorizationFailedError,
@@ -135,12 +136,13 @@ def host_of(connection: Connection) -> str:
 class Caller:
     """The client of one request, as access rules see it."""
 
-    __slots__ = ("_control", "_host", "_is_operator", "_questions", "principal")
+    __slots__ = ("_control", "_is_operator", "_questions", "denied", "host", "principal")
 
     def __init__(self, control: AccessControl, connection: Connection) -> None:
         self._control = control
         self.principal = connection.principal
-        self._host = host_of(connection)
+        self.host = host_of(connection)
+        self.denied: list[str] = []  # operations that were denied, and their resources; the first
         self._is_operator = connection.is_operator
         self._questions: dict[tuple[Operation, ResourceType], Question] = {}
 
@@ -149,7 +151,7 @@ class Caller:
         question = self._questions.get(key)
         if question is None:
             question = self._questions[key] = self._control.authorizer.question(
-                self.principal, self._host, operation, resource_type
+                self.principal, self.host, operation, resource_type
             )
         return question
 
@@ -176,11 +178,16 @@ class Caller:
         decision = self.decide(operation, resource_type, name)
         if decision.is_allowed:
             return None
+        self._note(f"{operation} {resource_type} {name}")
         what = "the cluster" if resource_type == "CLUSTER" else f"{resource_type} {name[:249]!r}"
         return _ERRORS[resource_type](
             f"{self.principal} may not {operation} {what}. An administrator can allow it with "
             "`raftlog acl create`"
         )
+
+    def _note(self, denied: str) -> None:
+        if len(self.denied) < limits.AUDIT_RESOURCES_MAX:
+            self.denied.append(denied)
 
     def require(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
         """Raise the error if the client may not do ``operation`` with a resource."""
@@ -203,6 +210,7 @@ class Caller:
         else:
             is_own = is_owner(self.principal, producer_id)
         if not is_own:
+            self._note(f"WRITE producer id {producer_id}")
             raise TransactionalIdAuthorizationFailedError(
                 f"producer id {producer_id} does not belong to {self.principal}. Request an id "
                 "from the broker with the same user, and write under a name with a raftlog client"

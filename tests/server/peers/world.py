@@ -9,6 +9,7 @@ import asyncio
 import gc
 import random
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from raftlog.config import Address, BrokerConfig
@@ -51,6 +52,7 @@ class Context:
         self.peering = peering
         self.authenticator = Authenticator(BrokerConfig(), loop, bytes)
         self.counters = Counters()
+        self.access = SimpleNamespace(applies_to=lambda _connection: False)
         self.broker_id = peering.me().broker_id
         self.cluster_id = peering.me().cluster_id
         self.operations = self  # what api_versions asks for the cluster's id
