@@ -53,7 +53,7 @@ def test_a_copy_of_who_is_a_replica_again_is_not_dropped() -> None:
                 version=member.state.version,
             )
         )
-        h.partitions.review_all()
+        h.partitions.review(list(h.partitions.members.values()))
         await h.apply(ChangeReplicas(member.state.version, (2, 3, 1), ()))
         h.s.workers.release()
         await h.partitions.until_seen("t")

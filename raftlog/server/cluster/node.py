@@ -52,7 +52,8 @@ from raftlog.storage import Store
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.1  # seconds between two checks of membership
-LOOK_AT_PARTITIONS_EVERY: Final = 3  # checks of membership per check of partitions
+LOOK_AT_PARTITIONS_EVERY: Final = 3  # checks of membership per check of partitions, at least
+LOOKED_AT_ONCE: Final = 500  # partitions, with one check of membership: takes a few milliseconds
 TELL_ALL_EVERY: Final = 50
 
 
@@ -126,6 +127,7 @@ class ClusterNode:
         self._confirmation = self._make_confirmation()
         self._timer: asyncio.TimerHandle | None = None
         self._next_look: asyncio.TimerHandle | None = None
+        self._unlooked: list[HostedPartition] = []  # of this round of checks of all partitions
         self._next_look_at = 0.0
         self._changed_groups: dict[str, None] = {}
         self._looks = 0
@@ -511,8 +513,9 @@ class ClusterNode:
             self.partitions.drop_strays()
         if self._is_current and not self._topics.is_complete and self.partitions.is_ready:
             self._topics.is_complete = True
-        if self._looks % LOOK_AT_PARTITIONS_EVERY == 0:
-            self._look_at_partitions()
+        if self._looks % LOOK_AT_PARTITIONS_EVERY == 0 and not self._unlooked:
+            self._unlooked = list(self.partitions.members.values())
+        self._look_at_some()
         if self._looks % TELL_ALL_EVERY == 0:
             self.gossip.tell(self.partitions.members.values())
 
@@ -522,9 +525,19 @@ class ClusterNode:
             self.membership.look()
             self._look_at_partitions()
 
+    def _look_at_some(self) -> None:
+        """Check the next partitions of the round. All at once would hold the loop, and without a
+        change there is nothing to find but what has lasted for seconds.
+        """
+        some, self._unlooked = self._unlooked[:LOOKED_AT_ONCE], self._unlooked[LOOKED_AT_ONCE:]
+        there = [m for m in some if self.partitions.members.get(m.group_id) is m]
+        self.partitions.review(there)
+        self.arbiter.look_at_all(there)
+
     def _look_at_partitions(self) -> None:
-        self.partitions.review_all()
-        self.arbiter.look_at_all(self.partitions.members.values())
+        members = list(self.partitions.members.values())
+        self.partitions.review(members)
+        self.arbiter.look_at_all(members)
 
     # -- inside ------------------------------------------------------------------------------------
 

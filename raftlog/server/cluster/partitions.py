@@ -389,9 +389,8 @@ class Partitions:
         for member in members:
             self._on_role(member)
         await quiet(hosts)
-        for member in members:
-            if member.host is not None:
-                await self._remove_files(member)
+        stored = [member.partition for member in members if member.host is not None]
+        await self._worker.run(partial(self._store.drop_partitions, held.id, stored))
         logger.info("topic deleted: topic=%s", held.name)
 
     async def _drop_strays(self) -> None:
@@ -400,7 +399,7 @@ class Partitions:
                 logger.warning(
                     "replica removed: partition=%s:%d reason=topic_deleted", topic.name, partition
                 )
-                await self._worker.run(partial(self._store.drop_partition, topic.id, partition))
+                await self._worker.run(partial(self._store.drop_partitions, topic.id, [partition]))
 
     # -- a partition's state
 
@@ -507,7 +506,7 @@ class Partitions:
 
     async def _remove_files(self, member: HostedPartition) -> None:
         await self._worker.run(
-            partial(self._store.drop_partition, member.topic_id, member.partition)
+            partial(self._store.drop_partitions, member.topic_id, [member.partition])
         )
 
     def damaged(self, host: Partition, reason: str) -> None:
@@ -525,9 +524,9 @@ class Partitions:
         if member is not None and member.host is host:
             self._state_changed(member)
 
-    def review_all(self) -> None:
-        """Check the role of every partition, and its ISR where this broker leads."""
-        for member in self.members.values():
+    def review(self, members: Iterable[HostedPartition]) -> None:
+        """Check the roles of partitions, and their ISRs where this broker leads."""
+        for member in members:
             self._is_known(member)
             self.roles.look(member)
 
