@@ -313,6 +313,30 @@ def cluster(run: Scope) -> None:
 @bench.command()
 @click.option(
     "--partitions",
+    default=1_000,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="Partitions of each topic.",
+)
+@scope()
+def topics(run: Scope, partitions: int) -> None:
+    """Measure how long a wide topic takes to be created and deleted, and what it costs idle.
+
+    Three brokers, replication factor 3. The floor makes the directories of all replicas in one
+    process, and syncs a file for each broker.
+
+    \b
+    Example:
+      raftlog bench topics --partitions 1000
+    """
+    from raftlog.bench.topics import topics as measure
+
+    run.show(measure(run.directory, partitions=partitions, rounds=run.rounds))
+
+
+@bench.command()
+@click.option(
+    "--partitions",
     default=64,
     show_default=True,
     type=click.IntRange(2, 1_000),

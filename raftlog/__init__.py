@@ -135,7 +135,14 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'raftlog' has no attribute {name!r}")
-    module = import_module(home)
+    try:
+        module = import_module(home)
+    except ModuleNotFoundError as error:
+        if error.name != home:
+            raise
+        raise ImportError(
+            f"raftlog.{name} is not in raftlog-client, which has clients only: pip install raftlog"
+        ) from None
     return module if home == f"raftlog.{name}" else getattr(module, name)
 
 

@@ -96,6 +96,10 @@ class Disk(Protocol):
         """Make a directory and its missing parents, durably."""
         ...
 
+    def make_dir(self, path: str) -> None:
+        """Make a directory unless it exists; its name is durable once its parent is synced."""
+        ...
+
     def rename(self, source: str, target: str) -> None: ...
 
     def remove(self, path: str) -> None: ...
@@ -276,12 +280,15 @@ class OsDisk:
         parent = os.path.dirname(path)
         if parent and parent != path:
             self.make_dirs(parent)
+        self.make_dir(path)
+        self.sync_dir(parent or ".")
+
+    def make_dir(self, path: str) -> None:
         try:
             os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
-            if not os.path.isdir(path):  # a file; else another thread was quicker
+            if not os.path.isdir(path):  # a file; else it exists, or another thread was quicker
                 raise
-        self.sync_dir(parent or ".")
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)

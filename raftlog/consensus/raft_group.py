@@ -98,6 +98,11 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             self._ballot.short_wait() if self._peers else 0
         )
 
+    def __dir__(self) -> list[str]:
+        """Nothing: the library looks among these names for replicated methods, which takes most of
+        the time to create a group, and there are none."""
+        return []
+
     # -- what is known -----------------------------------------------------------------------------
 
     @property

@@ -458,7 +458,7 @@ class GroupShard:
     def listing(self, group: str) -> GroupListing | None:
         """Return one group as in ``list``; None if it does not exist any more."""
         found = self._groups.get(group)
-        return None if found is None else GroupListing(group, found.state, len(found.members))
+        return None if found is None else found.listing
 
     def committed_topics(self, group: str) -> Sequence[str]:
         """Return the existing topics of which the group has committed offsets."""

@@ -145,6 +145,10 @@ class FailpointDisk:
             self.make_dirs(os.path.dirname(path) or ".")
             self._around(path, "create", lambda: self._disk.make_dirs(path))
 
+    def make_dir(self, path: str) -> None:
+        if not self._disk.exists(path):
+            self._around(path, "create", lambda: self._disk.make_dir(path))
+
     def rename(self, source: str, target: str) -> None:
         self._around(target, "rename", lambda: self._disk.rename(source, target))
 

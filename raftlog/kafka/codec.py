@@ -4,8 +4,13 @@ A message is an instance of a class with the fields of all served versions and t
 each version there is one straight-line reader and one writer: Python source that is compiled once,
 as ``dataclasses`` does it. Neighbouring fields of fixed size are one ``struct`` operation.
 
+The reader or writer of a structure with arrays is a generator: it yields the length of each array,
+and 0 after every ``ITEMS_PER_STEP`` elements, so that other work may run in between. Arrays of
+numbers are one ``struct`` operation and not counted.
+
 Input is not trusted: an array's length is compared with the remaining bytes and with
-``KAFKA_ITEMS_MAX`` before a list is created. A reader raises one of ``READ_ERRORS``.
+``KAFKA_ITEMS_MAX`` before a list is created, and the sum of all lengths with
+``KAFKA_ITEMS_PER_REQUEST_MAX``. A reader raises one of ``READ_ERRORS``.
 
 Formats: https://kafka.apache.org/protocol (types), KIP-482 (compact types and tagged fields).
 """
@@ -13,9 +18,9 @@ Formats: https://kafka.apache.org/protocol (types), KIP-482 (compact types and t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -25,11 +30,15 @@ from raftlog.types import Buffer
 
 # A message or one of its structures: its class is created from the table, so mypy cannot know it.
 Message: TypeAlias = Any
+T = TypeVar("T")
+# Yields None where other work may run.
+Pieces: TypeAlias = Generator[None, None, T]
 # Reads a message from a position; returns it and the position after it.
-Reader: TypeAlias = Callable[[memoryview, int], tuple[Message, int]]
+Reader: TypeAlias = Callable[[memoryview, int], Pieces[tuple[Message, int]]]
 # Calls the second argument with each piece of the encoded message, in order.
-Writer: TypeAlias = Callable[[Message, Callable[[Buffer], None]], None]
+Writer: TypeAlias = Callable[[Message, Callable[[Buffer], None]], Pieces[None]]
 
+ITEMS_PER_STEP: Final = 128  # elements of an array: takes less than a millisecond
 ZERO_UUID: Final = bytes(16)
 _FIXED: Final = {
     "bool": "?",
@@ -123,21 +132,68 @@ def structs(kind: Kind, key: int) -> Structs:
 @cache
 def reader(kind: Kind, key: int, version: int) -> Reader:
     """Return the reader of a message in a version."""
-    made: Reader = _functions(kind, key, version, _read_lines)["read"]
-    return made
+    read, is_long = _function(kind, key, version, _read_lines, "read")
+
+    def read_in_steps(data: memoryview, at: int) -> Pieces[tuple[Message, int]]:
+        made: tuple[Message, int]
+        if is_long:
+            made = yield from _counted(read(data, at))
+        else:
+            made = read(data, at)
+        return made
+
+    return read_in_steps
+
+
+def _counted(steps: Generator[int, None, T]) -> Pieces[T]:
+    """Take the steps of a reader. Raises ``BadMessageError`` for too many elements in total."""
+    items = 0
+    while True:
+        try:
+            items += next(steps)
+        except StopIteration as end:
+            made: T = end.value
+            return made
+        if items > limits.KAFKA_ITEMS_PER_REQUEST_MAX:
+            raise BadMessageError("number of elements in all arrays")
+        yield None
 
 
 @cache
 def writer(kind: Kind, key: int, version: int) -> Writer:
     """Return the writer of a message in a version."""
-    made: Writer = _functions(kind, key, version, _write_lines)["write"]
-    return made
+    write, is_long = _function(kind, key, version, _write_lines, "write")
+
+    def write_in_steps(message: Message, add: Callable[[Buffer], None]) -> Pieces[None]:
+        if is_long:
+            for _ in write(message, add):
+                yield None
+        else:
+            write(message, add)
+
+    return write_in_steps
 
 
-def _functions(
-    kind: Kind, key: int, version: int, lines_of: Callable[[_Version, str], list[str]]
-) -> dict[str, Any]:
-    """Compile the functions of all structures of a message."""
+def finish(steps: Generator[object, None, T]) -> T:
+    """Take all steps at once, and return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: T = end.value
+            return made
+
+
+def _function(
+    kind: Kind,
+    key: int,
+    version: int,
+    lines_of: Callable[[_Version, str], list[str]],
+    verb: str,
+) -> tuple[Callable[..., Any], bool]:
+    """Compile the functions of all structures of a message. Returns that of the message, and
+    whether it is a generator.
+    """
     definition = definitions()[kind, key]
     one = _Version(definition, version)
     lines: list[str] = []
@@ -147,6 +203,7 @@ def _functions(
     names: dict[str, Any] = {
         "BadMessageError": BadMessageError,
         "ITEMS_MAX": limits.KAFKA_ITEMS_MAX,
+        "PER_STEP": ITEMS_PER_STEP,
         "TAGS_MAX": limits.KAFKA_TAGS_MAX,
         "read_varint": read_varint,
         "varint": varint,
@@ -158,8 +215,7 @@ def _functions(
     names |= {name: struct.Struct(fmt) for name, fmt in one.packed.items()}
     # The source is made from the constant table; no input reaches it.
     exec(compile("\n".join(lines), f"<{definition.name} {version}>", "exec"), names)
-    root = definition.name
-    return {"read": names.get(f"read_{root}"), "write": names.get(f"write_{root}")}
+    return names[f"{verb}_{definition.name}"], one.is_long(definition.name)
 
 
 class _Version:
@@ -187,6 +243,20 @@ class _Version:
                 plain.append(field)
         return plain, tagged
 
+    def is_long(self, name: str) -> bool:
+        """Whether a structure has arrays other than of numbers, itself or in its structures."""
+        plain, tagged = self.fields(name)
+        return any(
+            (field.is_array and field.element not in _FIXED)
+            or (is_struct(field.element) and self.is_long(field.element))
+            for field in plain + tagged
+        )
+
+    def call(self, verb: str, name: str, arguments: str) -> str:
+        """Return the expression that reads or writes a structure."""
+        wait = "yield from " if self.is_long(name) else ""
+        return f"{wait}{verb}_{name}({arguments})"
+
 
 def _runs(fields: list[Field]) -> list[list[Field]]:
     """Group neighbouring fields of fixed size; any other field is a group by itself."""
@@ -199,6 +269,11 @@ def _runs(fields: list[Field]) -> list[list[Field]]:
             runs.append([field])
         fixed = field.type in _FIXED
     return runs
+
+
+def _pause(number: str) -> str:
+    """Return the line that ends a step after some elements."""
+    return f"if not {number} % PER_STEP: yield 0"
 
 
 # -- source of readers: b is the buffer, p the position --------------------------------------------
@@ -266,7 +341,7 @@ def _read_value(one: _Version, field: Field, target: str) -> list[str]:
             f"{target} = bytes(b[p:p + 16]); p += 16",
         ]
     if is_struct(field.type):
-        read = f"{target}, p = read_{field.type}(b, p)"
+        read = f"{target}, p = {one.call('read', field.type, 'b, p')}"
         if not nullable:
             return [read]
         byte = f"k, = {one.pack('b')}.unpack_from(b, p); p += 1"
@@ -298,8 +373,10 @@ def _read_array(one: _Version, field: Field, target: str, *, nullable: bool) -> 
     else:
         one_field = Field("", element, one.definition.versions, range(0), -1, range(0), "")
         loop = _read_value(one, one_field, "y")
-        each = [f"{target} = []; add_{field.name} = {target}.append", "for _ in range(k):"]
-        each += _indented([*loop, f"add_{field.name}(y)"])
+        number = f"i_{field.name}"
+        each = ["yield k", f"{target} = []; add_{field.name} = {target}.append"]
+        each.append(f"for {number} in range(1, k + 1):")
+        each += _indented([*loop, f"add_{field.name}(y)", _pause(number)])
     return lines + _indented(each)
 
 
@@ -371,9 +448,12 @@ def _write_present(one: _Version, field: Field, source: str) -> list[str]:
     if field.is_array:
         one_field = Field("", element, one.definition.versions, range(0), -1, range(0), "")
         loop = _write_value(one, one_field, "y")
-        return [length(f"len({source})"), f"for y in {source}:", *_indented(loop)]
+        number = f"i_{field.name}"
+        head = [length(f"len({source})"), f"yield len({source})"]
+        head.append(f"for {number}, y in enumerate({source}, 1):")
+        return [*head, *_indented([*loop, _pause(number)])]
     if is_struct(element):
-        return [f"write_{element}({source}, a)"]
+        return [one.call("write", element, f"{source}, a")]
     if field.type == "string":
         return [f"e = {source}.encode()", length("len(e)", "S_h"), "a(e)"]
     if field.type == "records":

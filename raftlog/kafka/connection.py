@@ -15,10 +15,11 @@ from raftlog import limits
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, frame, schema
 from raftlog.kafka.api import Api
-from raftlog.kafka.codec import READ_ERRORS, BadMessageError, Message
+from raftlog.kafka.codec import READ_ERRORS, BadMessageError, Message, Pieces, finish
 from raftlog.types import Buffer
 
 _EMPTY: Final = memoryview(b"")
+PIECES_PER_STEP: Final = 1_024  # of a response, which are then joined
 
 
 class KafkaRequest(NamedTuple):
@@ -44,13 +45,22 @@ class KafkaRequest(NamedTuple):
         return self.api is not apis.PRODUCE or self.message.acks != 0
 
 
+class KafkaUnread(NamedTuple):
+    """A long request that is not decoded yet. ``read`` does it in steps, and returns the request;
+    it raises ``BadMessageError`` if that is not valid: then the connection must be closed.
+    """
+
+    size_bytes: int
+    read: Pieces[KafkaRequest]
+
+
 class KafkaBroken(NamedTuple):
     """The client sent invalid data. Close the connection."""
 
     error: BadMessageError
 
 
-KafkaEvent: TypeAlias = KafkaRequest | KafkaBroken
+KafkaEvent: TypeAlias = KafkaRequest | KafkaUnread | KafkaBroken
 
 
 class KafkaConnectionState:
@@ -127,10 +137,17 @@ class KafkaConnectionState:
             return []
         return self.received(0)
 
-    def reply(self, request: KafkaRequest, message: Message) -> list[Buffer]:
-        """Return the buffers that may be written now that the response ``message`` is ready."""
+    def reply(self, request: KafkaRequest, message: Message) -> Pieces[list[Buffer]]:
+        """Encode the response ``message`` in steps. Return the buffers that may be written then."""
         pieces: list[Buffer] = []
-        codec.writer("response", request.api.key, request.version)(message, pieces.append)
+        added: list[Buffer] = []
+        write = codec.writer("response", request.api.key, request.version)
+        for _ in write(message, added.append):
+            if len(added) >= PIECES_PER_STEP:
+                pieces += frame.joined(added)
+                added.clear()
+            yield None
+        pieces += added
         flexible = request.api is not apis.API_VERSIONS and schema.is_flexible(
             request.api.key, request.version
         )
@@ -167,30 +184,26 @@ class KafkaConnectionState:
             out = out + held
         return [] if self._ended else out
 
-    def _request(self, data: memoryview) -> KafkaRequest:
+    def _request(self, data: memoryview) -> KafkaRequest | KafkaUnread:
         key, version, correlation_id = frame.read_head(data)
         api = apis.APIS.get(key)
         if api is apis.API_VERSIONS and not api.version_min <= version <= api.version_max:
             empty = codec.structs("request", key).root()
-            return self._admitted(api, 0, correlation_id, "", empty, data, version)
+            return self._admitted(api, 0, correlation_id, empty, data, version)
         if api is None or not api.version_min <= version <= api.version_max:
             name = f"key {key}" if api is None else api.name
             raise BadMessageError(f"API {name} version {version} is not served")
-        try:
-            flexible = schema.is_flexible(key, version)
-            client_id, at = frame.read_client_id(data, flexible=flexible)
-            # Bytes behind the message are ignored, as in Kafka: librdkafka 2.16 sends three.
-            message, _ = codec.reader("request", key, version)(data, at)
-        except READ_ERRORS as error:
-            raise BadMessageError(f"{api.name} version {version} is not valid: {error}") from error
-        return self._admitted(api, version, correlation_id, client_id, message, data, version)
+        request = self._admitted(api, version, correlation_id, None, data, version)
+        reading = _read(request, data)
+        if len(data) <= limits.FRAME_SMALL_BYTES_MAX:
+            return finish(reading)
+        return KafkaUnread(len(data), reading)
 
     def _admitted(
         self,
         api: Api,
         version: int,
         correlation_id: int,
-        client_id: str,
         message: Message,
         data: memoryview,
         asked_version: int,
@@ -203,10 +216,24 @@ class KafkaConnectionState:
             api,
             version,
             correlation_id,
-            client_id[: limits.CLIENT_ID_CHARS_MAX],
+            "",
             message,
             data if is_produce else _EMPTY,
             min(len(data), limits.KIB) if is_produce else len(data),
             asked_version,
             number,
         )
+
+
+def _read(request: KafkaRequest, data: memoryview) -> Pieces[KafkaRequest]:
+    """Decode the rest of a request, in steps."""
+    key, version = request.api.key, request.version
+    try:
+        client_id, at = frame.read_client_id(data, flexible=schema.is_flexible(key, version))
+        # Bytes behind the message are ignored, as in Kafka: librdkafka 2.16 sends three.
+        message, _ = yield from codec.reader("request", key, version)(data, at)
+    except READ_ERRORS as error:
+        raise BadMessageError(
+            f"{request.api.name} version {version} is not valid: {error}"
+        ) from error
+    return request._replace(message=message, client_id=client_id[: limits.CLIENT_ID_CHARS_MAX])

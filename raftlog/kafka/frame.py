@@ -11,7 +11,7 @@ Tags are present in flexible versions only (KIP-482); a response to ApiVersions 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from raftlog import limits
@@ -194,8 +194,13 @@ def response(correlation_id: int, pieces: list[Buffer], *, flexible: bool) -> li
     """
     head = _INT32.pack(correlation_id) + (b"\0" if flexible else b"")
     length = len(head) + sum(map(len, pieces))
+    return joined([_INT32.pack(length), head, *pieces])
+
+
+def joined(pieces: Iterable[Buffer]) -> list[Buffer]:
+    """Return the pieces as buffers: small neighbours joined, large ones as they are."""
     buffers: list[Buffer] = []
-    small: list[Buffer] = [_INT32.pack(length), head]
+    small: list[Buffer] = []
     for piece in pieces:
         if len(piece) <= _PIECE_BYTES_MAX:
             small.append(piece)

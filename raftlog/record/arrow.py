@@ -127,7 +127,8 @@ def _pyarrow() -> Any:
         import pyarrow as pa
     except ImportError as error:
         raise UnsupportedFeatureError(
-            f"reading records as Arrow needs pyarrow: pip install raftlog[arrow] ({error})"
+            "reading records as Arrow needs pyarrow: pip install raftlog[arrow], or "
+            f"raftlog-client[arrow] ({error})"
         ) from error
     return pa
 

@@ -25,7 +25,7 @@ import lz4.frame
 import zstandard
 
 from raftlog import limits
-from raftlog.errors import CorruptBatchError
+from raftlog.errors import CorruptBatchError, UnsupportedFeatureError
 from raftlog.record import compression
 from raftlog.record.compression import GZIP_WINDOW_BITS, Codec, unpack_zstd_frame
 from raftlog.types import Buffer
@@ -109,8 +109,13 @@ def _zstd_size_max(data: Buffer, has_checksum: bool) -> int:
 
 def _unpack_snappy(data: Buffer, size_max: int) -> bytes:
     blocks = _snappy_blocks(data)
-    import cramjam  # here: a client that reads no such batch does not wait for it
-
+    try:
+        import cramjam  # here: a client that reads no such batch does not wait for it
+    except ImportError as error:
+        raise UnsupportedFeatureError(
+            "reading records that are compressed with snappy needs cramjam: pip install "
+            f"raftlog-client[snappy] ({error})"
+        ) from error
     try:
         sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
         if sum(sizes) > size_max:

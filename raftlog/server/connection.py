@@ -27,8 +27,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from raftlog import limits
 from raftlog.errors import RaftlogError
+from raftlog.kafka.codec import BadMessageError
 from raftlog.kafka.codec import Message as KafkaMessage
-from raftlog.kafka.connection import KafkaConnectionState, KafkaRequest
+from raftlog.kafka.connection import (
+    KafkaBroken,
+    KafkaConnectionState,
+    KafkaRequest,
+    KafkaUnread,
+)
 from raftlog.protocol.connection import (
     Broken,
     Refusal,
@@ -382,8 +388,18 @@ class Connection(asyncio.BufferedProtocol):
         self._answered(request, state.reply(request, message, attachment))
 
     def respond_kafka(self, request: KafkaRequest, message: KafkaMessage) -> None:
-        """Send a response to a Kafka client, after the responses to its earlier requests."""
-        self._answered(request, cast(KafkaConnectionState, self._state).reply(request, message))
+        """Send a response to a Kafka client, after the responses to its earlier requests. A long
+        one is encoded in steps.
+        """
+        steps = self._encode(request, message)
+        for _ in steps:
+            if not self.services.turns.has_time():
+                self.begin(steps)
+                return
+
+    def _encode(self, request: KafkaRequest, message: KafkaMessage) -> Steps:
+        buffers = yield from cast(KafkaConnectionState, self._state).reply(request, message)
+        self._answered(request, buffers)
 
     def refuse(self, request: Request, error: RaftlogError) -> None:
         """Send an error response."""
@@ -526,6 +542,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._work.append(_Work(steps, len(event.attachment)))
             if self._in_flight_bytes >= IN_FLIGHT_NOTED_BYTES:
                 self._note_memory()
+        elif isinstance(event, KafkaUnread):
+            self._work.append(_Work(self._read(event), event.size_bytes))
         elif isinstance(event, Refusal):
             self.note_refusal("a request", event.error)
             self._write(event.buffers)
@@ -534,6 +552,19 @@ class Connection(asyncio.BufferedProtocol):
         else:
             logger.info("connection closed: peer=%s reason=%s", self.peer, event.error)
             self._hang_up()
+
+    def _read(self, unread: KafkaUnread) -> Steps:
+        """Decode a long request, and handle it."""
+        try:
+            request = yield from unread.read
+        except BadMessageError as error:
+            self._handle(KafkaBroken(error))
+            return
+        self._in_flight_bytes += memory_of(request)
+        steps = self.services.handle_kafka(self, request)
+        self._note_memory()
+        if steps is not None:
+            yield from steps
 
     def _say_farewell(self, broken: Broken) -> None:
         """Send the error and close: message framing is lost."""
@@ -619,7 +650,7 @@ def _size_of(event: Event) -> int:
     """Return the memory of a held event, in bytes."""
     if isinstance(event, _REQUESTS):
         return len(event.attachment) + memory_of(event)
-    return 0
+    return event.size_bytes if isinstance(event, KafkaUnread) else 0
 
 
 def memory_of(request: Request | KafkaRequest) -> int:

@@ -138,6 +138,10 @@ class Exchange(ABC):
         except Exception as error:  # noqa: BLE001 - reported, logged and counted
             self.fail_by_mistake(error)
 
+    def go_on(self, steps: Steps) -> None:
+        """Continue the request in ``steps``, after those of the connection that are in progress."""
+        self.connection.begin(self.guarded(steps))
+
     def fail_by_mistake(self, error: Exception) -> None:
         """Log an unexpected exception and fail this request only, with ``OutcomeUnknownError``."""
         self.connection.services.counters.mistakes += 1

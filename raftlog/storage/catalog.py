@@ -11,7 +11,7 @@ see the topics before or after the change. This module opens no log.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -214,28 +214,31 @@ class Catalog:
         if self.by_id.get(topic.id) != topic:
             self._save(topics={**self.by_id, topic.id: topic})
 
-    def drop(self, id_: str, partition: int) -> Dropping | None:
-        """Drop one partition, and with the last one its topic. Returns None if this data directory
-        does not hold it. The caller removes its files and then calls ``dropped``."""
+    def drop(self, id_: str, partitions: Iterable[int]) -> list[Dropping]:
+        """Drop partitions, and with the last one their topic. Returns those that this data
+        directory holds. The caller removes their files and then calls ``dropped``."""
         topic = self.by_id.get(id_)
-        if topic is None or partition not in topic.local:
-            return None
-        hosted = tuple(other for other in topic.local if other != partition)
+        gone = set() if topic is None else set(partitions).intersection(topic.local)
+        if topic is None or not gone:
+            return []
+        hosted = tuple(other for other in topic.local if other not in gone)
         topics = {other: held for other, held in self.by_id.items() if other != id_ or hosted}
         if hosted:
             topics[id_] = replace(topic, hosted=hosted)
-        drop = Dropping(topic.name, id_, partition)
-        self._save(topics=topics, dropping=(*self.dropping, drop))
-        return drop
+        drops = [Dropping(topic.name, id_, partition) for partition in sorted(gone)]
+        self._save(topics=topics, dropping=(*self.dropping, *drops))
+        return drops
 
-    def is_needed(self, drop: Dropping) -> bool:
-        """Return True if the topic's directory holds more than this partition."""
-        others = (other.id for other in self.dropping if other != drop)
-        return drop.id in {*self.by_id, *others}
+    def unneeded(self, drops: Collection[Dropping]) -> dict[str, Dropping]:
+        """Return the topics whose directories hold only these partitions, by topic id."""
+        gone = set(drops)
+        needed = {*self.by_id, *(other.id for other in self.dropping if other not in gone)}
+        return {drop.id: drop for drop in drops if drop.id not in needed}
 
-    def dropped(self, drop: Dropping) -> None:
-        """Record that the files of a dropped partition are removed."""
-        self._save(dropping=tuple(other for other in self.dropping if other != drop))
+    def dropped(self, drops: Iterable[Dropping]) -> None:
+        """Record that the files of dropped partitions are removed."""
+        gone = set(drops)
+        self._save(dropping=tuple(other for other in self.dropping if other not in gone))
 
 
 def _config(overrides: Mapping[str, str]) -> TopicConfig:

@@ -16,7 +16,7 @@ newer of the two counts.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from raftlog.disk import NO_ROOM, Disk
@@ -177,9 +177,11 @@ class Copies:
     def _write(self, rows: dict[str, list[Any]]) -> None:
         state_file.write(self._disk, self.path, {"copies": rows, "complete": self.is_complete})
 
-    def forget(self, topic_id: str, partition: int) -> None:
-        """Remove one record, durably, before its copy is removed. Raises ``OSError``."""
-        self._remove(_key(topic_id, partition))
+    def forget(self, copies: Iterable[tuple[str, int]]) -> None:
+        """Remove the records of copies, by topic ID and partition: durably, before the copies are
+        removed. Raises ``OSError``.
+        """
+        self._remove(*(_key(topic_id, partition) for topic_id, partition in copies))
 
     def forget_topic(self, topic_id: str) -> None:
         """Like ``forget``, for all copies of a topic."""

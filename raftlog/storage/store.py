@@ -15,7 +15,7 @@ another thread, one at a time, and their result becomes visible atomically.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import chain
 from typing import Final
@@ -144,8 +144,7 @@ class Store:
     def _open_logs(self) -> None:
         for topic in list(self._catalog.deleting.values()):
             self._remove_files(topic)
-        for drop in self._catalog.dropping:
-            self._remove_partition(drop)
+        self._remove_partitions(self._catalog.dropping)
         for topic in self._catalog.by_id.values():
             self._logs.open_all(topic)
             self._logs.make_successors_durable(topic)
@@ -162,13 +161,15 @@ class Store:
         self._logs.remove_topic(topic)
         self._catalog.deleted(topic)
 
-    def _remove_partition(self, drop: Dropping) -> None:
-        """Remove the files of a dropped partition, durably, and then its entry in the catalog. With
-        the last partition, also remove the topic directory."""
-        self._logs.remove_partition(drop)
-        if not self._catalog.is_needed(drop):
+    def _remove_partitions(self, drops: Sequence[Dropping]) -> None:
+        """Remove the files of dropped partitions, durably, and then their entries in the catalog.
+        With the last partition, also remove the topic directory."""
+        if not drops:
+            return
+        self._logs.remove_partitions(drops)
+        for drop in self._catalog.unneeded(drops).values():
             self._logs.remove_topic(drop)
-        self._catalog.dropped(drop)
+        self._catalog.dropped(drops)
 
     # -- identity, journal, clock ------------------------------------------------------------------
 
@@ -287,7 +288,7 @@ class Store:
         """
         topic = self.plan_topic(name, partitions=partitions, config=config)
         try:
-            self._logs.open_all(topic)
+            self._logs.create(topic, topic.local)
             self._logs.make_names_durable(topic)
             self._catalog.create(topic)
         except (OSError, RaftlogError) as error:
@@ -340,7 +341,7 @@ class Store:
         topic = self.topic(name)
         extended = self._catalog.plan_extension(name, partitions)
         try:
-            self._logs.open_all(extended)
+            self._logs.create(extended, range(topic.partitions, partitions))
             self._logs.make_names_durable(extended)
             self._catalog.extend(extended)
         except (OSError, RaftlogError) as error:
@@ -372,12 +373,15 @@ class Store:
         )
         is_new = [number for number in partitions if self._logs.get(topic_id, number) is None]
         try:
-            for drop in self._catalog.dropping:
-                if drop.id == topic_id and drop.partition in partitions:
-                    self._remove_partition(drop)
-            for number in is_new:
-                self._logs.open(topic, number)
+            self._remove_partitions(
+                [
+                    drop
+                    for drop in self._catalog.dropping
+                    if drop.id == topic_id and drop.partition in partitions
+                ]
+            )
             if is_new:
+                self._logs.create(topic, is_new)
                 self._logs.make_names_durable(topic)
             self._catalog.host(topic)
         except (OSError, RaftlogError) as error:
@@ -406,23 +410,23 @@ class Store:
             self._catalog.host(altered)
             self._logs.show_config(altered)
 
-    def drop_partition(self, topic_id: str, partition: int) -> None:
-        """Close the log of one partition and remove its files, including those in quarantine.
+    def drop_partitions(self, topic_id: str, partitions: Iterable[int]) -> None:
+        """Close the logs of partitions and remove their files, including those in quarantine.
 
-        All its tickets must be returned. Does nothing if this broker does not have the partition.
-        After a crash, the next start removes the remaining files. Raises ``DiskFullError`` (if the
-        catalog could not be written, the partition is kept) and ``StorageFailedError``.
+        All their tickets must be returned. Ignores partitions that this broker does not have. The
+        catalog is written twice for all of them. After a crash, the next start removes the
+        remaining files. Raises ``DiskFullError`` (if the catalog could not be written, the
+        partitions are kept) and ``StorageFailedError``.
         """
-        drop = self._catalog.drop(topic_id, partition)
-        if drop is None:
-            return
-        self._moved.pop((topic_id, partition), None)
-        if (log := self._logs.take(topic_id, partition)) is not None:
-            log.abandon()
+        drops = self._catalog.drop(topic_id, partitions)
+        for drop in drops:
+            self._moved.pop((topic_id, drop.partition), None)
+            if (log := self._logs.take(topic_id, drop.partition)) is not None:
+                log.abandon()
         try:
-            self._remove_partition(drop)
+            self._remove_partitions(drops)
         except OSError as error:
-            what = f"removing the files of partition {partition} of {drop.name!r}"
+            what = f"removing the files of partitions of {drops[0].name!r}"
             raise storage_error(what, error) from error
 
     def quarantine(self, topic_id: str, partition: int) -> str:
@@ -444,7 +448,7 @@ class Store:
         self._copies.accept(topic_id, partition)
         for attempts_left in reversed(range(MOVE_ATTEMPTS)):
             try:
-                self._copies.forget(topic_id, partition)
+                self._copies.forget([key])
                 if key not in self._moved:
                     self._moved[key] = quarantine.move_aside(self._disk, directory)
                 log = self._logs.open(topic, partition)

@@ -7,7 +7,7 @@ The catalog determines which logs exist. All methods can raise ``OSError``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from raftlog.disk import Disk
@@ -71,6 +71,16 @@ class TopicLogs:
         for partition in topic.local:
             if LogKey(topic.id, partition) not in self._logs:
                 self.open(topic, partition)
+
+    def create(self, topic: Topic, partitions: Iterable[int]) -> None:
+        """Open logs, and create the missing ones. Their names are durable after
+        ``make_names_durable``: one sync for all of them.
+        """
+        self._disk.make_dirs(self.topic_path(topic))
+        for partition in partitions:
+            if self._copies.of(topic.id, partition).known is None:
+                self._disk.make_dir(self.path(topic, partition))
+            self.open(topic, partition)
 
     def take(self, topic_id: str, partition: int) -> Log | None:
         """Remove a log from the open logs and return it. The caller closes it."""
@@ -154,11 +164,13 @@ class TopicLogs:
         if self._disk.exists(self._name_path(topic)):
             self._disk.sync_dir(self._name_path(topic))
 
-    def remove_partition(self, drop: Dropping) -> None:
-        """Remove all files of a partition, durably, also those in quarantine."""
-        self._copies.forget(drop.id, drop.partition)
-        path = self.path(drop, drop.partition)
-        for found in (path, *quarantine.quarantines(self._disk, path)):
-            self._disk.remove_tree(found)
-        if self._disk.exists(self.topic_path(drop)):
-            self._disk.sync_dir(self.topic_path(drop))
+    def remove_partitions(self, drops: Sequence[Dropping]) -> None:
+        """Remove all files of partitions, durably, also those in quarantine."""
+        self._copies.forget((drop.id, drop.partition) for drop in drops)
+        for drop in drops:
+            path = self.path(drop, drop.partition)
+            for found in (path, *quarantine.quarantines(self._disk, path)):
+                self._disk.remove_tree(found)
+        for directory in dict.fromkeys(map(self.topic_path, drops)):
+            if self._disk.exists(directory):
+                self._disk.sync_dir(directory)

@@ -304,11 +304,17 @@ class SimDisk:
 
     def make_dirs(self, path: str) -> None:
         if self._find(path) is None:
-            parent, name = os.path.split(path)
+            parent = os.path.dirname(path)
             self.make_dirs(parent)
+            self.make_dir(path)
+            self.sync_dir(parent)
+        self._directory(path)
+
+    def make_dir(self, path: str) -> None:
+        if self._find(path) is None:
+            parent, name = os.path.split(path)
             self._check("make_dir", path)
             self._directory(parent).change({name: CachedDirectory()})
-            self.sync_dir(parent)
         self._directory(path)
 
     def rename(self, source: str, target: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,6 +71,11 @@ def _plain(message: Message) -> Message:
     return message
 
 
+def _read(kind: Kind, api: Api, version: int) -> Callable[[memoryview, int], tuple[Any, int]]:
+    read = codec.reader(kind, api.key, version)
+    return lambda data, at: codec.finish(read(data, at))
+
+
 @pytest.mark.parametrize("api", apis.APIS.values(), ids=lambda api: api.name)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
@@ -76,7 +84,7 @@ def test_what_is_written_is_read_again(api: Api, data: st.DataObject) -> None:
     version = data.draw(st.integers(api.version_min, api.version_max))
     message = data.draw(_values(kind, api, version, definitions()[kind, api.key].name))
     written = encoded(kind, api, version, message)
-    read, end = codec.reader(kind, api.key, version)(memoryview(written), 0)
+    read, end = _read(kind, api, version)(memoryview(written), 0)
     assert end == len(written)
     assert _plain(read) == _plain(message)
 
@@ -92,7 +100,7 @@ def test_tampered_bytes_are_refused_or_read(api: Api, data: st.DataObject) -> No
         if written:
             written[data.draw(st.integers(0, len(written) - 1))] = data.draw(st.integers(0, 255))
     kept = data.draw(st.integers(0, len(written)))
-    read = codec.reader("request", api.key, version)
+    read = _read("request", api, version)
     try:
         _, end = read(memoryview(bytes(written[:kept])), 0)
     except READ_ERRORS:
@@ -102,17 +110,51 @@ def test_tampered_bytes_are_refused_or_read(api: Api, data: st.DataObject) -> No
 
 def test_lengths_are_compared_with_the_bytes_before_memory_is_taken() -> None:
     """20 bytes that claim 2^32 - 2 topics."""
-    read = codec.reader("request", apis.PRODUCE.key, 9)
+    read = _read("request", apis.PRODUCE, 9)
     data = b"\0" + b"\xff\xff" + bytes(4) + b"\xff\xff\xff\xff\x0f" + bytes(8)
     with pytest.raises(BadMessageError, match="array length"):
         read(memoryview(data), 0)
 
 
 def test_an_array_has_at_most_so_many_elements() -> None:
-    read = codec.reader("request", apis.METADATA.key, 1)
+    read = _read("request", apis.METADATA, 1)
     count = limits.KAFKA_ITEMS_MAX + 1
     with pytest.raises(BadMessageError, match="array length"):
         read(memoryview(count.to_bytes(4, "big") + bytes(2 * count)), 0)
+
+
+def test_all_arrays_of_a_request_have_at_most_so_many_elements() -> None:
+    """Of numbers, any number: they are one operation."""
+    structs = codec.structs("request", apis.OFFSET_FETCH.key)
+
+    def taken(topics: int) -> Any:
+        numbers = list(range(limits.KAFKA_ITEMS_PER_REQUEST_MAX))
+        one = structs.OffsetFetchRequestTopic(name="t", partition_indexes=numbers)
+        other = structs.OffsetFetchRequestTopic(name="", partition_indexes=[])
+        message = structs.root(group_id="g", topics=[one, *[other] * (topics - 1)])
+        data = encoded("request", apis.OFFSET_FETCH, 7, message)
+        return _read("request", apis.OFFSET_FETCH, 7)(memoryview(data), 0)[0]
+
+    assert len(taken(limits.KAFKA_ITEMS_PER_REQUEST_MAX).topics[0].partition_indexes) > 1_000
+    with pytest.raises(BadMessageError, match="all arrays"):
+        taken(limits.KAFKA_ITEMS_PER_REQUEST_MAX + 1)
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 1_000), (1_000, 1), (30, 40)])
+def test_no_step_reads_or_writes_more_than_some_elements(topics: int, partitions: int) -> None:
+    structs = codec.structs("response", apis.LIST_OFFSETS.key)
+    part = structs.ListOffsetsPartitionResponse()
+    topic = structs.ListOffsetsTopicResponse(name="t", partitions=[part] * partitions)
+    message = structs.root(topics=[topic] * topics)
+    pieces: list[Any] = []
+    steps, longest = 0, 0
+    for _ in codec.writer("response", apis.LIST_OFFSETS.key, 7)(message, pieces.append):
+        longest = max(longest, len(pieces) - steps)
+        steps = len(pieces)
+    assert longest <= 4 * codec.ITEMS_PER_STEP  # pieces
+    data = memoryview(b"".join(pieces))
+    steps = sum(1 for _ in codec.reader("response", apis.LIST_OFFSETS.key, 7)(data, 0))
+    assert steps >= topics * max(partitions // codec.ITEMS_PER_STEP, 1)
 
 
 def test_a_varint_of_six_bytes_is_refused() -> None:
@@ -121,7 +163,7 @@ def test_a_varint_of_six_bytes_is_refused() -> None:
 
 
 def test_a_tagged_field_fills_its_size() -> None:
-    read = codec.reader("request", apis.FETCH.key, 12)
+    read = _read("request", apis.FETCH, 12)
     fixed = bytes(4) + bytes(4) * 3 + b"\0" + bytes(8) + b"\1" + b"\1" + b"\1"
     good = fixed + b"\1" + b"\0\3\3ab"  # cluster_id "ab"
     message, end = read(memoryview(good), 0)
@@ -131,7 +173,7 @@ def test_a_tagged_field_fills_its_size() -> None:
 
 
 def test_unknown_tagged_fields_are_skipped() -> None:
-    read = codec.reader("request", apis.METADATA.key, 9)
+    read = _read("request", apis.METADATA, 9)
     message, end = read(memoryview(b"\0\1\0\0" + b"\2\x05\1x\x07\2yz"), 0)
     assert (message.topics, message.allow_auto_topic_creation, end) == (None, True, 12)
 
@@ -220,7 +262,7 @@ def test_every_version_can_be_written_and_read(kind: Kind, api: Api, version: in
     """Also so that the first use of each in a broker is known to work."""
     empty = codec.structs(kind, api.key).root()
     written = encoded(kind, api, version, empty)
-    read, _ = codec.reader(kind, api.key, version)(memoryview(written), 0)
+    read, _ = _read(kind, api, version)(memoryview(written), 0)
     assert read == empty
 
 

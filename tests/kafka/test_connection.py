@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from raftlog import limits
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec
+from raftlog.kafka.codec import finish
 from raftlog.kafka.connection import (
     KafkaBroken,
     KafkaConnectionState,
     KafkaEvent,
     KafkaRequest,
+    KafkaUnread,
 )
 from tests.kafka.wire import request, response
 
@@ -38,8 +40,9 @@ def _feed(state: KafkaConnectionState, data: bytes) -> list[KafkaEvent]:
 
 
 def _requests(events: list[KafkaEvent]) -> list[KafkaRequest]:
-    assert all(isinstance(each, KafkaRequest) for each in events), events
-    return [each for each in events if isinstance(each, KafkaRequest)]
+    requests = [finish(each.read) if isinstance(each, KafkaUnread) else each for each in events]
+    assert all(isinstance(each, KafkaRequest) for each in requests), requests
+    return [each for each in requests if isinstance(each, KafkaRequest)]
 
 
 def _broken(events: list[KafkaEvent]) -> str:
@@ -80,10 +83,10 @@ def test_responses_leave_in_the_order_of_the_requests() -> None:
     first, second, third = _requests(
         _feed(state, b"".join(request(apis.METADATA, 1, correlation_id=n) for n in (5, 6, 7)))
     )
-    assert state.reply(third, Empty()) == []
-    assert state.reply(second, Empty()) == []
+    assert finish(state.reply(third, Empty())) == []
+    assert finish(state.reply(second, Empty())) == []
     assert state.bytes_held > 0
-    sent = state.reply(first, Empty())
+    sent = finish(state.reply(first, Empty()))
     assert [response(apis.METADATA, 1, bytes(each))[0] for each in sent] == [5, 6, 7]
     assert (state.in_flight, state.bytes_held) == (0, 0)
 
@@ -95,7 +98,7 @@ def test_a_request_without_a_response_holds_back_none() -> None:
         _feed(state, request(apis.PRODUCE, 3, message) + request(apis.METADATA, 1))
     )
     assert not quiet.expects_response
-    assert state.reply(after, Empty()) == []
+    assert finish(state.reply(after, Empty())) == []
     assert len(state.finish(quiet)) == 1
 
 
@@ -106,11 +109,11 @@ def test_too_many_requests_in_flight_pause_the_connection() -> None:
     assert len(found) == 2
     assert state.paused
     assert not state.in_frame, "the client has not stalled: the broker does not read"
-    state.reply(found[0], Empty())
+    finish(state.reply(found[0], Empty()))
     more = _requests(state.resume())
     assert [each.correlation_id for each in more] == [2]
-    state.reply(found[1], Empty())
-    state.reply(more[0], Empty())
+    finish(state.reply(found[1], Empty()))
+    finish(state.reply(more[0], Empty()))
     assert [each.correlation_id for each in _requests(state.resume())] == [3]
     assert not state.paused
 
@@ -142,7 +145,7 @@ def test_bad_input_ends_the_connection(data: bytes, reason: str) -> None:
     assert isinstance(events[0], KafkaRequest), "what came before is handled"
     assert reason in _broken(events)
     assert state.received(0) == []
-    assert state.reply(events[0], Empty()) == []
+    assert finish(state.reply(events[0], Empty())) == []
 
 
 def test_bytes_behind_a_message_are_ignored() -> None:

@@ -13,7 +13,7 @@ from raftlog.kafka.api import Api
 def encoded(kind: schema.Kind, api: Api, version: int, message: Any) -> bytes:
     """The bytes of a message without its header."""
     pieces: list[Any] = []
-    codec.writer(kind, api.key, version)(message, pieces.append)
+    codec.finish(codec.writer(kind, api.key, version)(message, pieces.append))
     return b"".join(pieces)
 
 
@@ -47,6 +47,6 @@ def response(api: Api, version: int, data: bytes) -> tuple[int, Any]:
     if api is not apis.API_VERSIONS and schema.is_flexible(api.key, version):
         assert view[at] == 0
         at += 1
-    message, end = codec.reader("response", api.key, version)(view, at)
+    message, end = codec.finish(codec.reader("response", api.key, version)(view, at))
     assert end == len(view)
     return correlation_id, message

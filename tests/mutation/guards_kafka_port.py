@@ -38,6 +38,14 @@ GUARDS: Final = [
         tests=(f"{_CONNECTION}::test_bad_input_ends_the_connection",),
     ),
     Guard(
+        name="the arrays of a Kafka request have a limited sum",
+        why="a request of 8 MiB becomes 500,000 objects, and as many answers if it is refused",
+        module="raftlog/kafka/codec.py",
+        function="_counted",
+        change=never("if KAFKA_ITEMS_PER_REQUEST_MAX"),
+        tests=(f"{_CODEC}::test_all_arrays_of_a_request_have_at_most_so_many_elements",),
+    ),
+    Guard(
         name="varints of Kafka requests are short",
         why="a length of any size is computed from one request",
         module="raftlog/kafka/codec.py",

@@ -53,7 +53,7 @@ def test_a_copy_of_who_is_a_replica_again_is_not_dropped() -> None:
                 version=hosted.state.version,
             )
         )
-        h.partitions.review_all()
+        h.partitions.review(list(h.partitions.hosted.values()))
         await h.apply(ChangeReplicas(hosted.state.version, (2, 3, 1), ()))
         h.s.workers.release()
         await h.partitions.until_seen("t")

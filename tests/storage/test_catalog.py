@@ -241,18 +241,18 @@ def test_dropped_partitions_are_remembered_until_their_files_are_gone() -> None:
     disk = new_disk()
     catalog = catalog_on(disk)
     placed(catalog, 1, 2)
-    assert catalog.drop("aa", 4) is None
-    assert catalog.drop("bb", 1) is None
-    first, second = catalog.drop("aa", 1), catalog.drop("aa", 2)
+    assert catalog.drop("aa", [4]) == []
+    assert catalog.drop("bb", [1]) == []
+    (first,), (second,) = catalog.drop("aa", [4, 1]), catalog.drop("aa", [2, 1])
     assert first == Dropping("clicks", "aa", 1)
-    assert second is not None
     assert catalog.topics == {}
-    assert catalog.is_needed(first)  # for the other's files
+    assert catalog.unneeded([first]) == {}  # the directory has the other's files
+    assert catalog.unneeded([first, second]) == {"aa": second}
     again = catalog_on(disk)
     assert again.dropping == (first, second)
-    again.dropped(first)
-    assert not again.is_needed(second)
-    again.dropped(second)
+    again.dropped([first])
+    assert again.unneeded([second]) == {"aa": second}
+    again.dropped([second])
     assert catalog_on(disk).dropping == ()
 
 

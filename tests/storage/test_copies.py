@@ -186,14 +186,14 @@ def test_a_partition_that_was_dropped_is_forgotten() -> None:
     disk = new_disk()
     written(disk)
     store = reopened(disk)
-    store.drop_partition(FIRST, 1)
+    store.drop_partitions(FIRST, [1])
     log = host(store, 1)
     assert (log.damage, log.log_end_offset) == ("", 0)
     fill(log, 1)
     store = reopened(disk)
     assert store.hosted_log(FIRST, 1).damage == ""
-    store.drop_partition(FIRST, 1)
-    store.drop_partition(FIRST, 0)
+    store.drop_partitions(FIRST, [1])
+    store.drop_partitions(FIRST, [0])
     assert Copies(disk, DATA, new_id=lambda: "", is_new=True).rows == {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
+from random import Random
 
 import pytest
 
@@ -198,8 +199,8 @@ def test_a_topic_created_again_never_meets_the_files_of_the_first() -> None:
     store = reopened(disk)
     assert hosted(store) == {(FIRST, 0): 5, (FIRST, 1): 5, (SECOND, 0): 2}
     assert store.topic("clicks").id == SECOND
-    store.drop_partition(FIRST, 0)
-    store.drop_partition(FIRST, 1)
+    store.drop_partitions(FIRST, [0])
+    store.drop_partitions(FIRST, [1])
     for found in (store, reopened(disk)):
         assert hosted(found) == {(SECOND, 0): 2}
         assert found.topic("clicks").id == SECOND
@@ -214,12 +215,12 @@ def test_a_dropped_partition_is_gone_with_its_files() -> None:
     store = open_store(disk)
     host(store, 0, count=2)
     host(store, 3, count=2)
-    store.drop_partition(FIRST, 3)
-    store.drop_partition(FIRST, 3)
+    store.drop_partitions(FIRST, [3])
+    store.drop_partitions(FIRST, [3])
     assert paths_of(disk) == [f"clicks/{FIRST}/0"]
     store = reopened(disk, power_cut=True)
     assert hosted(store) == {(FIRST, 0): 2}
-    store.drop_partition(FIRST, 0)
+    store.drop_partitions(FIRST, [0])
     assert paths_of(disk) == []
     with pytest.raises(UnknownTopicError):
         store.topic("clicks")
@@ -232,13 +233,13 @@ def test_a_partition_that_comes_back_is_empty() -> None:
     store = open_store(disk)
     host(store, 0, count=5)
     host(store, 1, count=5)
-    store.drop_partition(FIRST, 1)
+    store.drop_partitions(FIRST, [1])
     assert host(store, 1).log_end_offset == 0
-    store.drop_partition(FIRST, 1)
+    store.drop_partitions(FIRST, [1])
     disk.faults.append(Fault({"remove"}, errno.ENOSPC))  # a removal that is cut short
     host(store, 1, count=3)
     with pytest.raises(DiskFullError):
-        store.drop_partition(FIRST, 1)
+        store.drop_partitions(FIRST, [1])
     assert host(store, 1).log_end_offset == 0
     assert hosted(reopened(disk)) == {(FIRST, 0): 5, (FIRST, 1): 0}
 
@@ -249,9 +250,36 @@ def test_a_drop_without_room_for_the_catalog_has_not_happened() -> None:
     host(store, 0, count=5)
     disk.faults.append(Fault({"rename"}, errno.ENOSPC))
     with pytest.raises(DiskFullError):
-        store.drop_partition(FIRST, 0)
+        store.drop_partitions(FIRST, [0])
     assert values(store.hosted_log(FIRST, 0))
     assert hosted(reopened(disk)) == {(FIRST, 0): 5}
+
+
+class CountingDisk(SimDisk):
+    """Counts the syncs of directories: of new names, and of replaced state files."""
+
+    syncs = 0
+
+    def sync_dir(self, path: str) -> None:
+        self.syncs += 1
+        super().sync_dir(path)
+
+
+def test_many_partitions_take_as_many_syncs_as_few() -> None:
+    """On a disk that takes a millisecond for each, a topic of 1,000 took seconds."""
+
+    def syncs(count: int) -> tuple[int, int]:
+        disk = CountingDisk(Random(1))
+        disk.make_dirs("var")
+        store = open_store(disk)
+        before = disk.syncs
+        store.host_partitions("clicks", FIRST, range(count), total_partitions=count, overrides={})
+        made = disk.syncs
+        store.drop_partitions(FIRST, range(count))
+        assert hosted(reopened(disk, power_cut=True)) == {}
+        return made - before, disk.syncs - made
+
+    assert syncs(30) == syncs(2)
 
 
 # -- crashes ---------------------------------------------------------------------------------------
@@ -308,9 +336,9 @@ def test_hosting_partitions(chances: int, seed: int) -> None:
 def test_dropping_partitions(chances: int, seed: int) -> None:
     def act(disk: SimDisk, state: Hosts) -> None:
         state.legal = [{(FIRST, 0): 2, (FIRST, 2): 3}, {(FIRST, 0): 2}]
-        state.store.drop_partition(FIRST, 2)
+        state.store.drop_partitions(FIRST, [2])
         state.legal = [{(FIRST, 0): 2}, {}]
-        state.store.drop_partition(FIRST, 0)
+        state.store.drop_partitions(FIRST, [0])
         state.legal = [{}]
 
     sweep(prepare_two, act, check_hosts, seed=seed, chances=chances)
@@ -319,7 +347,7 @@ def test_dropping_partitions(chances: int, seed: int) -> None:
 def test_dropping_and_hosting_again(chances: int, seed: int) -> None:
     def act(disk: SimDisk, state: Hosts) -> None:
         state.legal = [{(FIRST, 0): 2, (FIRST, 2): 3}, {(FIRST, 0): 2}]
-        state.store.drop_partition(FIRST, 2)
+        state.store.drop_partitions(FIRST, [2])
         state.legal = [{(FIRST, 0): 2}, {(FIRST, 0): 2, (FIRST, 2): 0}]
         host(state.store, 2)
         state.legal = [{(FIRST, 0): 2, (FIRST, 2): 0}]
@@ -334,7 +362,7 @@ def test_a_restored_copy_that_was_removed_is_quarantined() -> None:
     host(store, 0)
     host(store, 1, count=3)
     image = disk.image("var/data/topics")
-    store.drop_partition(FIRST, 1)
+    store.drop_partitions(FIRST, [1])
     store.abandon()
     disk.crash()
     disk.put_back("var/data/topics", image)

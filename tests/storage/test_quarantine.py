@@ -109,7 +109,7 @@ def test_a_dropped_partition_takes_its_quarantine_along() -> None:
     host(store, 0)
     host(store, 1, count=2)
     store.quarantine(FIRST, 1)
-    store.drop_partition(FIRST, 1)
+    store.drop_partitions(FIRST, [1])
     assert paths_of(disk) == [f"clicks/{FIRST}/0"]
 
 

@@ -71,11 +71,11 @@ def test_settings_reach_the_logs_that_are_open() -> None:
 def test_removing_one_partition_leaves_the_others() -> None:
     disk, logs = logs_of(OLD, NEW)
     disk.make_dirs(f"{DATA}/topics/clicks/old/2.quarantine-1")
-    logs.remove_partition(Dropping("clicks", "old", 2))
+    logs.remove_partitions([Dropping("clicks", "old", 2)])
     assert disk.list_dir(f"{DATA}/topics/clicks/old") == ["0"]
     logs.remove_topic(OLD)
     logs.remove_topic(OLD)
-    logs.remove_partition(Dropping("clicks", "old", 0))
+    logs.remove_partitions([Dropping("clicks", "old", 0)])
     disk.power_cut()
     assert disk.list_dir(f"{DATA}/topics/clicks") == ["new"]
     log = TopicLogs(disk, DATA, copies_of(disk)).open(NEW, 0)

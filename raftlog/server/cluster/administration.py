@@ -154,14 +154,18 @@ class ClusterTopics:
 
     async def _until_led(self, record: TopicRecord) -> None:
         deadline = self._loop.time() + LEADERS_TIMEOUT_SECONDS
+        leaderless = list(range(len(record.partitions)))
         while self._loop.time() < deadline:
-            states = [
-                self._partitions.state_of(record.id, partition)
-                for partition in range(len(record.partitions))
-            ]
-            if all(state is None or state.leader_boot for state in states):
-                return
+            while self._is_led(record.id, leaderless[-1]):
+                leaderless.pop()
+                if not leaderless:
+                    return
             await asyncio.sleep(LEADERS_POLL_SECONDS)
+
+    def _is_led(self, topic_id: str, partition: int) -> bool:
+        """Whether a partition has a leader, or its topic was deleted."""
+        state = self._partitions.state_of(topic_id, partition)
+        return state is None or bool(state.leader_boot)
 
 
 class ClusterAccess:

@@ -53,7 +53,8 @@ from raftlog.storage import Store
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.1  # seconds between two checks of membership
-POLL_PARTITIONS_EVERY: Final = 3  # checks of membership per check of partitions
+POLL_PARTITIONS_EVERY: Final = 3  # checks of membership per check of partitions, at least
+POLLED_AT_ONCE: Final = 500  # partitions, with one check of membership: takes a few milliseconds
 BROADCAST_ALL_EVERY: Final = 50
 
 
@@ -133,6 +134,7 @@ class ClusterNode:
         self._timer: asyncio.TimerHandle | None = None
         self._next_poll: asyncio.TimerHandle | None = None
         self._next_poll_at = 0.0
+        self._unpolled: list[HostedPartition] = []  # of this round of checks of all partitions
         self._changed_groups: dict[str, None] = {}
         self._polls = 0
         self._is_current = False
@@ -526,8 +528,9 @@ class ClusterNode:
             self._topics.is_complete = True
         if self._is_current:
             self._first_user.poll()
-        if self._polls % POLL_PARTITIONS_EVERY == 0:
-            self._poll_partitions()
+        if self._polls % POLL_PARTITIONS_EVERY == 0 and not self._unpolled:
+            self._unpolled = list(self.partitions.hosted.values())
+        self._poll_some()
         if self._polls % BROADCAST_ALL_EVERY == 0:
             self.state_broadcast.send(self.partitions.hosted.values())
 
@@ -537,9 +540,19 @@ class ClusterNode:
             self.membership.poll()
             self._poll_partitions()
 
+    def _poll_some(self) -> None:
+        """Check the next partitions of the round. All at once would hold the loop, and without a
+        change there is nothing to find but what has lasted for seconds.
+        """
+        some, self._unpolled = self._unpolled[:POLLED_AT_ONCE], self._unpolled[POLLED_AT_ONCE:]
+        there = [each for each in some if self.partitions.hosted.get(each.group_id) is each]
+        self.partitions.review(there)
+        self.controller.poll_all(there)
+
     def _poll_partitions(self) -> None:
-        self.partitions.review_all()
-        self.controller.poll_all(self.partitions.hosted.values())
+        hosted = list(self.partitions.hosted.values())
+        self.partitions.review(hosted)
+        self.controller.poll_all(hosted)
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -391,9 +391,8 @@ class Partitions:
         for hosted in partitions:
             self._on_role(hosted)
         await quiet(hosts)
-        for hosted in partitions:
-            if hosted.host is not None:
-                await self._remove_files(hosted)
+        stored = [hosted.partition for hosted in partitions if hosted.host is not None]
+        await self._worker.run(partial(self._store.drop_partitions, held.id, stored))
         logger.info("topic deleted: topic=%s", held.name)
 
     async def _delete_strays(self) -> None:
@@ -402,7 +401,7 @@ class Partitions:
                 logger.warning(
                     "replica removed: partition=%s:%d reason=topic_deleted", topic.name, partition
                 )
-                await self._worker.run(partial(self._store.drop_partition, topic.id, partition))
+                await self._worker.run(partial(self._store.drop_partitions, topic.id, [partition]))
 
     # -- a partition's state
 
@@ -508,7 +507,7 @@ class Partitions:
 
     async def _remove_files(self, hosted: HostedPartition) -> None:
         await self._worker.run(
-            partial(self._store.drop_partition, hosted.topic_id, hosted.partition)
+            partial(self._store.drop_partitions, hosted.topic_id, [hosted.partition])
         )
 
     def damaged(self, host: Partition, reason: str) -> None:
@@ -526,9 +525,9 @@ class Partitions:
         if hosted is not None and hosted.host is host:
             self.schedule(hosted)
 
-    def review_all(self) -> None:
-        """Check the role of every partition, and its ISR where this broker leads."""
-        for hosted in self.hosted.values():
+    def review(self, partitions: Iterable[HostedPartition]) -> None:
+        """Check the roles of partitions, and their ISRs where this broker leads."""
+        for hosted in partitions:
             self._is_known(hosted)
             self.roles.poll(hosted)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
@@ -57,6 +58,7 @@ class Coordinator:
         self._ending: set[asyncio.Task[None]] = set()
         self._known: Topics | None = None  # None: must be read again
         self._topics_timer: asyncio.TimerHandle | None = None
+        self._untold: dict[int, None] = {}  # partitions whose shards do not know the topics yet
         self._look_due = False
         self._closed: RaftlogError | None = None
         self._shard_services = ShardServices(
@@ -79,12 +81,13 @@ class Coordinator:
 
     def topics_changed(self) -> None:
         """Notify the shards that topics were added, removed or extended; several changes at
-        once.
+        once, one shard in a turn of the loop.
         """
         self._known = None
+        self._untold.update(dict.fromkeys(self._shards))
         self.look()
         if self._topics_timer is None and self._closed is None:
-            self._topics_timer = self._loop.call_later(TOPICS_SECONDS, self._tell_topics)
+            self._topics_timer = self._loop.call_later(TOPICS_SECONDS, self._tell_all)
 
     def version_changed(self) -> None:
         """Note a new version of the cluster's state without topic changes: a shard may wait for
@@ -132,9 +135,6 @@ class Coordinator:
         check_group_id(group)
         if self._closed is not None:
             raise NotCoordinatorError(f"this broker coordinates no consumer groups: {self._closed}")
-        if self._topics_timer is not None:
-            # Otherwise the shard might not know a topic that the client already knows.
-            self._tell_topics()
         topic = self._topics.get(OFFSETS_TOPIC)
         if topic is None:
             self._topics.check_complete()
@@ -147,6 +147,9 @@ class Coordinator:
             self._look()
             shard = self._shards.get(partition)
         if shard is not None:
+            if partition in self._untold:
+                # Otherwise the shard might not know a topic that the client already knows.
+                self._tell(partition, self._known_topics())
             return shard
         state = self._topics.state(topic, partition)
         leader = None if state is None else state.leader
@@ -207,10 +210,20 @@ class Coordinator:
             self._known = self._services.source.topics()
         return self._known
 
-    def _tell_topics(self) -> None:
-        if self._topics_timer is not None:
-            self._topics_timer.cancel()
-            self._topics_timer = None
-        topics = self._known_topics()
-        for shard in tuple(self._shards.values()):
+    def _tell_all(self) -> None:
+        self._topics_timer = None
+        self._tell_next(self._known_topics(), deque(self._untold))
+
+    def _tell_next(self, topics: Topics, left: deque[int]) -> None:
+        if left and self._closed is None:
+            self._tell(left.popleft(), topics)
+            self._loop.call_soon(self._tell_next, topics, left)
+
+    def _tell(self, partition: int, topics: Topics) -> None:
+        if partition not in self._untold:
+            return  # a request needed it first
+        if topics is self._known:  # otherwise they have changed again
+            del self._untold[partition]
+        shard = self._shards.get(partition)
+        if shard is not None:
             shard.set_topics(topics)

@@ -12,7 +12,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.once import check_once
 from raftlog.server.reply import Reply
 from raftlog.server.requests.read import PartRead, Read
-from raftlog.server.turns import Steps
+from raftlog.server.turns import Steps, in_steps
 
 
 def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
@@ -23,8 +23,8 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
 
 def _send(reply: Reply, found: list[PartRead]) -> Steps:
     batches = [batch for one in found for batch in one.batches]
-    reply.send(FetchResponse(partitions=[_answer(one) for one in found]), batches)
-    yield from ()
+    partitions = yield from in_steps(found, _answer)
+    reply.send(FetchResponse(partitions=partitions), batches)
 
 
 def _answer(one: PartRead) -> FetchedPartition:

@@ -6,17 +6,19 @@ A request with several groups is answered when each of them has a result.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Final, cast
 
 from raftlog.consumer_groups import (
     Commit,
     Committed,
+    GroupListing,
+    GroupShard,
     GroupView,
     Heartbeat,
     HeartbeatResult,
     MemberView,
     Share,
+    StateChange,
 )
 from raftlog.errors import RaftlogError
 from raftlog.protocol import groups as wire
@@ -24,8 +26,15 @@ from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Failure
 from raftlog.server.context import BrokerContext
 from raftlog.server.reply import Reply
-from raftlog.server.requests.groups import Listed, delete_groups, describe_groups, list_groups
-from raftlog.server.turns import Steps
+from raftlog.server.requests.groups import (
+    Listed,
+    change_offsets,
+    delete_groups,
+    describe_groups,
+    fetch_offsets,
+    list_groups,
+)
+from raftlog.server.turns import Steps, in_steps
 from raftlog.types import TopicPartition
 
 # Maximum wait of a heartbeat as a share of the session timeout: so that one may be lost.
@@ -102,56 +111,73 @@ def _to_wire(shares: Iterable[Share]) -> list[wire.TopicShare]:
 # -- offsets -----------------------------------------------------------------------------------
 
 
-def handle_offset_commit(context: BrokerContext, request: Request, reply: Reply) -> None:
+def handle_offset_commit(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     message = cast(wire.OffsetCommitRequest, request.message)
-    commits = [
-        Commit(to.topic, to.partition, to.offset, to.leader_epoch, to.metadata)
-        for to in message.offsets
-    ]
+    commits = yield from in_steps(message.offsets, _commit)
 
-    def done(outcomes: Sequence[RaftlogError | None]) -> None:
-        names = [(commit.topic, commit.partition) for commit in commits]
-        reply.send(wire.OffsetCommitResponse(partitions=_outcomes(names, outcomes)))
-
-    context.coordinator.shard(message.group).change(
-        lambda groups, now, now_ms: groups.commit(
+    def change(
+        groups: GroupShard, part: Sequence[Commit], now: float, now_ms: int
+    ) -> StateChange[list[RaftlogError | None]]:
+        return groups.commit(
             message.group,
             message.member_id,
             message.member_epoch,
-            commits,
+            part,
             message.topic_ids,
             now=now,
             now_ms=now_ms,
-        ),
-        done,
-        reply.fail,
-    )
-
-
-def _outcomes(
-    names: Sequence[tuple[str, int]], errors: Sequence[RaftlogError | None]
-) -> list[wire.CommittedPartition]:
-    return [
-        wire.CommittedPartition(
-            topic=topic,
-            partition=partition,
-            failure=None if error is None else Failure.of(error),
         )
-        for (topic, partition), error in zip(names, errors, strict=True)
-    ]
+
+    def done(outcomes: list[RaftlogError | None]) -> None:
+        reply.go_on(_send_outcomes(reply, wire.OffsetCommitResponse, message.offsets, outcomes))
+
+    yield from change_offsets(context, message.group, commits, change, done, reply.fail)
 
 
-def handle_offset_fetch(context: BrokerContext, request: Request, reply: Reply) -> None:
-    message = cast(wire.OffsetFetchRequest, request.message)
-    wanted = message.partitions
-    names = None if wanted is None else [TopicPartition(one.topic, one.partition) for one in wanted]
+def _commit(to: wire.OffsetToCommit) -> Commit:
+    return Commit(to.topic, to.partition, to.offset, to.leader_epoch, to.metadata)
 
-    def done(found: Sequence[Committed]) -> None:
-        reply.send(wire.OffsetFetchResponse(offsets=[_fetched(committed) for committed in found]))
 
-    context.coordinator.shard(message.group).ask(
-        lambda groups: groups.fetch(message.group, names), done, reply.fail
+def _send_outcomes(
+    reply: Reply,
+    response: type[wire.OffsetCommitResponse] | type[wire.DeleteOffsetsResponse],
+    parts: Sequence[wire.OffsetToCommit | wire.PartitionName],
+    outcomes: Sequence[RaftlogError | None],
+) -> Steps:
+    found = yield from in_steps(zip(parts, outcomes, strict=True), _outcome)
+    reply.send(response(partitions=found))
+
+
+def _outcome(
+    one: tuple[wire.OffsetToCommit | wire.PartitionName, RaftlogError | None],
+) -> wire.CommittedPartition:
+    part, error = one
+    return wire.CommittedPartition(
+        topic=part.topic,
+        partition=part.partition,
+        failure=None if error is None else Failure.of(error),
     )
+
+
+def handle_offset_fetch(context: BrokerContext, request: Request, reply: Reply) -> Steps:
+    message = cast(wire.OffsetFetchRequest, request.message)
+    names = None
+    if message.partitions is not None:
+        names = yield from in_steps(message.partitions, _name)
+
+    def done(found: list[Committed]) -> None:
+        reply.go_on(_send_fetched(reply, found))
+
+    yield from fetch_offsets(context, message.group, names, done, reply.fail)
+
+
+def _name(one: wire.PartitionName) -> TopicPartition:
+    return TopicPartition(one.topic, one.partition)
+
+
+def _send_fetched(reply: Reply, found: list[Committed]) -> Steps:
+    offsets = yield from in_steps(found, _fetched)
+    reply.send(wire.OffsetFetchResponse(offsets=offsets))
 
 
 def _fetched(committed: Committed) -> wire.FetchedOffset:
@@ -165,65 +191,81 @@ def _fetched(committed: Committed) -> wire.FetchedOffset:
     )
 
 
-def handle_delete_offsets(context: BrokerContext, request: Request, reply: Reply) -> None:
+def handle_delete_offsets(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     message = cast(wire.DeleteOffsetsRequest, request.message)
-    names = [TopicPartition(one.topic, one.partition) for one in message.partitions]
+    names = yield from in_steps(message.partitions, _name)
 
-    def done(outcomes: Sequence[RaftlogError | None]) -> None:
-        reply.send(wire.DeleteOffsetsResponse(partitions=_outcomes(names, outcomes)))
+    def change(
+        groups: GroupShard, part: Sequence[TopicPartition], now: float, _now_ms: int
+    ) -> StateChange[list[RaftlogError | None]]:
+        return groups.delete_offsets(message.group, part, now=now)
 
-    context.coordinator.shard(message.group).change(
-        lambda groups, now, _now_ms: groups.delete_offsets(message.group, names, now=now),
-        done,
-        reply.fail,
-    )
+    def done(outcomes: list[RaftlogError | None]) -> None:
+        reply.go_on(_send_outcomes(reply, wire.DeleteOffsetsResponse, message.partitions, outcomes))
+
+    yield from change_offsets(context, message.group, names, change, done, reply.fail)
 
 
 # -- groups ------------------------------------------------------------------------------------
 
 
-def handle_list(context: BrokerContext, request: Request, reply: Reply) -> None:  # noqa: ARG001
+def handle_list(context: BrokerContext, request: Request, reply: Reply) -> Steps:  # noqa: ARG001
     """List groups. A shard that stops during the request counts as loading: the client retries."""
     shards = context.coordinator.shards()
 
     def send(answers: list[Listed]) -> None:
-        found = [listing for answer in answers for listing in answer or ()]
-        listings = [
-            wire.GroupListing(group=one.group, state=one.state, members=one.members, type=one.type)
-            for one in sorted(found, key=lambda one: one.group)
-        ]
-        loading = sum(answer is None for answer in answers)
         partitions = sorted(shard.host.topic_partition.partition for shard in shards)
-        reply.send(wire.ListGroupsResponse(groups=listings, loading=loading, partitions=partitions))
+        reply.go_on(_send_listed(reply, answers, partitions))
 
-    list_groups(shards, send)
+    return list_groups(shards, send)
+
+
+def _send_listed(reply: Reply, answers: list[Listed], partitions: list[int]) -> Steps:
+    found = [listing for answer in answers for listing in answer or ()]
+    found.sort(key=lambda one: one.group)
+    yield None
+    listings = yield from in_steps(found, _listing)
+    loading = sum(answer is None for answer in answers)
+    reply.send(wire.ListGroupsResponse(groups=listings, loading=loading, partitions=partitions))
+
+
+def _listing(one: GroupListing) -> wire.GroupListing:
+    return wire.GroupListing(group=one.group, state=one.state, members=one.members, type=one.type)
 
 
 def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     message = cast(wire.DescribeGroupsRequest, request.message)
 
-    def send(groups: list[wire.GroupDescription]) -> None:
-        reply.send(wire.DescribeGroupsResponse(groups=groups))
+    def send(found: list[GroupView | RaftlogError]) -> None:
+        reply.go_on(_send_described(context, reply, message.groups, found))
 
-    return describe_groups(context, message.groups, partial(_described, context), send)
+    return describe_groups(context, message.groups, send)
 
 
-def _described(
-    context: BrokerContext, group: str, found: GroupView | RaftlogError
+def _send_described(
+    context: BrokerContext, reply: Reply, groups: list[str], found: list[GroupView | RaftlogError]
+) -> Steps:
+    described: list[wire.GroupDescription] = []
+    for group, view in zip(groups, found, strict=True):
+        if isinstance(view, RaftlogError):
+            described.append(wire.GroupDescription(group=group, failure=Failure.of(view)))
+        else:
+            members = yield from in_steps(view.members, _member)
+            described.append(_description(context, view, members))
+        yield None
+    reply.send(wire.DescribeGroupsResponse(groups=described))
+
+
+def _description(
+    context: BrokerContext, view: GroupView, members: list[wire.MemberDescription]
 ) -> wire.GroupDescription:
-    if isinstance(found, RaftlogError):
-        return wire.GroupDescription(group=group, failure=Failure.of(found))
-    return _description(context, found)
-
-
-def _description(context: BrokerContext, view: GroupView) -> wire.GroupDescription:
     return wire.GroupDescription(
         group=view.group,
         state=view.state,
         group_epoch=view.group_epoch,
         assignor=view.assignor,
         coordinator=context.broker_id,
-        members=[_member(member) for member in view.members],
+        members=members,
         type=view.type,
     )
 
@@ -246,10 +288,11 @@ def _member(member: MemberView) -> wire.MemberDescription:
 def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     message = cast(wire.DeleteGroupsRequest, request.message)
 
-    def send(groups: list[wire.DeletedGroup]) -> None:
-        reply.send(wire.DeleteGroupsResponse(groups=groups))
+    def send(outcomes: list[RaftlogError | None]) -> None:
+        deleted = map(_deleted, message.groups, outcomes)
+        reply.send(wire.DeleteGroupsResponse(groups=list(deleted)))
 
-    return delete_groups(context, message.groups, _deleted, send)
+    return delete_groups(context, message.groups, send)
 
 
 def _deleted(group: str, error: RaftlogError | None) -> wire.DeletedGroup:

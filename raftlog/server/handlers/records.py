@@ -17,7 +17,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.once import check_once
 from raftlog.server.reply import Reply
 from raftlog.server.requests.deletion import Deleted, Deletion
-from raftlog.server.turns import Steps
+from raftlog.server.turns import Steps, in_steps
 
 
 def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> Steps:
@@ -25,13 +25,18 @@ def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> Ste
     check_once("delete_records", [(part.topic, part.partition) for part in parts])
 
     def done(found: list[Deleted]) -> None:
-        answers = [_answer(part, one) for part, one in zip(parts, found, strict=True)]
-        reply.send(DeleteRecordsResponse(partitions=answers))
+        reply.go_on(_send(reply, parts, found))
 
     return Deletion(context, reply, parts, done).steps()
 
 
-def _answer(part: RecordsToDelete, deleted: Deleted) -> DeletedRecords:
+def _send(reply: Reply, parts: list[RecordsToDelete], found: list[Deleted]) -> Steps:
+    answers = yield from in_steps(zip(parts, found, strict=True), _answer)
+    reply.send(DeleteRecordsResponse(partitions=answers))
+
+
+def _answer(one: tuple[RecordsToDelete, Deleted]) -> DeletedRecords:
+    part, deleted = one
     return DeletedRecords(
         topic=part.topic,
         partition=part.partition,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, TypeVar
 
 from raftlog import limits
 from raftlog.errors import InvalidRequestError
@@ -12,6 +12,10 @@ from raftlog.kafka.codec import Message, Structs
 from raftlog.server.context import BrokerContext
 from raftlog.server.partition import Partition
 from raftlog.server.requests.leaders import leader_of
+from raftlog.server.turns import ITEMS_PER_STEP
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def topic_name(context: BrokerContext, name: str, topic_id: bytes, *, by_id: bool) -> str:
@@ -36,9 +40,34 @@ def check_count(what: str, count: int) -> None:
     """Raise ``InvalidRequestError`` if a request has too many partitions."""
     if count > limits.PARTITIONS_PER_REQUEST_MAX:
         raise InvalidRequestError(
-            f"the {what} request has {count} partitions, over PARTITIONS_PER_REQUEST_MAX "
+            f"the {what} request has {count} partitions or more, over PARTITIONS_PER_REQUEST_MAX "
             f"({limits.PARTITIONS_PER_REQUEST_MAX}). Send several requests"
         )
+
+
+def by_topic(
+    topics: Iterable[Message],
+    parts_of: Callable[[Message], Iterable[T]],
+    part: Callable[[Message, T], R],
+    topic: Callable[[Message, list[R]], Message],
+) -> Generator[None, Any, list[Message]]:
+    """Return ``topic(each, parts)`` of all topics, where ``parts`` are ``part(each, one)`` of all
+    its parts; some parts in each step.
+    """
+    made: list[Message] = []
+    count = 0
+    for each in topics:
+        parts: list[R] = []
+        for one in parts_of(each):
+            parts.append(part(each, one))
+            count += 1
+            if not count % ITEMS_PER_STEP:
+                yield None
+        made.append(topic(each, parts))
+        count += 1
+        if not count % ITEMS_PER_STEP:
+            yield None
+    return made
 
 
 def hint_leaders(

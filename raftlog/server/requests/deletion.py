@@ -129,4 +129,4 @@ class Deletion:
             self._timer.cancel()
             self._done([self._answers[number] for number in range(len(self._parts))])
         elif not self._running:
-            self._reply.connection.begin(self._reply.guarded(self.steps()))
+            self._reply.go_on(self.steps())

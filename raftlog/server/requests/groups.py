@@ -1,21 +1,29 @@
-"""Requests about several consumer groups, each of which has its shard. The shards decide."""
+"""Requests about many consumer groups, each of which has its shard, or about many offsets of one
+group. The shards decide.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import TypeAlias, TypeVar
+from itertools import chain
+from typing import Any, Final, TypeAlias, TypeVar
 
 from raftlog import limits
-from raftlog.consumer_groups import GroupListing, GroupShard, GroupView, StateChange
+from raftlog.consumer_groups import Committed, GroupListing, GroupShard, GroupView, StateChange
 from raftlog.errors import InvalidRequestError, RaftlogError
 from raftlog.server.consumer_groups.active_shard import ActiveShard
+from raftlog.server.consumer_groups.pending_responses import Failed
 from raftlog.server.context import BrokerContext
 from raftlog.server.requests.outcomes import Outcomes
-from raftlog.server.turns import Steps
+from raftlog.server.turns import Steps, in_steps
+from raftlog.types import TopicPartition
 
 T = TypeVar("T")
 R = TypeVar("R")
+Item = TypeVar("Item")
+
+OFFSETS_PER_STEP: Final = 500  # of a commit, fetch or deletion: takes 2 ms at most
 # Groups of one shard; None while it loads, or if it stops during the request.
 Listed: TypeAlias = list[GroupListing] | None
 
@@ -28,15 +36,28 @@ def check_count(groups: Sequence[object]) -> None:
         )
 
 
-def list_groups(shards: Sequence[ActiveShard], send: Callable[[list[Listed]], None]) -> None:
+def list_groups(shards: Sequence[ActiveShard], send: Callable[[list[Listed]], None]) -> Steps:
     """Call ``send`` with the groups of each shard."""
     outcomes: Outcomes[Listed] = Outcomes(len(shards), send)
     for index, shard in enumerate(shards):
         failed = partial(_settle_without, outcomes, index)
         try:
-            shard.ask(lambda groups: list(groups.list()), partial(outcomes.settle, index), failed)
+            groups = shard.loaded
+            names = () if groups is None else groups.names()
+            found = yield from in_steps(names, partial(_listing, groups))
+            listed = [one for one in found if one is not None]
+            shard.ask(partial(_as_listed, listed), partial(outcomes.settle, index), failed)
         except RaftlogError as error:
             failed(error)
+        yield None
+
+
+def _listing(groups: GroupShard | None, name: str) -> GroupListing | None:
+    return None if groups is None else groups.listing(name)
+
+
+def _as_listed(listed: list[GroupListing], _groups: GroupShard) -> list[GroupListing]:
+    return listed
 
 
 def _settle_without(outcomes: Outcomes[Listed], index: int, _error: RaftlogError) -> None:
@@ -46,15 +67,14 @@ def _settle_without(outcomes: Outcomes[Listed], index: int, _error: RaftlogError
 def describe_groups(
     context: BrokerContext,
     groups: Sequence[str],
-    describe: Callable[[str, GroupView | RaftlogError], R],
-    send: Callable[[list[R]], None],
+    send: Callable[[list[GroupView | RaftlogError]], None],
 ) -> Steps:
-    """Call ``send`` with the result of ``describe`` for each group, or its error."""
+    """Call ``send`` with the description of each group, or its error."""
 
     def ask(group: str, done: Callable[[GroupView | RaftlogError], None]) -> None:
         context.coordinator.shard(group).ask(_describing(group), done, done)
 
-    return _each(groups, ask, describe, send)
+    return _each(groups, ask, send)
 
 
 def _describing(group: str) -> Callable[[GroupShard], GroupView]:
@@ -64,35 +84,121 @@ def _describing(group: str) -> Callable[[GroupShard], GroupView]:
 def delete_groups(
     context: BrokerContext,
     groups: Sequence[str],
-    report: Callable[[str, RaftlogError | None], R],
-    send: Callable[[list[R]], None],
+    send: Callable[[list[RaftlogError | None]], None],
 ) -> Steps:
-    """Delete groups without members. Call ``send`` with the result of ``report`` for each group:
-    its error, or None.
-    """
+    """Delete groups without members. Call ``send`` with the error of each group, or None."""
 
     def ask(group: str, done: Callable[[RaftlogError | None], None]) -> None:
         context.coordinator.shard(group).change(_deleting(group), done, done)
 
-    return _each(groups, ask, report, send)
+    return _each(groups, ask, send)
 
 
 def _deleting(group: str) -> Callable[[GroupShard, float, int], StateChange[None]]:
     return lambda groups, _now, _now_ms: groups.delete_group(group)
 
 
+# -- offsets of one group --------------------------------------------------------------------------
+
+
+def fetch_offsets(
+    context: BrokerContext,
+    group: str,
+    names: Sequence[TopicPartition] | None,
+    done: Callable[[list[Committed]], None],
+    failed: Failed,
+) -> Steps:
+    """Call ``done`` with the committed offsets of ``names``, or all of the group if it is None."""
+    shard = context.coordinator.shard(group)
+    if names is None:
+        names = yield from _committed(shard.loaded, group)
+
+    def ask(part: Sequence[TopicPartition], settle: Callable[..., None], fail: Failed) -> None:
+        shard.ask(lambda groups: groups.fetch(group, part), settle, fail)
+
+    yield from _in_parts(names, ask, done, failed)
+
+
+def _committed(groups: GroupShard | None, group: str) -> Generator[None, Any, list[TopicPartition]]:
+    """Return the partitions of which a group has committed offsets."""
+    names: list[TopicPartition] = []
+    if groups is None:
+        return names  # the request is refused
+    for topic in groups.committed_topics(group):
+        numbers = sorted(partition for partition, _ in groups.committed_in(group, topic))
+        names += [TopicPartition(topic, partition) for partition in numbers]
+        yield None
+    return names
+
+
+def change_offsets(
+    context: BrokerContext,
+    group: str,
+    items: Sequence[Item],
+    change: Callable[
+        [GroupShard, Sequence[Item], float, int], StateChange[list[RaftlogError | None]]
+    ],
+    done: Callable[[list[RaftlogError | None]], None],
+    failed: Failed,
+) -> Steps:
+    """Commit or delete offsets of a group, ``OFFSETS_PER_STEP`` at a time. Call ``done`` with the
+    results of all ``items`` when they are committed.
+
+    Each part is a decision: if a later one fails, the earlier ones have taken effect.
+    """
+
+    def ask(part: Sequence[Item], settle: Callable[..., None], fail: Failed) -> None:
+        context.coordinator.shard(group).change(
+            lambda groups, now, now_ms: change(groups, part, now, now_ms), settle, fail
+        )
+
+    return _in_parts(items, ask, done, failed)
+
+
+def _in_parts(
+    items: Sequence[Item],
+    ask: Callable[[Sequence[Item], Callable[[list[R]], None], Failed], None],
+    done: Callable[[list[R]], None],
+    failed: Failed,
+) -> Steps:
+    """Call ``ask`` for a part of the items in each step, at least once. Then call ``done`` with all
+    results, or ``failed`` with the first error. Raises an error of the first ``ask``.
+    """
+    parts = [
+        items[start : start + OFFSETS_PER_STEP]
+        for start in range(0, max(len(items), 1), OFFSETS_PER_STEP)
+    ]
+    errors: list[RaftlogError] = []
+
+    def fail(error: RaftlogError) -> None:
+        errors.append(error)
+        if len(errors) == 1:
+            failed(error)
+
+    results: Outcomes[list[R]] = Outcomes(len(parts), lambda found: done(list(chain(*found))))
+    for index, part in enumerate(parts):
+        if errors:
+            return
+        try:
+            ask(part, partial(results.settle, index), fail)
+        except RaftlogError as error:
+            if not index:
+                raise
+            fail(error)
+        yield None
+
+
+# -- several groups --------------------------------------------------------------------------------
+
+
 def _each(
     groups: Sequence[str],
     ask: Callable[[str, Callable[[T | RaftlogError], None]], None],
-    result: Callable[[str, T | RaftlogError], R],
-    send: Callable[[list[R]], None],
+    send: Callable[[list[T | RaftlogError]], None],
 ) -> Steps:
-    outcomes: Outcomes[R] = Outcomes(len(groups), send)
+    outcomes: Outcomes[T | RaftlogError] = Outcomes(len(groups), send)
     for index, group in enumerate(groups):
-
-        def done(found: T | RaftlogError, index: int = index, group: str = group) -> None:
-            outcomes.settle(index, result(group, found))
-
+        done = partial(outcomes.settle, index)
         yield None
         try:
             ask(group, done)

@@ -166,7 +166,7 @@ class Read:
         """Continue after a wait: for data, for the time limit, for buffer space, or for the
         client.
         """
-        self._reply.connection.begin(self._reply.guarded(self._go_on(final=final)))
+        self._reply.go_on(self._go_on(final=final))
 
     def may_be_enough(self) -> bool:
         """Whether enough new data for a read may be there."""

@@ -36,6 +36,7 @@ from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.partition import HostServices, Partition
 from raftlog.server.peers.links import PeerLinks
 from raftlog.server.reply import Reply
+from raftlog.server.turns import Steps
 from raftlog.server.workers import Done as WorkDone
 from raftlog.server.workers import Workers
 from raftlog.storage import Log
@@ -279,6 +280,10 @@ class PaperReply:
     def send(self, message: Any, attachment: Sequence[bytes] = ()) -> None:
         assert not self.answers, "answered twice"
         self.answers.append((message, attachment))
+
+    def go_on(self, steps: Steps) -> None:
+        for _ in steps:
+            pass
 
     def fail(self, error: RaftlogError) -> None:
         self.errors.append(error)

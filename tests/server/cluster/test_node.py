@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
+from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.node import POLL_SECONDS
 from raftlog.testing.simulator.process import DATA_DIRECTORY
 from raftlog.testing.simulator.world import World
@@ -26,6 +27,29 @@ def test_three_become_a_cluster_with_one_name(cluster: Cluster) -> None:
     assert {node._store.identity.cluster_id for node in nodes} == {name}
     assert [info.id for info in nodes[0].other_brokers()] == [2, 3]
     assert all(node.links.is_up(peer) for node in nodes for peer in {1, 2, 3} - {node.broker_id})
+
+
+def test_a_round_of_checks_takes_some_partitions_at_a_time(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All 10,000 at once would hold the loop for 0.1 s, three times a second."""
+    cluster.create(partitions=5)
+    node = cluster.node(1)
+    checked: list[list[int]] = []
+    review = node.partitions.review
+
+    def noted(partitions: Iterable[HostedPartition]) -> None:
+        some = list(partitions)
+        checked.append([hosted.partition for hosted in some])
+        review(some)
+
+    monkeypatch.setattr(node.partitions, "review", noted)
+    monkeypatch.setattr("raftlog.server.cluster.node.POLLED_AT_ONCE", 2)
+    cluster.until(lambda: sum(map(len, checked)) >= 15)
+    assert max(map(len, checked)) == 2
+    assert sorted(number for some in checked for number in some)[:15] == [
+        number for number in range(5) for _ in range(3)
+    ]
 
 
 def test_what_one_leads_the_others_copy(cluster: Cluster) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from raftlog import limits
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec
 from raftlog.kafka.api import Api
@@ -44,6 +45,42 @@ def test_bad_input_closes_the_connection_only(
         bad.send_bytes(request(apis.METADATA, 1, body=b"\x7f\xff\xff\xff"))
         assert bad.is_closed()
     kafka_client.ask(apis.METADATA, 1)
+
+
+def _long_request() -> bytes:
+    """A request that is decoded in steps."""
+    topic = codec.structs("request", apis.METADATA.key).MetadataRequestTopic
+    wanted = codec.structs("request", apis.METADATA.key).root(
+        topics=[topic(name=f"absent-{number}") for number in range(3_000)],
+        allow_auto_topic_creation=False,
+    )
+    data = request(apis.METADATA, 9, wanted, correlation_id=77)
+    assert len(data) > limits.FRAME_SMALL_BYTES_MAX
+    return data
+
+
+def test_long_requests_are_answered_in_order(kafka_client: KafkaClient) -> None:
+    first = kafka_client.send(apis.METADATA, 9)
+    kafka_client.send_bytes(_long_request())
+    last = kafka_client.send(apis.METADATA, 9)
+    answers = [kafka_client.receive(apis.METADATA, 9) for _ in range(3)]
+    assert [correlation_id for correlation_id, _ in answers] == [first, 77, last]
+    assert len(answers[1][1].topics) == 3_000
+
+
+def test_a_long_request_that_is_not_valid_closes_the_connection_only(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker
+) -> None:
+    data = bytearray(_long_request())
+    data[-20:] = b"\xff" * 20
+    with connected(kafka_broker) as bad:
+        bad.send(apis.METADATA, 9)
+        bad.send_bytes(bytes(data))
+        bad.send(apis.METADATA, 9)
+        bad.receive(apis.METADATA, 9)
+        assert bad.is_closed()
+    kafka_client.ask(apis.METADATA, 9)
+    assert kafka_broker.broker.context.counters.mistakes == 0
 
 
 def test_the_protocol_can_be_switched_off(tmp_path: Path) -> None:

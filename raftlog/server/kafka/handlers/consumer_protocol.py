@@ -23,7 +23,7 @@ from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests.groups import check_count, describe_groups
-from raftlog.server.turns import Steps
+from raftlog.server.turns import Steps, in_steps
 
 MEMBER_TYPE_CONSUMER: Final = 1
 STATES: Final = {"empty": "Empty", "reconciling": "Reconciling", "stable": "Stable"}
@@ -120,10 +120,23 @@ def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaR
     groups = request.message.group_ids
     check_count(groups)
 
-    def send(described: list[Message]) -> None:
-        reply.send(_Describe.root(groups=described))
+    def send(found: list[GroupView | RaftlogError]) -> None:
+        reply.go_on(_send_described(reply, groups, found))
 
-    yield from describe_groups(context, groups, _described, send)
+    yield from describe_groups(context, groups, send)
+
+
+def _send_described(
+    reply: KafkaReply, groups: list[str], found: list[GroupView | RaftlogError]
+) -> Steps:
+    described: list[Message] = []
+    for group, view in zip(groups, found, strict=True):
+        one = _described(group, view)
+        if isinstance(view, GroupView) and not one.error_code:
+            one.members = yield from in_steps(view.members, _member)
+        described.append(one)
+        yield None
+    reply.send(_Describe.root(groups=described))
 
 
 def refuse_describe(request: KafkaRequest, error: RaftlogError) -> Message:
@@ -132,6 +145,7 @@ def refuse_describe(request: KafkaRequest, error: RaftlogError) -> Message:
 
 
 def _described(group: str, found: GroupView | RaftlogError) -> Message:
+    """Return a group without its members."""
     if isinstance(found, RaftlogError):
         return _undescribed(group, found)
     if found.type != CONSUMER_TYPE:
@@ -143,7 +157,6 @@ def _described(group: str, found: GroupView | RaftlogError) -> Message:
         group_epoch=found.group_epoch,
         assignment_epoch=found.group_epoch,
         assignor_name=found.assignor,
-        members=[_member(member) for member in found.members],
     )
 
 

@@ -23,7 +23,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.parts import check_count, hint_leaders, host_of, topic_name, unsigned
 from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests.read import Part, PartRead, Read
-from raftlog.server.turns import Steps
+from raftlog.server.turns import ITEMS_PER_STEP, Steps, in_steps
 from raftlog.types import Buffer
 
 READ_COMMITTED: Final = 1
@@ -69,18 +69,16 @@ def handle(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> 
             name = topic_name(context, topic.topic, topic.topic_id, by_id=by_id)
         except RaftlogError as unknown:
             error, failed = unknown, True
-        found: list[Message] = []
+        found = yield from in_steps(topic.partitions, lambda each: _answer(request, each.partition))
         answers.append((name, topic.topic_id, found))
-        for each in topic.partitions:
-            answer = _answer(request, each.partition)
-            found.append(answer)
-            if error is not None:
-                _fail(request, answer, error)
-                continue
-            part = _part(name, topic.topic_id if by_id else b"", each)
-            parts.append(part)
-            places[id(part)] = answer
         yield None
+        if error is not None:
+            yield from in_steps(found, partial(_fail, request, error=error))
+            continue
+        part_of = partial(_part, name, topic.topic_id if by_id else b"")
+        asked = yield from in_steps(topic.partitions, part_of)
+        parts += asked
+        places |= zip(map(id, asked), found, strict=True)
     wanted = _Wanted(
         parts,
         wait_ms_max=0 if failed else min(max(message.max_wait_ms, 0), limits.FETCH_WAIT_MS_MAX),
@@ -134,9 +132,10 @@ def _send(
     found: list[PartRead],
 ) -> Steps:
     """Send what was read, and the offsets of the partitions without new records."""
-    unread = dict(places)
-    for one in found:
-        answer = unread.pop(id(one.part))
+    for number, one in enumerate(found, 1):
+        answer = places[id(one.part)]
+        if not number % ITEMS_PER_STEP:
+            yield None
         if one.error is not None:
             _fail(request, answer, one.error)
             continue
@@ -148,9 +147,9 @@ def _send(
             _doubt(context, one.part)
             _fail(request, answer, error)
     for topic, _topic_id, partitions in answers:
-        for answer in partitions:
-            if answer.high_watermark < 0 and not answer.error_code:
-                _fill_offsets(context, request, topic, answer)
+        unread = (each for each in partitions if each.high_watermark < 0 and not each.error_code)
+        yield from in_steps(unread, partial(_fill_offsets, context, request, topic))
+        yield None
     response = _Response.root(
         responses=[
             _Response.FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=partitions)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Final
 
 from raftlog.consumer_groups import (
     CLASSIC_TYPE,
+    GroupListing,
     GroupView,
     MemberView,
 )
@@ -24,7 +25,7 @@ from raftlog.server.requests.groups import (
     describe_groups,
     list_groups,
 )
-from raftlog.server.turns import Steps
+from raftlog.server.turns import Steps, in_steps
 
 STATES: Final = {
     "empty": "Empty",
@@ -45,7 +46,7 @@ _Delete = codec.structs("response", api.DELETE_GROUPS.key)
 # -- ListGroups ------------------------------------------------------------------------------------
 
 
-def handle_list(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+def handle_list(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
     """List the groups that this broker coordinates. While some are loading, the response has the
     error that makes clients repeat the request.
     """
@@ -53,29 +54,35 @@ def handle_list(context: BrokerContext, request: KafkaRequest, reply: KafkaReply
     states = {state.lower() for state in message.states_filter}
     types = {name.lower() for name in message.types_filter}
 
-    def send(answers: list[Listed]) -> None:
-        found = sorted(
-            (one for answer in answers for one in answer or ()), key=lambda one: one.group
-        )
-        is_loading = any(answer is None for answer in answers)
-        reply.send(
-            _List.root(
-                error_code=errors.COORDINATOR_LOAD_IN_PROGRESS if is_loading else errors.NONE,
-                groups=[
-                    _List.ListedGroup(
-                        group_id=one.group,
-                        protocol_type=one.protocol_type,
-                        group_state=STATES[one.state],
-                        group_type=TYPES[one.type],
-                    )
-                    for one in found
-                    if (not states or STATES[one.state].lower() in states)
-                    and (not types or one.type in types)
-                ],
-            )
-        )
+    def is_wanted(one: GroupListing) -> bool:
+        is_in_state = not states or STATES[one.state].lower() in states
+        return is_in_state and (not types or one.type in types)
 
-    list_groups(context.coordinator.shards(), send)
+    def send(answers: list[Listed]) -> None:
+        reply.go_on(_send_listed(reply, answers, is_wanted))
+
+    return list_groups(context.coordinator.shards(), send)
+
+
+def _send_listed(
+    reply: KafkaReply, answers: list[Listed], is_wanted: Callable[[GroupListing], bool]
+) -> Steps:
+    found = [one for answer in answers for one in answer or ()]
+    found.sort(key=lambda one: one.group)
+    yield None
+    groups = yield from in_steps(filter(is_wanted, found), _listed)
+    is_loading = any(answer is None for answer in answers)
+    code = errors.COORDINATOR_LOAD_IN_PROGRESS if is_loading else errors.NONE
+    reply.send(_List.root(error_code=code, groups=groups))
+
+
+def _listed(one: GroupListing) -> Message:
+    return _List.ListedGroup(
+        group_id=one.group,
+        protocol_type=one.protocol_type,
+        group_state=STATES[one.state],
+        group_type=TYPES[one.type],
+    )
 
 
 # -- DescribeGroups --------------------------------------------------------------------------------
@@ -86,10 +93,23 @@ def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaR
     groups = request.message.groups
     check_count(groups)
 
-    def send(described: list[Message]) -> None:
-        reply.send(_Describe.root(groups=described))
+    def send(found: list[GroupView | RaftlogError]) -> None:
+        reply.go_on(_send_described(request, reply, found))
 
-    yield from describe_groups(context, groups, partial(_described, request.version), send)
+    yield from describe_groups(context, groups, send)
+
+
+def _send_described(
+    request: KafkaRequest, reply: KafkaReply, found: list[GroupView | RaftlogError]
+) -> Steps:
+    described: list[Message] = []
+    for group, view in zip(request.message.groups, found, strict=True):
+        one = _described(request.version, group, view)
+        if isinstance(view, GroupView) and not one.error_code:
+            one.members = yield from in_steps(view.members, _member)
+        described.append(one)
+        yield None
+    reply.send(_Describe.root(groups=described))
 
 
 def refuse_describe(request: KafkaRequest, error: RaftlogError) -> Message:
@@ -100,6 +120,7 @@ def refuse_describe(request: KafkaRequest, error: RaftlogError) -> Message:
 
 
 def _described(version: int, group: str, found: GroupView | RaftlogError) -> Message:
+    """Return a group without its members."""
     if isinstance(found, RaftlogError):
         return _undescribed(version, group, found)
     if found.type != CLASSIC_TYPE and found.members:
@@ -110,7 +131,6 @@ def _described(version: int, group: str, found: GroupView | RaftlogError) -> Mes
         group_state=STATES[found.state],
         protocol_type=found.protocol_type,
         protocol_data=found.assignor if found.type == CLASSIC_TYPE else "",
-        members=[_member(member) for member in found.members],
     )
 
 
@@ -144,10 +164,10 @@ def handle_delete(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
     groups = request.message.groups_names
     check_count(groups)
 
-    def send(deleted: list[Message]) -> None:
-        reply.send(_Delete.root(results=deleted))
+    def send(outcomes: list[RaftlogError | None]) -> None:
+        reply.send(_Delete.root(results=list(map(_deleted, groups, outcomes))))
 
-    yield from delete_groups(context, groups, _deleted, send)
+    yield from delete_groups(context, groups, send)
 
 
 def refuse_delete(request: KafkaRequest, error: RaftlogError) -> Message:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from raftlog import limits
-from raftlog.consumer_groups import NO_MEMBER_EPOCH, Commit, Committed
+from raftlog.consumer_groups import NO_MEMBER_EPOCH, Commit, Committed, GroupShard, StateChange
 from raftlog.errors import (
     GroupNotEmptyError,
-    InvalidRequestError,
     RaftlogError,
     StaleMemberEpochError,
 )
@@ -20,9 +19,12 @@ from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
+from raftlog.server.kafka.parts import by_topic
+from raftlog.server.kafka.parts import check_count as check_partitions
 from raftlog.server.kafka.reply import KafkaReply
-from raftlog.server.requests.groups import check_count
+from raftlog.server.requests.groups import change_offsets, check_count, fetch_offsets
 from raftlog.server.requests.outcomes import Outcomes
+from raftlog.server.turns import Steps, in_steps
 from raftlog.types import TopicPartition
 
 TOPIC_IDS_SINCE = 10  # version of OffsetCommit and OffsetFetch
@@ -42,53 +44,63 @@ class _Topic(NamedTuple):
     partitions: Sequence[Message]
 
 
-def _topics(context: BrokerContext, topics: Iterable[Message], *, by_id: bool) -> Iterator[_Topic]:
+def _topics(
+    context: BrokerContext, topics: Iterable[Message], *, by_id: bool
+) -> Generator[None, Any, list[_Topic]]:
     """Return the topics of a request with their names, and check the number of partitions."""
     count = 0
-    for topic in topics:
-        partitions = topic.partition_indexes if hasattr(topic, "partition_indexes") else None
-        partitions = topic.partitions if partitions is None else partitions
+
+    def named(topic: Message) -> _Topic:
+        nonlocal count
+        partitions = _partitions(topic)
         count += len(partitions)
-        if count > limits.PARTITIONS_PER_REQUEST_MAX:
-            raise InvalidRequestError(
-                f"request for more than {limits.PARTITIONS_PER_REQUEST_MAX} partitions. Use several"
-            )
+        check_partitions("group", count)
         if not by_id:
-            yield _Topic(topic.name, codec.ZERO_UUID, partitions)
-            continue
+            return _Topic(topic.name, codec.ZERO_UUID, partitions)
         try:
             name = context.topics.by_id(topic.topic_id.hex()).name
         except RaftlogError:
             name = None
-        yield _Topic(name, topic.topic_id, partitions)
+        return _Topic(name, topic.topic_id, partitions)
+
+    return in_steps(topics, named)
+
+
+def _partitions(topic: Message) -> Sequence[Any]:
+    found: Sequence[Any]
+    found = topic.partition_indexes if hasattr(topic, "partition_indexes") else topic.partitions
+    return found
 
 
 # -- OffsetCommit ----------------------------------------------------------------------------------
 
 
-def handle_commit(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+def handle_commit(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
     """Commit offsets of a member, or of a client without membership in an empty group."""
     message, version = request.message, request.version
     by_id = version >= TOPIC_IDS_SINCE
-    topics = list(_topics(context, message.topics, by_id=by_id))
-    commits = [
-        Commit(
-            topic.name,
-            one.partition_index,
-            one.committed_offset,
-            one.committed_leader_epoch,
-            one.committed_metadata or "",
-        )
-        for topic in topics
-        if topic.name is not None
-        for one in topic.partitions
-        if not _is_long(one)
-    ]
+    topics = yield from _topics(context, message.topics, by_id=by_id)
+    commits = yield from in_steps(_valid(topics), _commit)
     topic_ids = {topic.name: topic.id.hex() for topic in topics if by_id and topic.name is not None}
     epoch = message.generation_id_or_member_epoch
     member_epoch = epoch if message.member_id else NO_MEMBER_EPOCH
 
-    def done(outcomes: Sequence[RaftlogError | None]) -> None:
+    def change(
+        groups: GroupShard, part: Sequence[Commit], now: float, now_ms: int
+    ) -> StateChange[list[RaftlogError | None]]:
+        return groups.commit(
+            message.group_id,
+            message.member_id,
+            member_epoch,
+            part,
+            topic_ids,
+            instance_id=message.group_instance_id,
+            by_owner=False,
+            now=now,
+            now_ms=now_ms,
+        )
+
+    def done(outcomes: list[RaftlogError | None]) -> None:
         remaining = iter(outcomes)
 
         def code(topic: _Topic, one: Message) -> int:
@@ -98,23 +110,34 @@ def handle_commit(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
                 return errors.OFFSET_METADATA_TOO_LARGE
             return _commit_code(next(remaining), version)
 
-        reply.send(_committed(topics, code))
+        reply.go_on(_send_committed(reply, topics, code))
 
-    context.coordinator.shard(message.group_id).change(
-        lambda groups, now, now_ms: groups.commit(
-            message.group_id,
-            message.member_id,
-            member_epoch,
-            commits,
-            topic_ids,
-            instance_id=message.group_instance_id,
-            by_owner=False,
-            now=now,
-            now_ms=now_ms,
-        ),
-        done,
-        reply.fail,
+    yield from change_offsets(context, message.group_id, commits, change, done, reply.fail)
+
+
+def _valid(topics: list[_Topic]) -> Iterator[tuple[str, Message]]:
+    for topic in topics:
+        if topic.name is not None:
+            for one in topic.partitions:
+                if not _is_long(one):
+                    yield topic.name, one
+
+
+def _commit(named: tuple[str, Message]) -> Commit:
+    topic, one = named
+    return Commit(
+        topic,
+        one.partition_index,
+        one.committed_offset,
+        one.committed_leader_epoch,
+        one.committed_metadata or "",
     )
+
+
+def _send_committed(
+    reply: KafkaReply, topics: list[_Topic], code: Callable[[_Topic, Message], int]
+) -> Steps:
+    reply.send(_Commit.root(topics=(yield from _committed(topics, code))))
 
 
 def refuse_commit(request: KafkaRequest, error: RaftlogError) -> Message:
@@ -128,7 +151,7 @@ def refuse_commit(request: KafkaRequest, error: RaftlogError) -> Message:
         )
         for topic in request.message.topics
     ]
-    return _committed(topics, lambda _topic, _one: code)
+    return _Commit.root(topics=codec.finish(_committed(topics, lambda _topic, _one: code)))
 
 
 def _is_long(one: Message) -> bool:
@@ -145,39 +168,39 @@ def _commit_code(error: RaftlogError | None, version: int) -> int:
     return code_of(error, Place.CLASSIC_GROUPS)
 
 
-def _committed(topics: Sequence[_Topic], code: Callable[[_Topic, Message], int]) -> Message:
-    return _Commit.root(
-        topics=[
-            _Commit.OffsetCommitResponseTopic(
-                name=topic.name or "",
-                topic_id=topic.id,
-                partitions=[
-                    _Commit.OffsetCommitResponsePartition(
-                        partition_index=one.partition_index, error_code=code(topic, one)
-                    )
-                    for one in topic.partitions
-                ],
-            )
-            for topic in topics
-        ]
+def _committed(
+    topics: Sequence[_Topic], code: Callable[[_Topic, Message], int]
+) -> Generator[None, Any, list[Message]]:
+    return by_topic(
+        topics,
+        lambda topic: topic.partitions,
+        lambda topic, one: _Commit.OffsetCommitResponsePartition(
+            partition_index=one.partition_index, error_code=code(topic, one)
+        ),
+        lambda topic, partitions: _Commit.OffsetCommitResponseTopic(
+            name=topic.name or "", topic_id=topic.id, partitions=partitions
+        ),
     )
 
 
 # -- OffsetFetch -----------------------------------------------------------------------------------
 
 
-def handle_fetch(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+def handle_fetch(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
     """Return committed offsets: of the named partitions, or all of a group."""
     message, version = request.message, request.version
     if version < GROUPS_SINCE:
-        topics = _wanted(context, message.topics, version)
+        topics = yield from _wanted(context, message.topics, version)
 
-        def fetched(found: Sequence[Committed]) -> None:
-            reply.send(_Fetch.root(topics=_offsets(context, topics, found, version)))
+        def fetched(found: list[Committed]) -> None:
+            reply.go_on(send_topics(found))
 
-        context.coordinator.shard(message.group_id).ask(
-            lambda groups: groups.fetch(message.group_id, _names(topics)), fetched, reply.fail
-        )
+        def send_topics(found: list[Committed]) -> Steps:
+            offsets = yield from _offsets(context, topics, found, version)
+            reply.send(_Fetch.root(topics=offsets))
+
+        names = yield from _names(topics)
+        yield from fetch_offsets(context, message.group_id, names, fetched, reply.fail)
         return
     check_count(message.groups)
 
@@ -186,26 +209,33 @@ def handle_fetch(context: BrokerContext, request: KafkaRequest, reply: KafkaRepl
 
     outcomes: Outcomes[Message] = Outcomes(len(message.groups), send)
     for index, group in enumerate(message.groups):
-        _fetch_group(context, group, version, partial(outcomes.settle, index))
+        put = partial(outcomes.settle, index)
+        yield from _fetch_group(context, reply, group, version, put)
 
 
 def _fetch_group(
-    context: BrokerContext, group: Message, version: int, put: Callable[[Message], None]
-) -> None:
+    context: BrokerContext,
+    reply: KafkaReply,
+    group: Message,
+    version: int,
+    put: Callable[[Message], None],
+) -> Steps:
     new, group_id = _Fetch.OffsetFetchResponseGroup, group.group_id
 
     def failed(error: RaftlogError) -> None:
         put(new(group_id=group_id, error_code=code_of(error, Place.GROUPS)))
 
+    def put_topics(topics: list[_Topic] | None, found: list[Committed]) -> Steps:
+        put(new(group_id=group_id, topics=(yield from _offsets(context, topics, found, version))))
+
     try:
-        topics = _wanted(context, group.topics, version)
+        topics = yield from _wanted(context, group.topics, version)
+        names = yield from _names(topics)
 
-        def done(found: Sequence[Committed]) -> None:
-            put(new(group_id=group_id, topics=_offsets(context, topics, found, version)))
+        def done(found: list[Committed]) -> None:
+            reply.go_on(put_topics(topics, found))
 
-        context.coordinator.shard(group_id).ask(
-            lambda groups: groups.fetch(group_id, _names(topics)), done, failed
-        )
+        yield from fetch_offsets(context, group_id, names, done, failed)
     except RaftlogError as error:
         failed(error)
 
@@ -234,22 +264,23 @@ def refuse_fetch(request: KafkaRequest, error: RaftlogError) -> Message:
 
 def _wanted(
     context: BrokerContext, topics: Sequence[Message] | None, version: int
-) -> list[_Topic] | None:
+) -> Generator[None, Any, list[_Topic] | None]:
     """Return the wanted topics; None for all."""
     if topics is None:
         return None
-    return list(_topics(context, topics, by_id=version >= TOPIC_IDS_SINCE))
+    return (yield from _topics(context, topics, by_id=version >= TOPIC_IDS_SINCE))
 
 
-def _names(topics: list[_Topic] | None) -> list[TopicPartition] | None:
+def _names(topics: list[_Topic] | None) -> Generator[None, Any, list[TopicPartition] | None]:
     if topics is None:
         return None
-    return [
-        TopicPartition(topic.name, number)
+    named = (
+        (topic.name, number)
         for topic in topics
         if topic.name is not None
         for number in topic.partitions
-    ]
+    )
+    return (yield from in_steps(named, TopicPartition._make))
 
 
 def _offsets(
@@ -257,26 +288,20 @@ def _offsets(
     topics: list[_Topic] | None,
     found: Sequence[Committed],
     version: int,
-) -> list[Message]:
+) -> Generator[None, Any, list[Message]]:
     """Return the offsets by topic, in the order of the request."""
     if topics is None:
-        return [
-            _offsets_of(version, name, _id_of(context, name), list(each))
+        all_topics = [
+            _Topic(name, _id_of(context, name), list(each))
             for name, each in groupby(found, key=lambda one: one.topic)
         ]
+        return _by_topic(version, all_topics, lambda _topic, one: one)
     remaining = iter(found)
-    return [
-        _offsets_of(
-            version,
-            topic.name,
-            topic.id,
-            [
-                next(remaining) if topic.name is not None else Committed("", number)
-                for number in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]
+    return _by_topic(
+        version,
+        topics,
+        lambda topic, number: next(remaining) if topic.name is not None else Committed("", number),
+    )
 
 
 def _id_of(context: BrokerContext, name: str) -> bytes:
@@ -284,66 +309,69 @@ def _id_of(context: BrokerContext, name: str) -> bytes:
     return codec.ZERO_UUID if topic is None else bytes.fromhex(topic.id)
 
 
-def _offsets_of(
-    version: int, name: str | None, topic_id: bytes, found: Sequence[Committed]
-) -> Message:
+def _by_topic(
+    version: int, topics: list[_Topic], committed: Callable[[_Topic, Any], Committed]
+) -> Generator[None, Any, list[Message]]:
     is_old = version < GROUPS_SINCE
     new = _Fetch.OffsetFetchResponsePartition if is_old else _Fetch.OffsetFetchResponsePartitions
-    partitions = [
-        new(
-            partition_index=one.partition,
-            committed_offset=one.offset,
-            committed_leader_epoch=one.leader_epoch,
-            metadata=one.metadata,
-            error_code=errors.NONE if name is not None else errors.UNKNOWN_TOPIC_ID,
+
+    def part(topic: _Topic, one: Any) -> Message:
+        found = committed(topic, one)
+        return new(
+            partition_index=found.partition,
+            committed_offset=found.offset,
+            committed_leader_epoch=found.leader_epoch,
+            metadata=found.metadata,
+            error_code=errors.NONE if topic.name is not None else errors.UNKNOWN_TOPIC_ID,
         )
-        for one in found
-    ]
-    if is_old:
-        return _Fetch.OffsetFetchResponseTopic(name=name, partitions=partitions)
-    return _Fetch.OffsetFetchResponseTopics(
-        name=name or "", topic_id=topic_id, partitions=partitions
-    )
+
+    def whole(topic: _Topic, partitions: list[Message]) -> Message:
+        if is_old:
+            return _Fetch.OffsetFetchResponseTopic(name=topic.name, partitions=partitions)
+        return _Fetch.OffsetFetchResponseTopics(
+            name=topic.name or "", topic_id=topic.id, partitions=partitions
+        )
+
+    return by_topic(topics, lambda topic: topic.partitions, part, whole)
 
 
 # -- OffsetDelete ----------------------------------------------------------------------------------
 
 
-def handle_delete(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+def handle_delete(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
     """Delete offsets of topics that no member subscribes to."""
     message = request.message
-    topics = list(_topics(context, message.topics, by_id=False))
-    names = [
-        TopicPartition(topic.name or "", one.partition_index)
-        for topic in topics
-        for one in topic.partitions
-    ]
-
-    def done(outcomes: Sequence[RaftlogError | None]) -> None:
-        remaining = iter(outcomes)
-        reply.send(
-            _Delete.root(
-                topics=[
-                    _Delete.OffsetDeleteResponseTopic(
-                        name=topic.name,
-                        partitions=[
-                            _Delete.OffsetDeleteResponsePartition(
-                                partition_index=one.partition_index,
-                                error_code=_delete_code(next(remaining)),
-                            )
-                            for one in topic.partitions
-                        ],
-                    )
-                    for topic in topics
-                ]
-            )
-        )
-
-    context.coordinator.shard(message.group_id).change(
-        lambda groups, now, _now_ms: groups.delete_offsets(message.group_id, names, now=now),
-        done,
-        reply.fail,
+    topics = yield from _topics(context, message.topics, by_id=False)
+    names = yield from in_steps(
+        ((topic.name or "", one.partition_index) for topic in topics for one in topic.partitions),
+        TopicPartition._make,
     )
+
+    def change(
+        groups: GroupShard, part: Sequence[TopicPartition], now: float, _now_ms: int
+    ) -> StateChange[list[RaftlogError | None]]:
+        return groups.delete_offsets(message.group_id, part, now=now)
+
+    def done(outcomes: list[RaftlogError | None]) -> None:
+        reply.go_on(_send_deleted(reply, topics, iter(outcomes)))
+
+    yield from change_offsets(context, message.group_id, names, change, done, reply.fail)
+
+
+def _send_deleted(
+    reply: KafkaReply, topics: list[_Topic], outcomes: Iterator[RaftlogError | None]
+) -> Steps:
+    deleted = yield from by_topic(
+        topics,
+        lambda topic: topic.partitions,
+        lambda _topic, one: _Delete.OffsetDeleteResponsePartition(
+            partition_index=one.partition_index, error_code=_delete_code(next(outcomes))
+        ),
+        lambda topic, partitions: _Delete.OffsetDeleteResponseTopic(
+            name=topic.name, partitions=partitions
+        ),
+    )
+    reply.send(_Delete.root(topics=deleted))
 
 
 def _delete_code(error: RaftlogError | None) -> int:

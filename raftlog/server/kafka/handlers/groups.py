@@ -8,7 +8,7 @@ from typing import Final
 
 from raftlog import limits
 from raftlog.consumer_groups import NO_GENERATION, Departure, Join, JoinResult, Sync, SyncResult
-from raftlog.errors import RaftlogError, ThrottledError
+from raftlog.errors import InvalidRequestError, RaftlogError, ThrottledError
 from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
@@ -160,9 +160,18 @@ def refuse_join(request: KafkaRequest, error: RaftlogError) -> Message:
     return _Join.root(error_code=code, member_id=request.message.member_id)
 
 
+def _check_members(count: int) -> None:
+    """Raise ``InvalidRequestError`` for more members than a group can have."""
+    if count > limits.MEMBERS_PER_GROUP_MAX:
+        raise InvalidRequestError(
+            f"request with {count} members: a group has at most {limits.MEMBERS_PER_GROUP_MAX}"
+        )
+
+
 def handle_sync(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
     """Return the member's assignment. The response waits for the leader's assignments."""
     message = request.message
+    _check_members(len(message.assignments))
     sync = Sync(
         group=message.group_id,
         member_id=message.member_id,
@@ -212,6 +221,7 @@ def handle_heartbeat(context: BrokerContext, request: KafkaRequest, reply: Kafka
 def handle_leave(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
     """Remove members. Before version 3 there is one member, and its error is the response's."""
     message = request.message
+    _check_members(len(message.members))
     departures = (
         [
             Departure(each.member_id, each.group_instance_id, each.reason or "")

@@ -12,7 +12,7 @@ from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
-from raftlog.server.kafka.parts import check_count, host_of
+from raftlog.server.kafka.parts import by_topic, check_count, host_of
 from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests.lookup import At, Found, look_up
 from raftlog.server.requests.outcomes import Outcomes
@@ -64,13 +64,11 @@ def handle_list(context: BrokerContext, request: KafkaRequest, reply: KafkaReply
         query = _Query(topic, each.partition_index, each.current_leader_epoch, place)
         look_up(context, query, partial(_found, answer, done))
 
-    def complete(topics: list[tuple[str, list[Message]]]) -> None:
-        response = _Offsets.ListOffsetsTopicResponse
-        found = [response(name=name, partitions=partitions) for name, partitions in topics]
-        reply.send(_Offsets.root(topics=found))
+    def whole(topic: Message, partitions: list[Message]) -> Message:
+        return _Offsets.ListOffsetsTopicResponse(name=topic.name, partitions=partitions)
 
-    topics = [(topic.name, topic.partitions) for topic in request.message.topics]
-    yield from _each("list_offsets", topics, begin, complete)
+    named = [(topic.name, topic) for topic in request.message.topics]
+    yield from _each(reply, _Offsets, named, begin, whole)
 
 
 def _found(answer: Message, done: Callable[[Message], None], found: Found | RaftlogError) -> None:
@@ -117,13 +115,11 @@ def handle_epochs(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
         query = _Query(topic, each.partition, each.current_leader_epoch, "latest")
         look_up(context, query, partial(_found_end, answer, each.leader_epoch, done))
 
-    def complete(topics: list[tuple[str, list[Message]]]) -> None:
-        response = _Epochs.OffsetForLeaderTopicResult
-        found = [response(topic=name, partitions=partitions) for name, partitions in topics]
-        reply.send(_Epochs.root(topics=found))
+    def whole(topic: Message, partitions: list[Message]) -> Message:
+        return _Epochs.OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions)
 
-    topics = [(topic.topic, topic.partitions) for topic in request.message.topics]
-    yield from _each("offset_for_leader_epoch", topics, begin, complete)
+    named = [(topic.topic, topic) for topic in request.message.topics]
+    yield from _each(reply, _Epochs, named, begin, whole)
 
 
 def _found_end(
@@ -155,20 +151,28 @@ def refuse_epochs(request: KafkaRequest, error: RaftlogError) -> Message:
 
 
 def _each(
-    what: str,
-    topics: list[tuple[str, list[Message]]],
+    reply: KafkaReply,
+    structs: codec.Structs,
+    topics: list[tuple[str, Message]],
     begin: Callable[[str, Message, Callable[[Message], None]], None],
-    complete: Callable[[list[tuple[str, list[Message]]]], None],
+    whole: Callable[[Message, list[Message]], Message],
 ) -> Steps:
-    """Call ``begin`` for each partition, and ``complete`` with all answers, by topic."""
-    queries = [(name, each) for name, partitions in topics for each in partitions]
-    check_count(what, len(queries))
+    """Call ``begin`` for each partition, and send all answers by topic, as ``whole`` makes it."""
+    count = sum(len(topic.partitions) for _, topic in topics)
+    check_count(reply.name, count)
 
-    def regroup(answers: list[Message]) -> None:
+    def send(answers: list[Message]) -> Steps:
         rest = iter(answers)
-        complete([(name, [next(rest) for _ in partitions]) for name, partitions in topics])
+        found = yield from by_topic(
+            (topic for _, topic in topics),
+            lambda topic: topic.partitions,
+            lambda _topic, _each: next(rest),
+            whole,
+        )
+        reply.send(structs.root(topics=found))
 
-    outcomes: Outcomes[Message] = Outcomes(len(queries), regroup)
+    outcomes: Outcomes[Message] = Outcomes(count, lambda answers: reply.go_on(send(answers)))
+    queries = ((name, each) for name, topic in topics for each in topic.partitions)
     for index, (name, each) in enumerate(queries):
         if index:
             yield None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from raftlog import limits
@@ -25,12 +24,12 @@ from raftlog.kafka.errors import Place, code_of
 from raftlog.kafka.names import own_settings
 from raftlog.server.administration import NamedTopic
 from raftlog.server.context import BrokerContext
-from raftlog.server.kafka.parts import check_count, unsigned
+from raftlog.server.kafka.parts import by_topic, check_count, unsigned
 from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests import topics as requests
 from raftlog.server.requests.deletion import Deleted, Deletion
 from raftlog.server.requests.topics import Changed
-from raftlog.server.turns import Steps
+from raftlog.server.turns import Steps, in_steps
 
 Item = TypeVar("Item")
 
@@ -285,35 +284,41 @@ class _Part(NamedTuple):
 
 def handle_delete_records(
     context: BrokerContext, request: KafkaRequest, reply: KafkaReply
-) -> Steps | None:
-    parts = [
-        _Part(topic.name, unsigned(each.partition_index), each.offset)
-        for topic in request.message.topics
-        for each in topic.partitions
-    ]
-    check_count("delete_records", len(parts))
+) -> Steps:
+    topics = request.message.topics
+    check_count("delete_records", sum(len(topic.partitions) for topic in topics))
+    parts = yield from in_steps(
+        ((topic.name, each) for topic in topics for each in topic.partitions), _part
+    )
     if not parts:
         reply.send(_Records.root())
-        return None
+        return
     reply.expire_after(request.message.timeout_ms)
-    return Deletion(context, reply, parts, partial(_send_deleted, request, reply)).steps()
+
+    def done(found: list[Deleted]) -> None:
+        reply.go_on(_send_deleted(request, reply, found))
+
+    yield from Deletion(context, reply, parts, done).steps()
 
 
-def _send_deleted(request: KafkaRequest, reply: KafkaReply, found: list[Deleted]) -> None:
+def _part(named: tuple[str, Message]) -> _Part:
+    topic, each = named
+    return _Part(topic, unsigned(each.partition_index), each.offset)
+
+
+def _send_deleted(request: KafkaRequest, reply: KafkaReply, found: list[Deleted]) -> Steps:
     rest = iter(found)
-    reply.send(
-        _Records.root(
-            topics=[
-                _Records.DeleteRecordsTopicResult(
-                    name=topic.name,
-                    partitions=[
-                        _records(each.partition_index, next(rest)) for each in topic.partitions
-                    ],
-                )
-                for topic in request.message.topics
-            ]
-        )
+    topics = yield from by_topic(
+        request.message.topics,
+        lambda topic: topic.partitions,
+        lambda _topic, each: _records(each.partition_index, next(rest)),
+        _records_of,
     )
+    reply.send(_Records.root(topics=topics))
+
+
+def _records_of(topic: Message, partitions: list[Message]) -> Message:
+    return _Records.DeleteRecordsTopicResult(name=topic.name, partitions=partitions)
 
 
 def _records(partition: int, deleted: Deleted) -> Message:
@@ -328,10 +333,7 @@ def _records(partition: int, deleted: Deleted) -> Message:
 def refuse_delete_records(request: KafkaRequest, error: RaftlogError) -> Message:
     return _Records.root(
         topics=[
-            _Records.DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[_records(each.partition_index, error) for each in topic.partitions],
-            )
+            _records_of(topic, [_records(each.partition_index, error) for each in topic.partitions])
             for topic in request.message.topics
         ]
     )
