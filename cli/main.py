@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "up": Entry("raftlog.cli.up:up", "Run a local cluster in the foreground."),
     "broker": Entry("raftlog.cli.broker:broker", "Run one broker."),
+    "ready": Entry("raftlog.cli.ready:ready", "Wait until a broker is ready, or can be restarted."),
     "topic": Entry("raftlog.cli.topic:topic", "Create, list, describe, alter and delete topics."),
     "group": Entry(
         "raftlog.cli.group:group",

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from raftlog import limits
 from raftlog.client.batch import ProducerIdAndEpoch
 from raftlog.client.consumer_core import Checked
 from raftlog.client.partition_reader import PartitionReader
 from raftlog.client.ranges import Lookout, Range
-from raftlog.client.settings import DAY_MS, Bootstrap, integer
+from raftlog.client.settings import DAY_MS, integer
 from raftlog.client.subscription import check_partitions
 from raftlog.client.waiting import refuse_io_thread, wait_once
 from raftlog.errors import (
@@ -48,9 +48,7 @@ class RangeReader(PartitionReader):
 
     NAME = "range reader"
 
-    def __init__(self, bootstrap: Bootstrap = None, **arguments: Any) -> None:
-        """``arguments``: those of ``PartitionReader``."""
-        super().__init__(bootstrap, **arguments)
+    def _prepare(self) -> None:
         self._lookout = Lookout(self._core)
         self._range: Range | None = None  # the range being read
         self._position: Offset | None = None

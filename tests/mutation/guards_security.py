@@ -63,7 +63,7 @@ GUARDS: Final = [
         why="the setting http.console.read.only has no effect",
         module="cli/console/guard.py",
         function="change_refusal",
-        change=never("if is_read_only"),
+        change=never("if #1/4"),
         tests=(
             f"{_REQUESTS}::test_other_changes_are_refused",
             f"{_PAGES}::test_a_read_only_console_changes_nothing",

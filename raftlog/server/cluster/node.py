@@ -116,14 +116,7 @@ class ClusterNode:
         self.membership = self._make_membership()
         self.recovery = self._make_recovery()
         self._founder = self._make_founder()
-        self.topics = ClusterTopics(
-            self.machine,
-            self.plane,
-            self.partitions,
-            new_id=services.new_id,
-            loop=loop,
-            default_replication_factor=config.default_replication_factor,
-        )
+        self.topics = self._make_topics()
         self._first_user = FirstUser(
             first_user, self.machine, self.topics, services.admin_worker, services.entropy
         )
@@ -297,6 +290,16 @@ class ClusterNode:
             now=self._loop.time,
             new_id=self._services.new_id,
             on_failed=self._services.host.on_failed,
+        )
+
+    def _make_topics(self) -> ClusterTopics:
+        return ClusterTopics(
+            self.machine,
+            self.plane,
+            self.partitions,
+            new_id=self._services.new_id,
+            loop=self._loop,
+            default_replication_factor=self._config.default_replication_factor,
         )
 
     def _make_confirmation(self) -> LeadershipCheck:

@@ -1,0 +1,77 @@
+"""``raftlog ready``: waits until a broker is ready, or can be restarted. For scripts."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any, Final
+
+import click
+
+from raftlog.cli import options, output
+from raftlog.cli.main import Failed
+
+INTERVAL_S: Final = 0.5
+REQUEST_S: Final = 3.0
+TIMEOUT_S_DEFAULT: Final = 60.0
+
+
+@click.command()
+@click.argument("url", metavar="URL")
+@click.option(
+    "--restart", is_flag=True, help="Wait until no partition loses writes while the broker is down."
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    default=TIMEOUT_S_DEFAULT,
+    show_default=True,
+    help="Seconds to wait; 0: query once.",
+)
+@options.as_json
+def ready(url: str, restart: bool, timeout_s: float, as_json: bool) -> None:
+    """Wait until a broker is ready, or can be restarted.
+
+    URL is that of its http.listen. Ready: it has joined the cluster, its replicas are in sync, and
+    its disk works. Exit status 1, with the reasons, if that takes longer than --timeout.
+
+    \b
+    Example:
+      raftlog ready http://127.0.0.1:9200 --restart && systemctl restart raftlog
+    """
+    if not url.startswith(("http://", "https://")):
+        raise click.UsageError(f"{url!r}: write http://HOST:PORT")
+    deadline = time.monotonic() + timeout_s
+    while True:
+        is_ok, found, reason = _query(url, restart=restart)
+        if is_ok:
+            what = "safe to restart" if restart else "ready"
+            output.report(found, f"{url} is {what}", as_json=as_json)
+            return
+        if time.monotonic() >= deadline:
+            raise Failed(f"{url} is not {'safe to restart' if restart else 'ready'}: {reason}")
+        time.sleep(INTERVAL_S)
+
+
+def _query(url: str, *, restart: bool) -> tuple[bool, dict[str, Any], str]:
+    """Whether the broker is ready; its response; and the reasons if it is not."""
+    request = urllib.request.Request(
+        f"{url.rstrip('/')}/readyz{'?restart' if restart else ''}",
+        headers={"Accept": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=REQUEST_S) as response:
+            return True, json.load(response), ""
+    except urllib.error.HTTPError as error:
+        with error:
+            try:
+                found: dict[str, Any] = json.load(error)
+                return False, found, "; ".join([*found["not_ready"], *found["not_safe"]])
+            except (ValueError, KeyError, TypeError):
+                return False, {}, f"status {error.code}: is this the http.listen of a broker?"
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return False, {}, str(error) or type(error).__name__

@@ -1,0 +1,126 @@
+"""The files of deploy/ agree with the product: commands, settings, ports, names."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from raftlog.cli.main import root
+from raftlog.config import BrokerConfig
+from tests.tidy.sources import ROOT
+
+DEPLOY = ROOT / "deploy"
+UNIT = (DEPLOY / "systemd/raftlog.service").read_text()
+CONTAINER = (DEPLOY / "container/Dockerfile").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
+KUBERNETES = DEPLOY / "kubernetes"
+
+
+def settings_of(arguments: list[str]) -> BrokerConfig:
+    """The settings of a command line of `raftlog broker`, which has to be valid."""
+    command = root.get_command(click.Context(root), "broker")
+    assert command is not None
+    here = [word for word in arguments if not word.startswith("--cluster-secret-file=")]
+    values = command.make_context("broker", here).params
+    given = {
+        "id": values["broker_id"],
+        "listen": values["listen"],
+        "data.dir": values["data_dir"],
+        "voters": values["voters"],
+    }
+    text = values["settings"] | {key: str(value) for key, value in given.items() if value}
+    return BrokerConfig.from_text({"cluster.secret": "x" * 32, **text})
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((KUBERNETES / name).read_text()))
+
+
+def test_the_unit_starts_the_broker_and_gives_it_time_to_stop() -> None:
+    lines = dict(line.split("=", 1) for line in UNIT.splitlines() if "=" in line and line[0] != "#")
+    assert shlex.split(lines["ExecStart"])[1:3] == ["broker", "--config"]
+    handover_s = BrokerConfig().controlled_shutdown_timeout_ms / 1_000
+    assert int(lines["TimeoutStopSec"]) > 2 * handover_s
+    assert lines["ProtectSystem"] == "strict"
+    assert lines["StateDirectory"] == "raftlog"
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+def test_the_unit_is_hardened() -> None:
+    path = str(DEPLOY / "systemd/raftlog.service")
+    command = ["systemd-analyze", "security", "--offline=true", "--json=short", path]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    rows = json.loads(ran.stdout)
+    exposure = sum(float(row["exposure"] or 0) for row in rows)
+    assert rows
+    assert exposure < 2.0, exposure
+
+
+def test_the_container_runs_a_broker_without_privileges() -> None:
+    lines = CONTAINER.replace("\\\n", " ").splitlines()
+    instruction = {line.split(" ", 1)[0]: line.split(" ", 1)[1] for line in lines if " " in line}
+    entry, command = json.loads(instruction["ENTRYPOINT"]), json.loads(instruction["CMD"])
+    assert entry == ["tini", "--", "raftlog", "broker"]
+    config = settings_of(command)
+    assert config.http_console_read_only
+    assert f"http://{config.http_listen}/healthz" in instruction["HEALTHCHECK"]
+    assert instruction["USER"] == "10001:10001"
+    assert config.data_dir == instruction["VOLUME"] == instruction["WORKDIR"]
+
+
+def test_compose_has_three_brokers_of_one_cluster() -> None:
+    brokers = {name: s for name, s in COMPOSE["services"].items() if name.startswith("broker-")}
+    configs = [settings_of(service["command"]) for service in brokers.values()]
+    assert [config.id for config in configs] == [1, 2, 3]
+    assert len({config.voters for config in configs}) == 1
+    for name, config in zip(brokers, configs, strict=True):
+        assert str(config.advertised_listen) == f"{name}:9100"
+        assert dict(config.voters)[config.id].host == name
+        assert brokers[name]["volumes"] == [f"{name}:{config.data_dir}"]
+        assert name in COMPOSE["volumes"]
+        assert all(port.startswith("127.0.0.1:") for port in brokers[name]["ports"])
+    scraped = yaml.safe_load((DEPLOY / "compose/prometheus.yml").read_text())
+    (job,) = scraped["scrape_configs"]
+    assert job["job_name"] == "raftlog"  # that of the alert rules
+    assert job["static_configs"][0]["targets"] == [f"{name}:9200" for name in brokers]
+    for service in COMPOSE["services"].values():
+        for volume in service["volumes"]:
+            source = volume.partition(":")[0]
+            assert source in COMPOSE["volumes"] or (DEPLOY / "compose" / source).exists(), source
+
+
+def test_kubernetes_agrees_with_the_settings() -> None:
+    text = (KUBERNETES / "broker.toml").read_text()
+    config = BrokerConfig.from_toml(text)
+    (stateful,) = documents("statefulset.yaml")
+    spec = stateful["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert spec["replicas"] == len(config.voters)
+    hosts = [f"{stateful['metadata']['name']}-{n}.{spec['serviceName']}" for n in range(3)]
+    assert [voter.address.host for voter in config.voters] == hosts
+    assert {port["containerPort"] for port in container["ports"]} == {9100, 9200}
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert {config.data_dir, "/etc/raftlog/broker.toml", "/etc/raftlog/secret"} <= mounts
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    stop = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert stop[:2] == ["raftlog", "ready"]
+    waits_s = int(stop[stop.index("--timeout") + 1])
+    handover_s = config.controlled_shutdown_timeout_ms / 1_000
+    assert pod["terminationGracePeriodSeconds"] > waits_s + 2 * handover_s
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    names = {service["metadata"]["name"] for service in documents("services.yaml")}
+    assert {"raftlog", "raftlog-bootstrap", "raftlog-0", "raftlog-1", "raftlog-2"} == names
+    (budget,) = documents("disruption-budget.yaml")
+    assert budget["spec"]["maxUnavailable"] == 1
+    listed = documents("kustomization.yaml")[0]["resources"]
+    assert sorted(listed) == sorted(
+        path.name for path in KUBERNETES.glob("*.yaml") if path.name != "kustomization.yaml"
+    )
