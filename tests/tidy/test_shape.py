@@ -23,6 +23,7 @@ COVERED_BY = {
     "raftlog/bench/group_member.py": "tests/bench/test_groups.py",
     "raftlog/client/authentication.py": "tests/server/test_authentication.py",
     "raftlog/client/batch_reader.py": "tests/mirror/test_mirror.py",
+    "raftlog/client/partition_reader.py": "tests/client/test_range_reader.py",
     "raftlog/client/users.py": "tests/server/test_authentication.py",
     "raftlog/protocol/authentication.py": "tests/protocol/test_golden.py",
     "raftlog/mirror/session.py": "tests/mirror/test_mirror.py",
