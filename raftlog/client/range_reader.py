@@ -8,15 +8,15 @@ Arrow together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Final
 
 from raftlog import limits
 from raftlog.client.batch import ProducerIdAndEpoch
 from raftlog.client.consumer_core import Checked
 from raftlog.client.partition_reader import PartitionReader
 from raftlog.client.ranges import Lookout, Range
-from raftlog.client.settings import DAY_MS, Bootstrap, integer
+from raftlog.client.settings import DAY_MS, integer
 from raftlog.client.subscription import check_partitions
 from raftlog.client.waiting import refuse_io_thread, wait_once
 from raftlog.errors import (
@@ -48,12 +48,12 @@ class RangeReader(PartitionReader):
 
     NAME = "range reader"
 
-    def __init__(self, bootstrap: Bootstrap = None, **arguments: Any) -> None:
-        """``arguments``: those of ``PartitionReader``."""
-        super().__init__(bootstrap, **arguments)
-        self._lookout = Lookout(self._core)
-        self._range: Range | None = None  # the range being read
-        self._position: Offset | None = None
+    _range: Range | None = None  # the range being read
+    _position: Offset | None = None
+
+    @cached_property
+    def _lookout(self) -> Lookout:
+        return Lookout(self._core)
 
     @property
     def position(self) -> Offset | None:

@@ -22,6 +22,7 @@ COVERED_BY = {
     "raftlog/bench/group_idlers.py": "tests/bench/test_groups.py",
     "raftlog/bench/group_member.py": "tests/bench/test_groups.py",
     "raftlog/client/batch_reader.py": "tests/mirror/test_mirror.py",
+    "raftlog/client/partition_reader.py": "tests/client/test_range_reader.py",
     "raftlog/mirror/session.py": "tests/mirror/test_mirror.py",
     "raftlog/server/context.py": "tests/server/handlers/test_fetch.py",
     "raftlog/server/requests/append.py": "tests/server/handlers/test_produce.py",
