@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.memory_transport import MemoryTransport, join
+from tests.running import runs
 
 
 class Peer(asyncio.BufferedProtocol):
@@ -94,102 +95,90 @@ def test_bytes_come_in_order_whatever_the_pieces(
     asyncio.run(test())
 
 
-def test_both_directions() -> None:
-    async def test(p: Pair) -> None:
-        p.to_right.write(b"there")
-        p.to_left.write(bytearray(b"back"))
-        await settle()
-        assert (p.right.received, p.left.received) == (b"there", b"back")
-
-    on_a_loop(test)
+@runs(on_a_loop)
+async def test_both_directions(p: Pair) -> None:
+    p.to_right.write(b"there")
+    p.to_left.write(bytearray(b"back"))
+    await settle()
+    assert (p.right.received, p.left.received) == (b"there", b"back")
 
 
-def test_a_paused_reader_pauses_the_writer() -> None:
-    async def test(p: Pair) -> None:
-        p.to_right.set_write_buffer_limits(high=10, low=4)
-        assert p.to_right.get_write_buffer_limits() == (4, 10)
-        p.to_left.pause_reading()
-        assert not p.to_left.is_reading()
-        p.to_right.write(b"x" * 10)
-        assert p.left.told == ["made"]
-        p.to_right.write(b"x")
-        assert p.left.told == ["made", "pause"]
-        assert p.to_right.get_write_buffer_size() == 11
-        await settle()
-        assert p.right.received == b""
-        p.to_left.resume_reading()
-        await settle()
-        assert p.right.received == b"x" * 11
-        assert p.left.told == ["made", "pause", "resume"]
-        assert p.to_right.get_write_buffer_size() == 0
-
-    on_a_loop(test)
+@runs(on_a_loop)
+async def test_a_paused_reader_pauses_the_writer(p: Pair) -> None:
+    p.to_right.set_write_buffer_limits(high=10, low=4)
+    assert p.to_right.get_write_buffer_limits() == (4, 10)
+    p.to_left.pause_reading()
+    assert not p.to_left.is_reading()
+    p.to_right.write(b"x" * 10)
+    assert p.left.told == ["made"]
+    p.to_right.write(b"x")
+    assert p.left.told == ["made", "pause"]
+    assert p.to_right.get_write_buffer_size() == 11
+    await settle()
+    assert p.right.received == b""
+    p.to_left.resume_reading()
+    await settle()
+    assert p.right.received == b"x" * 11
+    assert p.left.told == ["made", "pause", "resume"]
+    assert p.to_right.get_write_buffer_size() == 0
 
 
-def test_the_end_of_the_stream_leaves_the_other_direction_open() -> None:
-    async def test(p: Pair) -> None:
-        p.right.keep_open_after_eof = True
-        assert p.to_right.can_write_eof()
-        p.to_right.write(b"last")
-        p.to_right.write_eof()
-        p.to_right.write(b"too late")
-        await settle()
-        assert (p.right.received, p.right.told) == (b"last", ["made", "eof"])
-        p.to_left.write(b"answer")
-        await settle()
-        assert p.left.received == b"answer"
-        p.to_left.close()
-        await settle()
-        assert p.left.told == ["made", "eof", "lost"]
-        assert p.right.told == ["made", "eof", "lost"]
-
-    on_a_loop(test)
+@runs(on_a_loop)
+async def test_the_end_of_the_stream_leaves_the_other_direction_open(p: Pair) -> None:
+    p.right.keep_open_after_eof = True
+    assert p.to_right.can_write_eof()
+    p.to_right.write(b"last")
+    p.to_right.write_eof()
+    p.to_right.write(b"too late")
+    await settle()
+    assert (p.right.received, p.right.told) == (b"last", ["made", "eof"])
+    p.to_left.write(b"answer")
+    await settle()
+    assert p.left.received == b"answer"
+    p.to_left.close()
+    await settle()
+    assert p.left.told == ["made", "eof", "lost"]
+    assert p.right.told == ["made", "eof", "lost"]
 
 
-def test_closing_waits_for_a_paused_reader() -> None:
-    async def test(p: Pair) -> None:
-        p.to_left.pause_reading()
-        p.to_right.write(b"x" * 100)
-        p.to_right.close()
-        p.to_right.close()
-        await settle()
-        assert p.to_right.is_closing()
-        assert p.left.told == ["made"]
-        p.to_left.resume_reading()
-        await settle()
-        assert p.right.received == b"x" * 100
-        assert p.left.told == ["made", "lost"]
-        assert p.right.told == ["made", "eof", "lost"]
-
-    on_a_loop(test)
+@runs(on_a_loop)
+async def test_closing_waits_for_a_paused_reader(p: Pair) -> None:
+    p.to_left.pause_reading()
+    p.to_right.write(b"x" * 100)
+    p.to_right.close()
+    p.to_right.close()
+    await settle()
+    assert p.to_right.is_closing()
+    assert p.left.told == ["made"]
+    p.to_left.resume_reading()
+    await settle()
+    assert p.right.received == b"x" * 100
+    assert p.left.told == ["made", "lost"]
+    assert p.right.told == ["made", "eof", "lost"]
 
 
-def test_aborting_delivers_nothing_more() -> None:
-    async def test(p: Pair) -> None:
-        p.to_right.write(b"never seen")
-        p.to_left.write(b"nor this")
-        p.to_right.abort()
-        p.to_right.write(b"nor that")
-        await settle()
-        assert (p.left.received, p.right.received) == (b"", b"")
-        assert p.left.told == ["made", "lost"]
-        assert p.right.told == ["made", "lost ConnectionResetError"]
-        p.to_right.abort()
-        p.to_right.close()
-        await settle()
-        assert p.left.told == ["made", "lost"]
-
-    on_a_loop(test)
+@runs(on_a_loop)
+async def test_aborting_delivers_nothing_more(p: Pair) -> None:
+    p.to_right.write(b"never seen")
+    p.to_left.write(b"nor this")
+    p.to_right.abort()
+    p.to_right.write(b"nor that")
+    await settle()
+    assert (p.left.received, p.right.received) == (b"", b"")
+    assert p.left.told == ["made", "lost"]
+    assert p.right.told == ["made", "lost ConnectionResetError"]
+    p.to_right.abort()
+    p.to_right.close()
+    await settle()
+    assert p.left.told == ["made", "lost"]
 
 
-def test_the_protocol_can_be_looked_at_and_replaced() -> None:
-    async def test(p: Pair) -> None:
-        other = Peer()
-        assert p.to_left.get_protocol() is p.right
-        p.to_left.set_protocol(other)
-        p.to_right.write(b"x")
-        await settle()
-        assert other.received == b"x"
-        assert p.to_left.get_extra_info("peername", "nobody") == "nobody"
-
-    on_a_loop(test)
+@runs(on_a_loop)
+async def test_the_protocol_can_be_looked_at_and_replaced(p: Pair) -> None:
+    other = Peer()
+    assert p.to_left.get_protocol() is p.right
+    p.to_left.set_protocol(other)
+    p.to_right.write(b"x")
+    await settle()
+    assert other.received == b"x"
+    assert p.to_left.get_extra_info("peername", "nobody") == "nobody"

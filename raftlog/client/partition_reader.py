@@ -64,10 +64,6 @@ class PartitionReader(PlainClient):
         self._take_thread(host, f"raftlog-{self.NAME.replace(' ', '-')}")
         self._core.attach(self._thread.schedule)
         self._closed = False
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """Create the state of a subclass: the constructor, and its signature, are shared."""
 
     def _check_open(self) -> None:
         if self._closed:

@@ -8,7 +8,7 @@ Arrow together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from raftlog import limits
@@ -48,10 +48,12 @@ class RangeReader(PartitionReader):
 
     NAME = "range reader"
 
-    def _prepare(self) -> None:
-        self._lookout = Lookout(self._core)
-        self._range: Range | None = None  # the range being read
-        self._position: Offset | None = None
+    _range: Range | None = None  # the range being read
+    _position: Offset | None = None
+
+    @cached_property
+    def _lookout(self) -> Lookout:
+        return Lookout(self._core)
 
     @property
     def position(self) -> Offset | None:

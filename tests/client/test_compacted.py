@@ -13,6 +13,7 @@ from tests.client.samples import stored_batch
 from tests.client.test_consumer_core import core_of, taken
 from tests.client.test_subscription import A
 from tests.client.world import FakeCluster, run
+from tests.running import runs
 
 
 def compacted(base: int, end: int, *left: int) -> bytes:
@@ -38,65 +39,56 @@ async def filled(fake: FakeCluster, *batches: tuple[int, ...]) -> ConsumerCore:
     return core
 
 
-def test_holes_are_passed_over() -> None:
-    async def test(fake: FakeCluster) -> None:
-        core = await filled(fake, (0, 10, 3, 7), (10, 20), (20, 22, 20, 21), (22, 30, 22))
-        assert [taken(core, most) for most in (1, 2, 9)] == [[3], [7, 20], [21, 22]]
-        assert await core.position(A) == 30
-        await core.close()
-
-    run(test)
+@runs(run)
+async def test_holes_are_passed_over(fake: FakeCluster) -> None:
+    core = await filled(fake, (0, 10, 3, 7), (10, 20), (20, 22, 20, 21), (22, 30, 22))
+    assert [taken(core, most) for most in (1, 2, 9)] == [[3], [7, 20], [21, 22]]
+    assert await core.position(A) == 30
+    await core.close()
 
 
-def test_at_the_end_the_position_is_the_end_whatever_is_left_there() -> None:
+@runs(run)
+async def test_at_the_end_the_position_is_the_end_whatever_is_left_there(fake: FakeCluster) -> None:
     """Else the lag would never be 0."""
-
-    async def test(fake: FakeCluster) -> None:
-        core = await filled(fake, (0, 10, 3), (10, 20), (20, 25))
-        assert taken(core, 9) == [3]
-        assert taken(core, 9) == []
-        assert await core.position(A) == 25
-        await core.close()
-
-    run(test)
+    core = await filled(fake, (0, 10, 3), (10, 20), (20, 25))
+    assert taken(core, 9) == [3]
+    assert taken(core, 9) == []
+    assert await core.position(A) == 25
+    await core.close()
 
 
-def test_a_log_without_a_record_is_read_to_its_end() -> None:
-    async def test(fake: FakeCluster) -> None:
-        core = await filled(fake, (0, 10), (10, 20))
-        assert taken(core, 9) == []
-        assert await core.position(A) == 20
-        await core.close()
-
-    run(test)
+@runs(run)
+async def test_a_log_without_a_record_is_read_to_its_end(fake: FakeCluster) -> None:
+    core = await filled(fake, (0, 10), (10, 20))
+    assert taken(core, 9) == []
+    assert await core.position(A) == 20
+    await core.close()
 
 
 @pytest.mark.parametrize(("offset", "found"), [(0, [3, 7]), (3, [3, 7]), (4, [7]), (8, [12])])
-def test_a_reader_may_begin_in_a_hole(offset: int, found: list[int]) -> None:
-    async def test(fake: FakeCluster) -> None:
-        core = await filled(fake, (0, 10, 3, 7), (10, 15, 12))
-        core.subscription.seek(A, offset)
-        core.look()
-        await asyncio.sleep(0.1)
-        assert taken(core, len(found)) == found
-        await core.close()
+@runs(run)
+async def test_a_reader_may_begin_in_a_hole(
+    fake: FakeCluster, *, offset: int, found: list[int]
+) -> None:
+    core = await filled(fake, (0, 10, 3, 7), (10, 15, 12))
+    core.subscription.seek(A, offset)
+    core.look()
+    await asyncio.sleep(0.1)
+    assert taken(core, len(found)) == found
+    await core.close()
 
-    run(test)
 
-
-def test_iterating_goes_on_and_ends_at_the_end() -> None:
-    async def test(fake: FakeCluster) -> None:
-        core = await filled(fake, (0, 10, 3), (10, 20), (20, 25, 21), (25, 30))
-        seen: list[int] = []
-        while (part := core.next_run()) is not None:
-            for record in part.records:
-                part.part.position = record.offset + 1
-                seen.append(record.offset)
-        assert seen == [3, 21]
-        assert await core.position(A) == 30
-        await core.close()
-
-    run(test)
+@runs(run)
+async def test_iterating_goes_on_and_ends_at_the_end(fake: FakeCluster) -> None:
+    core = await filled(fake, (0, 10, 3), (10, 20), (20, 25, 21), (25, 30))
+    seen: list[int] = []
+    while (part := core.next_run()) is not None:
+        for record in part.records:
+            part.part.position = record.offset + 1
+            seen.append(record.offset)
+    assert seen == [3, 21]
+    assert await core.position(A) == 30
+    await core.close()
 
 
 def test_arrow_has_the_records_that_are_left() -> None:

@@ -24,6 +24,7 @@ from tests.client.samples import consumer_settings, stored_batch
 from tests.client.test_fetcher import fill
 from tests.client.test_subscription import A, B
 from tests.client.world import FakeCluster, run
+from tests.running import runs
 
 
 def core_of(fake: FakeCluster, **settings: Any) -> ConsumerCore:
@@ -61,47 +62,43 @@ def taken(core: ConsumerCore, most: int) -> list[int]:
     return [record.offset for record in core.take(most)]
 
 
-def test_records_are_taken_up_to_the_number_asked_for_across_batches() -> None:
-    async def test(fake: FakeCluster) -> None:
-        core = await filled(fake, 3, 1, 4)
-        assert [taken(core, most) for most in (2, 3, 9, 9)] == [[0, 1], [2, 3, 4], [5, 6, 7], []]
-        assert await core.position(A) == 8
-        await core.close()
-
-    run(test)
-
-
-def test_records_carry_where_they_are() -> None:
-    async def test(fake: FakeCluster) -> None:
-        core = await filled(fake, 1)
-        (record,) = core.take(9)
-        assert (record.topic, record.partition, record.offset) == ("t", 0, 0)
-        assert (record.key, record.value, record.headers) == (None, b"x", ())
-        assert record.leader_epoch == 3
-        await core.close()
-
-    run(test)
+@runs(run)
+async def test_records_are_taken_up_to_the_number_asked_for_across_batches(
+    fake: FakeCluster,
+) -> None:
+    core = await filled(fake, 3, 1, 4)
+    assert [taken(core, most) for most in (2, 3, 9, 9)] == [[0, 1], [2, 3, 4], [5, 6, 7], []]
+    assert await core.position(A) == 8
+    await core.close()
 
 
-def test_runs_and_takes_can_be_mixed() -> None:
-    async def test(fake: FakeCluster) -> None:
-        core = await filled(fake, 4, 2)
-        first = core.next_run()
-        assert first is not None
-        record = next(first.records)
-        first.part.position = record.offset + 1
-        assert taken(core, 2) == [1, 2]
-        assert list(first.records) == []
-        second = core.next_run()
-        assert second is not None
-        for record in second.records:
-            second.part.position = record.offset + 1
-        assert await core.position(A) == 4
-        assert taken(core, 9) == [4, 5]
-        assert core.next_run() is None
-        await core.close()
+@runs(run)
+async def test_records_carry_where_they_are(fake: FakeCluster) -> None:
+    core = await filled(fake, 1)
+    (record,) = core.take(9)
+    assert (record.topic, record.partition, record.offset) == ("t", 0, 0)
+    assert (record.key, record.value, record.headers) == (None, b"x", ())
+    assert record.leader_epoch == 3
+    await core.close()
 
-    run(test)
+
+@runs(run)
+async def test_runs_and_takes_can_be_mixed(fake: FakeCluster) -> None:
+    core = await filled(fake, 4, 2)
+    first = core.next_run()
+    assert first is not None
+    record = next(first.records)
+    first.part.position = record.offset + 1
+    assert taken(core, 2) == [1, 2]
+    assert list(first.records) == []
+    second = core.next_run()
+    assert second is not None
+    for record in second.records:
+        second.part.position = record.offset + 1
+    assert await core.position(A) == 4
+    assert taken(core, 9) == [4, 5]
+    assert core.next_run() is None
+    await core.close()
 
 
 def test_arrow_joins_batches_from_the_position_on() -> None:
@@ -211,24 +208,22 @@ def test_what_came_damaged_once_is_asked_for_again_and_nobody_is_told(
     assert "offset=2" in caplog.text
 
 
-def test_after_a_seek_a_damaged_batch_is_met_for_the_first_time() -> None:
-    async def test(fake: FakeCluster) -> None:
-        core = await filled(fake, 2)
-        damage(fake, 0)
-        core.subscription.seek(A, 0)
-        core.look()
-        await asyncio.sleep(0.1)
-        assert core.take(9) == []
-        core.subscription.seek(A, 0)
-        core.look()
-        await asyncio.sleep(0.1)
-        assert core.take(9) == []
-        await asyncio.sleep(0.1)
-        with pytest.raises(CorruptBatchError):
-            core.take(9)
-        await core.close()
-
-    run(test)
+@runs(run)
+async def test_after_a_seek_a_damaged_batch_is_met_for_the_first_time(fake: FakeCluster) -> None:
+    core = await filled(fake, 2)
+    damage(fake, 0)
+    core.subscription.seek(A, 0)
+    core.look()
+    await asyncio.sleep(0.1)
+    assert core.take(9) == []
+    core.subscription.seek(A, 0)
+    core.look()
+    await asyncio.sleep(0.1)
+    assert core.take(9) == []
+    await asyncio.sleep(0.1)
+    with pytest.raises(CorruptBatchError):
+        core.take(9)
+    await core.close()
 
 
 def test_records_before_the_damage_come_first() -> None:
@@ -254,30 +249,26 @@ def test_records_before_the_damage_come_first() -> None:
     run(test)
 
 
-def test_checking_can_be_left_out() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t", 2)
-        fill(fake, 1)
-        batch = bytearray(fake.topics["t"].logs[0].batches[0])
-        batch[40] ^= 1  # the stored CRC itself
-        fake.topics["t"].logs[0].batches[0] = bytes(batch)
-        core = core_of(fake, check_crcs=False)
-        await core.assign([A])
-        core.activate()
-        await asyncio.sleep(0.1)
-        assert taken(core, 9) == [0]
-        await core.close()
-
-    run(test)
+@runs(run)
+async def test_checking_can_be_left_out(fake: FakeCluster) -> None:
+    fake.create("t", 2)
+    fill(fake, 1)
+    batch = bytearray(fake.topics["t"].logs[0].batches[0])
+    batch[40] ^= 1  # the stored CRC itself
+    fake.topics["t"].logs[0].batches[0] = bytes(batch)
+    core = core_of(fake, check_crcs=False)
+    await core.assign([A])
+    core.activate()
+    await asyncio.sleep(0.1)
+    assert taken(core, 9) == [0]
+    await core.close()
 
 
-def test_deserializers_see_what_is_not_none() -> None:
-    async def test(fake: FakeCluster) -> None:
-        core = await filled(fake, 2, key_deserializer=bytes.decode, value_deserializer=len)
-        assert [(record.key, record.value) for record in core.take(9)] == [(None, 1)] * 2
-        await core.close()
-
-    run(test)
+@runs(run)
+async def test_deserializers_see_what_is_not_none(fake: FakeCluster) -> None:
+    core = await filled(fake, 2, key_deserializer=bytes.decode, value_deserializer=len)
+    assert [(record.key, record.value) for record in core.take(9)] == [(None, 1)] * 2
+    await core.close()
 
 
 def test_a_record_that_cannot_be_deserialized_is_told_and_can_be_passed() -> None:
@@ -308,79 +299,69 @@ def test_a_record_that_cannot_be_deserialized_is_told_and_can_be_passed() -> Non
     run(test)
 
 
-def test_assigning_checks_that_partitions_exist() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t", 2)
-        core = core_of(fake)
-        with pytest.raises(UnknownTopicError):
-            await core.assign([TopicPartition("nope", 0)])
-        with pytest.raises(UnknownPartitionError):
-            await core.assign([TopicPartition("t", 2)])
-        assert not core.subscription.parts
-        await core.close()
-
-    run(test)
+@runs(run)
+async def test_assigning_checks_that_partitions_exist(fake: FakeCluster) -> None:
+    fake.create("t", 2)
+    core = core_of(fake)
+    with pytest.raises(UnknownTopicError):
+        await core.assign([TopicPartition("nope", 0)])
+    with pytest.raises(UnknownPartitionError):
+        await core.assign([TopicPartition("t", 2)])
+    assert not core.subscription.parts
+    await core.close()
 
 
-def test_latest_is_the_end_when_it_was_assigned() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t", 2)
-        fill(fake, 3)
-        core = core_of(fake, auto_offset_reset="latest")
-        await core.assign([A])
-        fill(fake, 2)
-        core.activate()
-        await asyncio.sleep(0.1)
-        assert taken(core, 9) == [3, 4]
-        await core.close()
-
-    run(test)
+@runs(run)
+async def test_latest_is_the_end_when_it_was_assigned(fake: FakeCluster) -> None:
+    fake.create("t", 2)
+    fill(fake, 3)
+    core = core_of(fake, auto_offset_reset="latest")
+    await core.assign([A])
+    fill(fake, 2)
+    core.activate()
+    await asyncio.sleep(0.1)
+    assert taken(core, 9) == [3, 4]
+    await core.close()
 
 
-def test_subscribing_reads_all_partitions() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t", 2)
-        fake.create("u")
-        core = core_of(fake)
-        await core.subscribe(["t", "u"])
-        assert set(core.subscription.parts) == {A, B, TopicPartition("u", 0)}
-        await core.subscribe(["u"])
-        assert set(core.subscription.parts) == {TopicPartition("u", 0)}
-        await core.close()
-
-    run(test)
+@runs(run)
+async def test_subscribing_reads_all_partitions(fake: FakeCluster) -> None:
+    fake.create("t", 2)
+    fake.create("u")
+    core = core_of(fake)
+    await core.subscribe(["t", "u"])
+    assert set(core.subscription.parts) == {A, B, TopicPartition("u", 0)}
+    await core.subscribe(["u"])
+    assert set(core.subscription.parts) == {TopicPartition("u", 0)}
+    await core.close()
 
 
-def test_positions_and_offsets_are_looked_up() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t", 2)
-        fill(fake, 4)
-        core = core_of(fake)
-        await core.assign([A, B])
-        assert await core.position(A) == 0
-        assert await core.offsets([A, B], "latest") == {A: 4, B: 0}
-        await core.reset([A], "latest")
-        assert await core.position(A) == 4
-        found = await core.offsets_for_times({A: 1_700_000_000_000, B: 1})
-        assert found == {A: OffsetAndTimestamp(0, 1_700_000_000_000), B: None}
-        asked = len(fake.asked(ListOffsetsRequest))
-        await core.settle([A])
-        assert len(fake.asked(ListOffsetsRequest)) == asked, "it is known"
-        await core.close()
-
-    run(test)
+@runs(run)
+async def test_positions_and_offsets_are_looked_up(fake: FakeCluster) -> None:
+    fake.create("t", 2)
+    fill(fake, 4)
+    core = core_of(fake)
+    await core.assign([A, B])
+    assert await core.position(A) == 0
+    assert await core.offsets([A, B], "latest") == {A: 4, B: 0}
+    await core.reset([A], "latest")
+    assert await core.position(A) == 4
+    found = await core.offsets_for_times({A: 1_700_000_000_000, B: 1})
+    assert found == {A: OffsetAndTimestamp(0, 1_700_000_000_000), B: None}
+    asked = len(fake.asked(ListOffsetsRequest))
+    await core.settle([A])
+    assert len(fake.asked(ListOffsetsRequest)) == asked, "it is known"
+    await core.close()
 
 
-def test_without_a_policy_there_is_no_position() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t", 2)
-        core = core_of(fake, auto_offset_reset="error")
-        await core.assign([A])
-        with pytest.raises(OffsetOutOfRangeError, match="seek"):
-            await core.position(A)
-        await core.close()
-
-    run(test)
+@runs(run)
+async def test_without_a_policy_there_is_no_position(fake: FakeCluster) -> None:
+    fake.create("t", 2)
+    core = core_of(fake, auto_offset_reset="error")
+    await core.assign([A])
+    with pytest.raises(OffsetOutOfRangeError, match="seek"):
+        await core.position(A)
+    await core.close()
 
 
 @pytest.mark.parametrize("times", [[A], {A: 1.5}, {A: True}, {A: "now"}])
@@ -396,24 +377,24 @@ def test_a_time_before_1970_is_refused() -> None:
 
 
 @pytest.mark.parametrize("read_from", ["leader", "replica"])
-def test_without_a_leader_where_to_begin_is_known_and_the_end_is_not(read_from: str) -> None:
-    async def test(fake: FakeCluster) -> None:
-        topic = fake.create("t", 2)
-        fill(fake, 4)
-        topic.known_ends = {2: 3, 3: 2}
-        core = core_of(fake, read_from=read_from, auto_offset_reset="latest")
-        await core.topic("t")
-        fake.kill(1)
-        start = asyncio.get_running_loop().time()
-        await core.assign([A])
-        assert await core.position(A) == 3
-        assert await core.offsets([A], "earliest") == {A: 0}
-        assert asyncio.get_running_loop().time() - start < 5
-        if read_from == "replica":
-            assert await core.offsets([A], "latest") == {A: 3}
-        else:
-            with pytest.raises(BrokerUnavailableError, match="broker 1"):
-                await core.offsets([A], "latest")  # lest ends that were shown go back
-        await core.close()
-
-    run(test, brokers=3)
+@runs(run, brokers=3)
+async def test_without_a_leader_where_to_begin_is_known_and_the_end_is_not(
+    fake: FakeCluster, *, read_from: str
+) -> None:
+    topic = fake.create("t", 2)
+    fill(fake, 4)
+    topic.known_ends = {2: 3, 3: 2}
+    core = core_of(fake, read_from=read_from, auto_offset_reset="latest")
+    await core.topic("t")
+    fake.kill(1)
+    start = asyncio.get_running_loop().time()
+    await core.assign([A])
+    assert await core.position(A) == 3
+    assert await core.offsets([A], "earliest") == {A: 0}
+    assert asyncio.get_running_loop().time() - start < 5
+    if read_from == "replica":
+        assert await core.offsets([A], "latest") == {A: 3}
+    else:
+        with pytest.raises(BrokerUnavailableError, match="broker 1"):
+            await core.offsets([A], "latest")  # lest ends that were shown go back
+    await core.close()

@@ -12,6 +12,7 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import DescribeClusterRequest
 from tests.client.test_fetcher import fill
 from tests.client.world import FakeCluster, refuse, run
+from tests.running import runs
 
 
 def admin_of(fake: FakeCluster) -> AsyncAdmin:
@@ -22,156 +23,144 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_every_broker_is_asked_and_the_leaders_word_counts() -> None:
-    async def test(fake: FakeCluster) -> None:
-        topic = fake.create("t", 2, leaders=[2, 3])
-        fill(fake, 5)
-        topic.logs[0].chain = 77
-        topic.known_ends = {1: 3, 3: 4}
-        topic.isr.remove(1)
-        fake.racks = {2: "r"}
-        async with admin_of(fake) as admin:
-            found = await admin.describe_cluster()
-            assert {broker for broker, m in fake.requests if type(m) is DescribeClusterRequest} == {
-                1,
-                2,
-                3,
-            }
-        assert (found.cluster_id, found.controller) == ("fake", 1)
-        assert [(b.id, b.host, b.rack, b.live, b.problem) for b in found.brokers] == [
-            (1, "broker-1", None, True, ""),
-            (2, "broker-2", "r", True, ""),
-            (3, "broker-3", None, True, ""),
+@runs(run, brokers=3)
+async def test_every_broker_is_asked_and_the_leaders_word_counts(fake: FakeCluster) -> None:
+    topic = fake.create("t", 2, leaders=[2, 3])
+    fill(fake, 5)
+    topic.logs[0].chain = 77
+    topic.known_ends = {1: 3, 3: 4}
+    topic.isr.remove(1)
+    fake.racks = {2: "r"}
+    async with admin_of(fake) as admin:
+        found = await admin.describe_cluster()
+        assert {broker for broker, m in fake.requests if type(m) is DescribeClusterRequest} == {
+            1,
+            2,
+            3,
+        }
+    assert (found.cluster_id, found.controller) == ("fake", 1)
+    assert [(b.id, b.host, b.rack, b.live, b.problem) for b in found.brokers] == [
+        (1, "broker-1", None, True, ""),
+        (2, "broker-2", "r", True, ""),
+        (3, "broker-3", None, True, ""),
+    ]
+    assert found.brokers[1].directory_id == "directory-2"
+    first, second = found.partitions
+    assert (first.topic, first.partition, first.leader) == ("t", 0, 2)
+    assert (second.partition, second.leader, second.is_available) == (1, 3, True)
+    assert (first.leader_epoch, first.min_isr, first.high_watermark) == (3, 2, 5)
+    assert first.is_available
+    assert first.is_under_replicated
+    assert first.is_at_min_isr
+    states = [
+        (s.broker, s.log_end_offset, s.lag_records, s.lag_ms, s.in_isr, s.chain)
+        for s in first.replica_states
+    ]
+    assert states == [
+        (1, 3, 2, 7, False, 77),
+        (2, 5, 0, -1, True, 77),
+        (3, 4, 1, 7, True, 77),
+    ], "how far behind by the leader, the chain by each itself"
+
+
+@runs(run, brokers=4)
+async def test_a_broker_that_is_gone_or_stopped_is_told_of_and_not_waited_for(
+    fake: FakeCluster,
+) -> None:
+    topic = fake.create("t", leaders=[2])
+    fill(fake, 5)
+    topic.known_ends = {1: 3, 4: 4}
+    fake.kill(2)
+    fake.pause(3)
+    async with admin_of(fake) as admin:
+        start = now()
+        found = await admin.describe_cluster()
+        assert now() - start < 2.5
+        assert [broker.live for broker in found.brokers] == [True, False, False, True]
+        assert "refused" in found.brokers[1].problem
+        assert "broker 3 at broker-3:9100 did not respond" in found.brokers[2].problem
+        assert found.brokers[1].fenced
+        (partition,) = found.partitions
+        assert (partition.leader, partition.is_available) == (2, False)
+        assert partition.high_watermark == 4, "of the replica that knows most"
+        states = [(s.broker, s.log_end_offset, s.lag_ms) for s in partition.replica_states]
+        assert states == [(1, 3, -1), (2, -1, -1), (3, -1, -1), (4, 4, -1)]
+
+
+@runs(run, brokers=3)
+async def test_a_broker_that_is_cut_off_does_not_hide_the_others(fake: FakeCluster) -> None:
+    topic = fake.create("t")
+    fake.cut_off(1)
+    topic.leaders[0] = 2
+    async with admin_of(fake) as admin:
+        found = await admin.describe_cluster()
+        assert [broker.live for broker in found.brokers] == [True, True, True]
+        assert (found.partitions[0].leader, found.partitions[0].leader_epoch) == (2, 4)
+
+
+@runs(run, brokers=2)
+async def test_some_topics_or_none(fake: FakeCluster) -> None:
+    fake.create("t")
+    fake.create("u")
+    async with admin_of(fake) as admin:
+        found = await admin.describe_cluster(["u"])
+        assert [partition.topic for partition in found.partitions] == ["u"]
+        assert (await admin.describe_cluster(partitions=False)).partitions == ()
+        with pytest.raises(UnknownTopicError, match="'v'"):
+            await admin.describe_cluster(["u", "v"])
+        with pytest.raises(TypeError):
+            await admin.describe_cluster("u")
+
+
+@runs(run)
+async def test_nobody_answers(fake: FakeCluster) -> None:
+    async with admin_of(fake) as admin:
+        await admin.list_topics()
+        fake.kill(1)
+        with pytest.raises(BrokerUnavailableError):
+            await admin.describe_cluster()
+
+
+@runs(run, brokers=2)
+async def test_a_broker_of_an_older_release_is_live(fake: FakeCluster) -> None:
+    fake.create("t")
+    fake.next(apis.DESCRIBE_CLUSTER, refuse(UnsupportedVersionError("too old")))
+    async with admin_of(fake) as admin:
+        found = await admin.describe_cluster()
+        assert [(broker.live, broker.problem) for broker in found.brokers] == [
+            (True, "too old"),
+            (True, ""),
         ]
-        assert found.brokers[1].directory_id == "directory-2"
-        first, second = found.partitions
-        assert (first.topic, first.partition, first.leader) == ("t", 0, 2)
-        assert (second.partition, second.leader, second.is_available) == (1, 3, True)
-        assert (first.leader_epoch, first.min_isr, first.high_watermark) == (3, 2, 5)
-        assert first.is_available
-        assert first.is_under_replicated
-        assert first.is_at_min_isr
-        states = [
-            (s.broker, s.log_end_offset, s.lag_records, s.lag_ms, s.in_isr, s.chain)
-            for s in first.replica_states
-        ]
-        assert states == [
-            (1, 3, 2, 7, False, 77),
-            (2, 5, 0, -1, True, 77),
-            (3, 4, 1, 7, True, 77),
-        ], "how far behind by the leader, the chain by each itself"
-
-    run(test, brokers=3)
 
 
-def test_a_broker_that_is_gone_or_stopped_is_told_of_and_not_waited_for() -> None:
-    async def test(fake: FakeCluster) -> None:
-        topic = fake.create("t", leaders=[2])
-        fill(fake, 5)
-        topic.known_ends = {1: 3, 4: 4}
+@runs(run, brokers=3)
+async def test_topics_are_described_by_each_partitions_leader(fake: FakeCluster) -> None:
+    topic = fake.create("t", 2, leaders=[2, 3], replicas=[2, 3])
+    fill(fake, 5)
+    fill(fake, 4, partition=1)
+    topic.known_ends = {2: 1, 3: 1}
+    fake.create("u", leaders=[3], replicas=[3])
+    async with admin_of(fake) as admin:
+        first, second = await admin.describe_topics()
+        assert (first.name, second.name) == ("t", "u")
+        assert [part.high_watermark for part in first.partitions] == [5, 4]
+        assert [part.leader for part in first.partitions] == [2, 3]
         fake.kill(2)
-        fake.pause(3)
-        async with admin_of(fake) as admin:
-            start = now()
-            found = await admin.describe_cluster()
-            assert now() - start < 2.5
-            assert [broker.live for broker in found.brokers] == [True, False, False, True]
-            assert "refused" in found.brokers[1].problem
-            assert "broker 3 at broker-3:9100 did not respond" in found.brokers[2].problem
-            assert found.brokers[1].fenced
-            (partition,) = found.partitions
-            assert (partition.leader, partition.is_available) == (2, False)
-            assert partition.high_watermark == 4, "of the replica that knows most"
-            states = [(s.broker, s.log_end_offset, s.lag_ms) for s in partition.replica_states]
-            assert states == [(1, 3, -1), (2, -1, -1), (3, -1, -1), (4, 4, -1)]
-
-    run(test, brokers=4)
+        (first,) = await admin.describe_topics(["t"])
+        assert [part.high_watermark for part in first.partitions] == [1, 4]
 
 
-def test_a_broker_that_is_cut_off_does_not_hide_the_others() -> None:
-    async def test(fake: FakeCluster) -> None:
-        topic = fake.create("t")
-        fake.cut_off(1)
-        topic.leaders[0] = 2
-        async with admin_of(fake) as admin:
-            found = await admin.describe_cluster()
-            assert [broker.live for broker in found.brokers] == [True, True, True]
-            assert (found.partitions[0].leader, found.partitions[0].leader_epoch) == (2, 4)
-
-    run(test, brokers=3)
-
-
-def test_some_topics_or_none() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t")
+@runs(run, brokers=2)
+async def test_a_topic_that_one_broker_does_not_know_yet_is_described_by_the_others(
+    fake: FakeCluster,
+) -> None:
+    fake.cut_off(2)
+    fake.create("t")
+    async with admin_of(fake) as admin:
+        assert [topic.name for topic in await admin.describe_topics(["t"])] == ["t"]
+        del fake.topics["t"]
+        fake.rejoin(2)
         fake.create("u")
-        async with admin_of(fake) as admin:
-            found = await admin.describe_cluster(["u"])
-            assert [partition.topic for partition in found.partitions] == ["u"]
-            assert (await admin.describe_cluster(partitions=False)).partitions == ()
-            with pytest.raises(UnknownTopicError, match="'v'"):
-                await admin.describe_cluster(["u", "v"])
-            with pytest.raises(TypeError):
-                await admin.describe_cluster("u")
-
-    run(test, brokers=2)
-
-
-def test_nobody_answers() -> None:
-    async def test(fake: FakeCluster) -> None:
-        async with admin_of(fake) as admin:
-            await admin.list_topics()
-            fake.kill(1)
-            with pytest.raises(BrokerUnavailableError):
-                await admin.describe_cluster()
-
-    run(test)
-
-
-def test_a_broker_of_an_older_release_is_live() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t")
-        fake.next(apis.DESCRIBE_CLUSTER, refuse(UnsupportedVersionError("too old")))
-        async with admin_of(fake) as admin:
-            found = await admin.describe_cluster()
-            assert [(broker.live, broker.problem) for broker in found.brokers] == [
-                (True, "too old"),
-                (True, ""),
-            ]
-
-    run(test, brokers=2)
-
-
-def test_topics_are_described_by_each_partitions_leader() -> None:
-    async def test(fake: FakeCluster) -> None:
-        topic = fake.create("t", 2, leaders=[2, 3], replicas=[2, 3])
-        fill(fake, 5)
-        fill(fake, 4, partition=1)
-        topic.known_ends = {2: 1, 3: 1}
-        fake.create("u", leaders=[3], replicas=[3])
-        async with admin_of(fake) as admin:
-            first, second = await admin.describe_topics()
-            assert (first.name, second.name) == ("t", "u")
-            assert [part.high_watermark for part in first.partitions] == [5, 4]
-            assert [part.leader for part in first.partitions] == [2, 3]
-            fake.kill(2)
-            (first,) = await admin.describe_topics(["t"])
-            assert [part.high_watermark for part in first.partitions] == [1, 4]
-
-    run(test, brokers=3)
-
-
-def test_a_topic_that_one_broker_does_not_know_yet_is_described_by_the_others() -> None:
-    async def test(fake: FakeCluster) -> None:
         fake.cut_off(2)
-        fake.create("t")
-        async with admin_of(fake) as admin:
-            assert [topic.name for topic in await admin.describe_topics(["t"])] == ["t"]
-            del fake.topics["t"]
-            fake.rejoin(2)
-            fake.create("u")
-            fake.cut_off(2)
-            del fake.topics["u"]
-            assert await admin.describe_topics() == [], "the controller knows what there is"
-
-    run(test, brokers=2)
+        del fake.topics["u"]
+        assert await admin.describe_topics() == [], "the controller knows what there is"

@@ -13,6 +13,7 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
 from raftlog.protocol.events import DescribeEventsRequest, DescribeEventsResponse, EventStatus
 from tests.client.world import FakeCluster, Peer, refuse, run
+from tests.running import runs
 
 
 def event(at_ms: int, **fields: Any) -> EventStatus:
@@ -53,27 +54,23 @@ def tell(peer: Peer, request: Request) -> None:
     peer.write(peer.state.reply(request, message, ()))
 
 
-def test_every_broker_is_asked_and_one_that_is_down_is_left_out() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.always[apis.DESCRIBE_EVENTS] = tell
-        fake.kill(3)
-        async with AsyncAdmin(fake.bootstrap, host=fake.host) as admin:
-            since_ms = 10 + APART_MS
-            found = await admin.describe_events(since_ms - 9)
-            assert [one.at_ms - APART_MS for one in found] == [2, 3, 11]
-            found = await admin.describe_events(since_ms)
-            assert [one.at_ms - APART_MS for one in found] == [11, 12, 20]
-
-    run(test, brokers=3)
+@runs(run, brokers=3)
+async def test_every_broker_is_asked_and_one_that_is_down_is_left_out(fake: FakeCluster) -> None:
+    fake.always[apis.DESCRIBE_EVENTS] = tell
+    fake.kill(3)
+    async with AsyncAdmin(fake.bootstrap, host=fake.host) as admin:
+        since_ms = 10 + APART_MS
+        found = await admin.describe_events(since_ms - 9)
+        assert [one.at_ms - APART_MS for one in found] == [2, 3, 11]
+        found = await admin.describe_events(since_ms)
+        assert [one.at_ms - APART_MS for one in found] == [11, 12, 20]
 
 
-def test_without_any_response_it_fails() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.always[apis.DESCRIBE_EVENTS] = refuse(UnsupportedVersionError("too old"))
-        async with AsyncAdmin(fake.bootstrap, host=fake.host) as admin:
-            with pytest.raises(UnsupportedVersionError):
-                await admin.describe_events()
-            with pytest.raises(InvalidRequestError, match="since_ms"):
-                await admin.describe_events(-1)
-
-    run(test)
+@runs(run)
+async def test_without_any_response_it_fails(fake: FakeCluster) -> None:
+    fake.always[apis.DESCRIBE_EVENTS] = refuse(UnsupportedVersionError("too old"))
+    async with AsyncAdmin(fake.bootstrap, host=fake.host) as admin:
+        with pytest.raises(UnsupportedVersionError):
+            await admin.describe_events()
+        with pytest.raises(InvalidRequestError, match="since_ms"):
+            await admin.describe_events(-1)

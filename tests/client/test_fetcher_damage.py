@@ -14,41 +14,42 @@ from raftlog.protocol.metadata import MetadataRequest
 from tests.client.test_fetcher import Rig, failing, fetches, fill, now
 from tests.client.test_subscription import A
 from tests.client.world import Behaviour, FakeCluster, run
+from tests.running import runs
 
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("damage", ["header", "cut", "length"])
-def test_good_batches_before_a_bad_one_are_read_first(damage: str, times: int) -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t")
-        fill(fake, 2, 2)
-        log = fake.topics["t"].logs[0]
-        good, bad = log.batches
-        broken = {
-            "header": bad[:8] + b"\xff" + bad[9:],
-            "cut": bad[:-5],
-            "length": bad[:4] + b"\xff" + bad[5:],
-        }[damage]
+@runs(run)
+async def test_good_batches_before_a_bad_one_are_read_first(
+    fake: FakeCluster, *, damage: str, times: int
+) -> None:
+    fake.create("t")
+    fill(fake, 2, 2)
+    log = fake.topics["t"].logs[0]
+    good, bad = log.batches
+    broken = {
+        "header": bad[:8] + b"\xff" + bad[9:],
+        "cut": bad[:-5],
+        "length": bad[:4] + b"\xff" + bad[5:],
+    }[damage]
 
-        def answer(*batches: bytes) -> Behaviour:
-            part = FetchedPartition(topic="t", partition=0, length=sum(map(len, batches)))
-            message = FetchResponse(partitions=[part])
-            return lambda peer, request: peer.write(peer.state.reply(request, message, batches))
+    def answer(*batches: bytes) -> Behaviour:
+        part = FetchedPartition(topic="t", partition=0, length=sum(map(len, batches)))
+        message = FetchResponse(partitions=[part])
+        return lambda peer, request: peer.write(peer.state.reply(request, message, batches))
 
-        fake.next(apis.FETCH, answer(good, broken), *[answer(broken)] * (times - 1))
-        async with Rig(fake) as rig:
-            assert await rig.read(2) == [0, 1]
-            if times == 2:
-                await asyncio.sleep(0.1)
-                with pytest.raises(CorruptBatchError, match="t:0"):
-                    rig.subscription.next_chunk()
-                rig.fetcher.look()
-            assert await rig.read(2) == [2, 3], "it was damaged on its way only"
-            asked = [(r.partitions[0].offset, r.partitions[0].doubtful) for r in fetches(fake)]
-            assert asked[: times + 1] == [(0, False), *[(2, True)] * times]
-            assert not any(doubtful for _, doubtful in asked[times + 1 :])
-
-    run(test)
+    fake.next(apis.FETCH, answer(good, broken), *[answer(broken)] * (times - 1))
+    async with Rig(fake) as rig:
+        assert await rig.read(2) == [0, 1]
+        if times == 2:
+            await asyncio.sleep(0.1)
+            with pytest.raises(CorruptBatchError, match="t:0"):
+                rig.subscription.next_chunk()
+            rig.fetcher.look()
+        assert await rig.read(2) == [2, 3], "it was damaged on its way only"
+        asked = [(r.partitions[0].offset, r.partitions[0].doubtful) for r in fetches(fake)]
+        assert asked[: times + 1] == [(0, False), *[(2, True)] * times]
+        assert not any(doubtful for _, doubtful in asked[times + 1 :])
 
 
 def replicated(fake: FakeCluster) -> None:
@@ -56,37 +57,33 @@ def replicated(fake: FakeCluster) -> None:
     fill(fake, 1)
 
 
-def test_a_broker_with_a_damaged_copy_is_given_time_to_give_it_up() -> None:
-    async def test(fake: FakeCluster) -> None:
-        replicated(fake)
-        fake.next(apis.FETCH, *[failing(DamagedLogError("bad bytes at 0"))] * 4)
-        async with Rig(fake) as rig:
-            await asyncio.sleep(0.05)
-            asked = len(fake.asked(MetadataRequest))
-            fake.topics["t"].leaders[0] = 2
-            assert await rig.read(1) == [0]
-            assert len(fake.asked(MetadataRequest)) > asked, "somebody else may lead"
-            assert len(fetches(fake)) < 20
-
-    run(test, brokers=3)
+@runs(run, brokers=3)
+async def test_a_broker_with_a_damaged_copy_is_given_time_to_give_it_up(fake: FakeCluster) -> None:
+    replicated(fake)
+    fake.next(apis.FETCH, *[failing(DamagedLogError("bad bytes at 0"))] * 4)
+    async with Rig(fake) as rig:
+        await asyncio.sleep(0.05)
+        asked = len(fake.asked(MetadataRequest))
+        fake.topics["t"].leaders[0] = 2
+        assert await rig.read(1) == [0]
+        assert len(fake.asked(MetadataRequest)) > asked, "somebody else may lead"
+        assert len(fetches(fake)) < 20
 
 
-def test_damage_that_stays_is_told_in_the_end_and_then_at_once() -> None:
-    async def test(fake: FakeCluster) -> None:
-        replicated(fake)
-        fake.next(apis.FETCH, *[failing(DamagedLogError("bad bytes at 0"))] * 1_000)
-        async with Rig(fake) as rig:
-            for lasts in (DAMAGE_PATIENCE_S, 0.0):
-                start = now()
-                with pytest.raises(DamagedLogError, match="bad bytes"):
-                    await rig.read(1)
-                assert lasts <= now() - start < lasts + 1.5
-                rig.fetcher.look()
-            assert len(fetches(fake)) < 60
-            fake._next.clear()
-            rig.subscription.seek(A, 0)
+@runs(run, brokers=3)
+async def test_damage_that_stays_is_told_in_the_end_and_then_at_once(fake: FakeCluster) -> None:
+    replicated(fake)
+    fake.next(apis.FETCH, *[failing(DamagedLogError("bad bytes at 0"))] * 1_000)
+    async with Rig(fake) as rig:
+        for lasts in (DAMAGE_PATIENCE_S, 0.0):
+            start = now()
+            with pytest.raises(DamagedLogError, match="bad bytes"):
+                await rig.read(1)
+            assert lasts <= now() - start < lasts + 1.5
             rig.fetcher.look()
-            assert await rig.read(1) == [0]
-            assert rig.subscription.part(A).damaged_since is None
-
-    run(test, brokers=3)
+        assert len(fetches(fake)) < 60
+        fake._next.clear()
+        rig.subscription.seek(A, 0)
+        rig.fetcher.look()
+        assert await rig.read(1) == [0]
+        assert rig.subscription.part(A).damaged_since is None

@@ -11,6 +11,7 @@ import pytest
 from raftlog.client.hedged_request import Attempt, NoAnswerError, first_answer
 from raftlog.errors import BrokerUnavailableError, ClosedError
 from tests.client.world import FakeCluster, run
+from tests.running import runs
 
 
 class Tries:
@@ -77,22 +78,20 @@ def test_a_failure_brings_the_next_at_once() -> None:
     assert played(scene) == [(0, "a begins"), (0.2, "b begins")]
 
 
-def test_when_all_fail_each_reason_is_told() -> None:
-    async def scene(tries: Tries) -> None:
-        attempts = [
-            tries.attempt("slow", 5, BrokerUnavailableError("late")),
-            tries.attempt("quick", 0, BrokerUnavailableError("early")),
-        ]
-        with pytest.raises(NoAnswerError) as caught:
-            await first_answer(attempts)
-        assert {key: str(error) for key, error in caught.value.reasons.items()} == {
-            "quick": "early",
-            "slow": "late",
-        }
-        with pytest.raises(NoAnswerError):
-            await first_answer([])
-
-    played(scene)
+@runs(played)
+async def test_when_all_fail_each_reason_is_told(tries: Tries) -> None:
+    attempts = [
+        tries.attempt("slow", 5, BrokerUnavailableError("late")),
+        tries.attempt("quick", 0, BrokerUnavailableError("early")),
+    ]
+    with pytest.raises(NoAnswerError) as caught:
+        await first_answer(attempts)
+    assert {key: str(error) for key, error in caught.value.reasons.items()} == {
+        "quick": "early",
+        "slow": "late",
+    }
+    with pytest.raises(NoAnswerError):
+        await first_answer([])
 
 
 def test_a_closed_client_ends_it() -> None:

@@ -27,6 +27,7 @@ from tests.client.world import (
     run,
     vanish,
 )
+from tests.running import runs
 
 FIVE = [b"%d" % number for number in range(5)]
 
@@ -65,75 +66,69 @@ async def all_outcomes(futures: Sequence[DeliveryFuture]) -> list[object]:
 
 @pytest.mark.parametrize("in_flight", [do_and_ignore, ignore], ids=["stored", "not stored"])
 @pytest.mark.parametrize("acknowledged", range(5))
-def test_a_leader_that_stops_is_left_with_the_same_numbers(
-    acknowledged: int, in_flight: Behaviour
+@runs(run, brokers=3)
+async def test_a_leader_that_stops_is_left_with_the_same_numbers(
+    fake: FakeCluster, *, acknowledged: int, in_flight: Behaviour
 ) -> None:
-    async def test(fake: FakeCluster) -> None:
-        topic = fake.create("t")
-        async with NamedRig(fake) as rig:
-            futures = await rig.append_each(*FIVE[:acknowledged])
-            await all_outcomes(futures)
-            fake.next(apis.PRODUCE, in_flight)
-            futures += await rig.append_each(*FIVE[acknowledged:], first=acknowledged)
-            assert len(fake.asked(ProduceRequest)) == acknowledged + 1
-            fake.pause(1)
-            topic.leaders[0] = 2
-            assert [(await future).offset for future in futures] == list(range(5))
-            assert topic.logs[0].values() == FIVE
-            assert await rig.stored() == 5
-
-    run(test, brokers=3)
+    topic = fake.create("t")
+    async with NamedRig(fake) as rig:
+        futures = await rig.append_each(*FIVE[:acknowledged])
+        await all_outcomes(futures)
+        fake.next(apis.PRODUCE, in_flight)
+        futures += await rig.append_each(*FIVE[acknowledged:], first=acknowledged)
+        assert len(fake.asked(ProduceRequest)) == acknowledged + 1
+        fake.pause(1)
+        topic.leaders[0] = 2
+        assert [(await future).offset for future in futures] == list(range(5))
+        assert topic.logs[0].values() == FIVE
+        assert await rig.stored() == 5
 
 
-def test_what_is_lost_for_good_ends_the_partition_and_another_run_goes_on() -> None:
-    async def test(fake: FakeCluster) -> None:
-        log = fake.create("t").logs[0]
-        async with NamedRig(fake) as rig:
-            fake.next(apis.PRODUCE, refuse_partitions(InvalidRequestError("bad record")))
-            futures = await rig.append_each(*FIVE)
-            found = await all_outcomes([*futures, rig.append(5, b"5")])
-            assert [type(each) for each in found] == [InvalidRequestError] * 6
-            assert log.values() == []
-            assert await rig.stored() == 0
-        async with NamedRig(fake) as rig:
-            await rig.append(0, *FIVE)
-        assert log.values() == FIVE
-
-    run(test)
-
-
-def test_a_topic_that_was_made_anew_is_not_gone_on_with() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t")
-        async with NamedRig(fake) as rig:
-            await rig.append(0, b"a")
-            del fake.topics["t"]
-            anew = fake.create("u").logs[0]
-            fake.topics["t"] = fake.topics.pop("u")
-            fake.topics["t"].name = "t"
-            await rig.topic("t")
-            await rig.cluster.refresh()
-            error = await outcome(rig.append(1, b"b"))
-            assert isinstance(error, UnknownTopicError)
-            assert "deleted and created again" in str(error)
-            assert anew.values() == []
-
-    run(test)
+@runs(run)
+async def test_what_is_lost_for_good_ends_the_partition_and_another_run_goes_on(
+    fake: FakeCluster,
+) -> None:
+    log = fake.create("t").logs[0]
+    async with NamedRig(fake) as rig:
+        fake.next(apis.PRODUCE, refuse_partitions(InvalidRequestError("bad record")))
+        futures = await rig.append_each(*FIVE)
+        found = await all_outcomes([*futures, rig.append(5, b"5")])
+        assert [type(each) for each in found] == [InvalidRequestError] * 6
+        assert log.values() == []
+        assert await rig.stored() == 0
+    async with NamedRig(fake) as rig:
+        await rig.append(0, *FIVE)
+    assert log.values() == FIVE
 
 
-def test_a_leader_that_moved_is_found_before_it_is_asked_again() -> None:
-    async def test(fake: FakeCluster) -> None:
-        topic = fake.create("t")
-        async with NamedRig(fake) as rig:
-            await rig.append(0, b"a", b"b")
-            topic.leaders[0] = 2
-            assert await rig.stored() == 2
-            fake.next(apis.DESCRIBE_PRODUCERS, vanish)
-            fake.kill(2)
-            topic.leaders[0] = 3
-            assert await rig.stored() == 2
+@runs(run)
+async def test_a_topic_that_was_made_anew_is_not_gone_on_with(fake: FakeCluster) -> None:
+    fake.create("t")
+    async with NamedRig(fake) as rig:
+        await rig.append(0, b"a")
+        del fake.topics["t"]
+        anew = fake.create("u").logs[0]
+        fake.topics["t"] = fake.topics.pop("u")
+        fake.topics["t"].name = "t"
+        await rig.topic("t")
+        await rig.cluster.refresh()
+        error = await outcome(rig.append(1, b"b"))
+        assert isinstance(error, UnknownTopicError)
+        assert "deleted and created again" in str(error)
+        assert anew.values() == []
 
-    run(test, brokers=3)
+
+@runs(run, brokers=3)
+async def test_a_leader_that_moved_is_found_before_it_is_asked_again(fake: FakeCluster) -> None:
+    topic = fake.create("t")
+    async with NamedRig(fake) as rig:
+        await rig.append(0, b"a", b"b")
+        topic.leaders[0] = 2
+        assert await rig.stored() == 2
+        fake.next(apis.DESCRIBE_PRODUCERS, vanish)
+        fake.kill(2)
+        topic.leaders[0] = 3
+        assert await rig.stored() == 2
 
 
 RECORDS = 300

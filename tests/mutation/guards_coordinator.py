@@ -7,6 +7,10 @@ from typing import Final
 from tests.mutation.change import always, argument, both, drop, replace, value
 from tests.mutation.guard import Guard
 
+COORDINATOR: Final = "tests/server/consumer_groups/test_coordinator.py"
+LOADING: Final = "tests/server/consumer_groups/test_loading.py"
+ROUNDS: Final = "tests/server/test_rounds.py"
+
 SHARDS: Final = "tests/server/consumer_groups/test_active_shard.py"
 BEATS: Final = "tests/server/consumer_groups/test_shard_heartbeats.py"
 READING: Final = "tests/server/consumer_groups/test_shard_reading.py"
@@ -54,12 +58,7 @@ RESPONSES: Final = [
         module="raftlog/server/rounds.py",
         function="Rounds._begin",
         change=replace("assign _under_way", "self._under_way = self._waiting"),
-        tests=(
-            (
-                "tests/server/test_rounds.py"
-                "::test_who_comes_while_a_question_is_under_way_waits_for_the_next"
-            ),
-        ),
+        tests=(f"{ROUNDS}::test_who_comes_while_a_question_is_under_way_waits_for_the_next",),
     ),
     Guard(
         name="a heartbeat is answered by a leader confirmed after it",
@@ -79,7 +78,7 @@ RESPONSES: Final = [
         function="Rounds.ask",
         change=replace("compare _answered", "self._answered"),
         tests=(
-            "tests/server/test_rounds.py::test_an_answer_counts_for_all_that_came_before_its_question",
+            f"{ROUNDS}::test_an_answer_counts_for_all_that_came_before_its_question",
             f"{BEATS}::test_no_heartbeat_is_answered_by_who_led_before_it_came",
         ),
     ),
@@ -177,7 +176,7 @@ STATE: Final = [
         ),
         tests=(
             f"{READING}::test_a_new_leader_reads_all_once_that_is_committed",
-            "tests/server/consumer_groups/test_loading.py::test_it_waits_for_what_is_not_committed_yet",
+            f"{LOADING}::test_it_waits_for_what_is_not_committed_yet",
         ),
     ),
     Guard(
@@ -188,7 +187,7 @@ STATE: Final = [
         change=drop("compare epoch"),
         tests=(
             f"{SHARDS}::test_a_new_epoch_is_another_shards",
-            "tests/server/consumer_groups/test_coordinator.py::test_a_new_epoch_is_read_anew",
+            f"{COORDINATOR}::test_a_new_epoch_is_read_anew",
         ),
     ),
     Guard(
@@ -197,11 +196,7 @@ STATE: Final = [
         module="raftlog/server/consumer_groups/coordinator.py",
         function="Coordinator._topics_now",
         change=drop("assign _known"),
-        tests=(
-            (
-                "tests/server/consumer_groups/test_coordinator.py::test_a_shard_begins_with_the_topics_of_now"
-            ),
-        ),
+        tests=((f"{COORDINATOR}::test_a_shard_begins_with_the_topics_of_now"),),
     ),
     Guard(
         name="loading yields to other work",
@@ -209,9 +204,7 @@ STATE: Final = [
         module="raftlog/server/consumer_groups/loading.py",
         function="_replay",
         change=drop("if RECORDS_PER_TURN"),
-        tests=(
-            "tests/server/consumer_groups/test_loading.py::test_others_have_their_turn_in_between",
-        ),
+        tests=(f"{LOADING}::test_others_have_their_turn_in_between",),
     ),
     Guard(
         name="the topic of groups waits for all brokers",

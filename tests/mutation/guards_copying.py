@@ -7,6 +7,10 @@ from typing import Final
 from tests.mutation.change import always, argument, drop, never, replace, swap, value
 from tests.mutation.guard import Guard
 
+FETCHER: Final = "tests/server/cluster/test_fetcher.py"
+FETCH_SESSION: Final = "tests/server/cluster/test_fetch_session.py"
+GUARDS_COPYING: Final = "tests/server/test_guards_copying.py"
+
 COPYING: Final = [
     Guard(
         name="a fetch of another epoch is not counted",
@@ -16,12 +20,7 @@ COPYING: Final = [
         module="raftlog/server/cluster/fetch_session.py",
         function="FetchSession._count",
         change=drop("compare leader_epoch"),
-        tests=(
-            (
-                "tests/server/cluster/test_fetch_session.py"
-                "::test_progress_of_another_epoch_counts_for_nothing"
-            ),
-        ),
+        tests=(f"{FETCH_SESSION}::test_progress_of_another_epoch_counts_for_nothing",),
     ),
     Guard(
         name="a log that differs is not counted",
@@ -30,10 +29,7 @@ COPYING: Final = [
         function="FetchSession._count",
         change=drop("if _differs"),
         tests=(
-            (
-                "tests/server/cluster/test_fetch_session.py"
-                "::test_a_log_that_is_no_prefix_counts_for_nothing_until_it_is_cut"
-            ),
+            f"{FETCH_SESSION}::test_a_log_that_is_no_prefix_counts_for_nothing_until_it_is_cut",
         ),
     ),
     Guard(
@@ -42,12 +38,7 @@ COPYING: Final = [
         module="raftlog/server/cluster/fetch_session.py",
         function="FetchSession.progress",
         change=always("if leader_epoch"),
-        tests=(
-            (
-                "tests/server/cluster/test_fetch_session.py"
-                "::test_progress_of_another_epoch_counts_for_nothing"
-            ),
-        ),
+        tests=(f"{FETCH_SESSION}::test_progress_of_another_epoch_counts_for_nothing",),
     ),
     Guard(
         name="a follower of an older epoch is fenced",
@@ -55,7 +46,7 @@ COPYING: Final = [
         module="raftlog/server/cluster/fetch_session.py",
         function="_check_epoch",
         change=never("if FencedLeaderEpochError"),
-        tests=("tests/server/cluster/test_fetch_session.py::test_other_epochs_are_refused",),
+        tests=(f"{FETCH_SESSION}::test_other_epochs_are_refused",),
     ),
     Guard(
         name="a follower of a newer epoch is rejected",
@@ -63,7 +54,7 @@ COPYING: Final = [
         module="raftlog/server/cluster/fetch_session.py",
         function="_check_epoch",
         change=never("if UnknownLeaderEpochError"),
-        tests=("tests/server/cluster/test_fetch_session.py::test_other_epochs_are_refused",),
+        tests=(f"{FETCH_SESSION}::test_other_epochs_are_refused",),
     ),
     Guard(
         name="only the leader is replicated",
@@ -71,12 +62,7 @@ COPYING: Final = [
         module="raftlog/server/cluster/fetch_session.py",
         function="_check_epoch",
         change=never("if leadership"),
-        tests=(
-            (
-                "tests/server/cluster/test_fetch_session.py"
-                "::test_who_does_not_lead_says_so_and_so_does_who_has_nothing"
-            ),
-        ),
+        tests=(f"{FETCH_SESSION}::test_who_does_not_lead_says_so_and_so_does_who_has_nothing",),
     ),
     Guard(
         name="a watermark is for logs that are a prefix",
@@ -84,12 +70,7 @@ COPYING: Final = [
         module="raftlog/server/cluster/fetch_session.py",
         function="FetchSession._watermarks",
         change=drop("attribute is_prefix"),
-        tests=(
-            (
-                "tests/server/cluster/test_fetch_session.py"
-                "::test_no_watermark_is_told_to_who_has_to_cut_first"
-            ),
-        ),
+        tests=(f"{FETCH_SESSION}::test_no_watermark_is_told_to_who_has_to_cut_first",),
     ),
     Guard(
         name="a watermark is of the follower's epoch",
@@ -98,10 +79,7 @@ COPYING: Final = [
         function="FetchSession._watermarks",
         change=drop("compare leader_epoch"),
         tests=(
-            (
-                "tests/server/test_guards_copying.py"
-                "::test_who_has_not_gone_on_since_an_election_is_told_no_watermark"
-            ),
+            f"{GUARDS_COPYING}::test_who_has_not_gone_on_since_an_election_is_told_no_watermark",
         ),
     ),
     Guard(
@@ -123,12 +101,7 @@ COPYING: Final = [
         module="raftlog/server/cluster/fetcher.py",
         function="ReplicaFetcher._apply",
         change=drop("compare epoch"),
-        tests=(
-            (
-                "tests/server/cluster/test_fetcher.py"
-                "::test_an_answer_of_another_epoch_or_partition_changes_nothing"
-            ),
-        ),
+        tests=(f"{FETCHER}::test_an_answer_of_another_epoch_or_partition_changes_nothing",),
     ),
     Guard(
         name="a follower accepts responses of its leader only",
@@ -137,10 +110,7 @@ COPYING: Final = [
         function="ReplicaFetcher._apply",
         change=never("if follows"),
         tests=(
-            (
-                "tests/server/cluster/test_fetcher.py"
-                "::test_an_answer_for_a_replica_that_follows_another_by_now_changes_nothing"
-            ),
+            f"{FETCHER}::test_an_answer_for_a_replica_that_follows_another_by_now_changes_nothing",
         ),
     ),
     Guard(
@@ -159,12 +129,7 @@ COPYING: Final = [
         module="raftlog/server/partition.py",
         function="Partition.truncate.work",
         change=drop("compare _following"),
-        tests=(
-            (
-                "tests/server/cluster/test_fetcher.py"
-                "::test_a_cut_that_waits_for_the_disk_is_dropped_in_the_next_epoch"
-            ),
-        ),
+        tests=(f"{FETCHER}::test_a_cut_that_waits_for_the_disk_is_dropped_in_the_next_epoch",),
     ),
     Guard(
         name="responses of another connection are discarded",
@@ -185,12 +150,7 @@ COPYING: Final = [
         module="raftlog/server/cluster/fetcher.py",
         function="ReplicaFetcher._apply",
         change=drop("attribute is_paused"),
-        tests=(
-            (
-                "tests/server/test_guards_copying.py"
-                "::test_a_log_that_is_to_be_cut_takes_nothing_until_then"
-            ),
-        ),
+        tests=(f"{GUARDS_COPYING}::test_a_log_that_is_to_be_cut_takes_nothing_until_then",),
     ),
     Guard(
         name="a hash-chain mismatch is corruption of the follower",
@@ -226,12 +186,7 @@ COPYING: Final = [
         change=argument(
             "call DurablePosition", "durable_offset", "_.keywords[3].value.value.log_end_offset"
         ),
-        tests=(
-            (
-                "tests/server/test_guards_copying.py"
-                "::test_progress_is_what_is_synced_and_not_what_came_since"
-            ),
-        ),
+        tests=(f"{GUARDS_COPYING}::test_progress_is_what_is_synced_and_not_what_came_since",),
     ),
     Guard(
         name="positions are reported for durable records",
@@ -239,9 +194,7 @@ COPYING: Final = [
         module="raftlog/server/cluster/fetcher.py",
         function="ReplicaFetcher._report_position",
         change=argument("call ReplicaPosition", "durable_offset", "_.keywords[3].value"),
-        tests=(
-            "tests/server/cluster/test_fetcher.py::test_it_says_where_it_is_and_takes_what_comes",
-        ),
+        tests=(f"{FETCHER}::test_it_says_where_it_is_and_takes_what_comes",),
     ),
 ]
 
@@ -252,12 +205,7 @@ COMMITTED: Final = [
         module="raftlog/server/cluster/fetcher.py",
         function="ReplicaFetcher._may_truncate",
         change=always("compare high_watermark"),
-        tests=(
-            (
-                "tests/server/cluster/test_fetcher.py"
-                "::test_what_is_committed_is_cut_only_after_its_loss_was_accepted"
-            ),
-        ),
+        tests=(f"{FETCHER}::test_what_is_committed_is_cut_only_after_its_loss_was_accepted",),
     ),
     Guard(
         name="a leader that lacks committed records releases its copy",
@@ -265,12 +213,7 @@ COMMITTED: Final = [
         module="raftlog/server/cluster/fetch_session.py",
         function="FetchSession._check_complete",
         change=never("if _differs"),
-        tests=(
-            (
-                "tests/server/cluster/test_fetch_session.py"
-                "::test_a_leader_that_lacks_committed_records_gives_its_copy_up"
-            ),
-        ),
+        tests=(f"{FETCH_SESSION}::test_a_leader_that_lacks_committed_records_gives_its_copy_up",),
     ),
     Guard(
         name="a member of the ISR that lacks committed records leaves",

@@ -7,6 +7,18 @@ from typing import Final
 from tests.mutation.change import always, argument, both, calls, drop, never, replace, value
 from tests.mutation.guard import Guard
 
+BAD_DISK: Final = "tests/storage/test_bad_disk.py"
+BATCH: Final = "tests/record/test_batch.py"
+CHECKPOINT: Final = "tests/storage/test_checkpoint.py"
+CLEAN_MARK: Final = "tests/storage/test_clean_mark.py"
+CRASH_POINTS: Final = "tests/storage/test_crash_points.py"
+DISK: Final = "tests/test_disk.py"
+DURABILITY: Final = "tests/storage/test_durability.py"
+HOSTING: Final = "tests/storage/test_hosting.py"
+LOG: Final = "tests/storage/test_log.py"
+REPLICATED_APPEND: Final = "tests/storage/test_replicated_append.py"
+STATE_FILE: Final = "tests/storage/test_state_file.py"
+
 SYSTEM: Final = [
     Guard(
         name="file sync is fdatasync",
@@ -22,7 +34,7 @@ SYSTEM: Final = [
         module="raftlog/disk.py",
         function="OsDisk.sync_dir",
         change=calls("call sync_all", "os.fstat"),
-        tests=("tests/test_disk.py::test_what_durability_is_promised_is_asked_of_the_system",),
+        tests=(f"{DISK}::test_what_durability_is_promised_is_asked_of_the_system",),
     ),
     Guard(
         name="directory sync works without a free descriptor",
@@ -30,7 +42,7 @@ SYSTEM: Final = [
         module="raftlog/disk.py",
         function="SpareDescriptor.opened",
         change=value("if NO_DESCRIPTOR", "_.left"),
-        tests=("tests/test_disk.py::test_a_directory_is_synced_without_a_descriptor_to_be_had",),
+        tests=(f"{DISK}::test_a_directory_is_synced_without_a_descriptor_to_be_had",),
     ),
     Guard(
         name="atomic write syncs the new file",
@@ -38,7 +50,7 @@ SYSTEM: Final = [
         module="raftlog/disk.py",
         function="OsDisk.write_atomic",
         change=calls("call sync_all", "os.fstat"),
-        tests=("tests/test_disk.py::test_what_durability_is_promised_is_asked_of_the_system",),
+        tests=(f"{DISK}::test_what_durability_is_promised_is_asked_of_the_system",),
     ),
     Guard(
         name="atomic write syncs the directory",
@@ -46,7 +58,7 @@ SYSTEM: Final = [
         module="raftlog/disk.py",
         function="OsDisk.write_atomic",
         change=calls("call sync_dir", "exists"),
-        tests=("tests/test_disk.py::test_what_durability_is_promised_is_asked_of_the_system",),
+        tests=(f"{DISK}::test_what_durability_is_promised_is_asked_of_the_system",),
     ),
     Guard(
         name="new directory is synced",
@@ -54,7 +66,7 @@ SYSTEM: Final = [
         module="raftlog/disk.py",
         function="OsDisk.make_dirs",
         change=calls("call sync_dir", "exists"),
-        tests=("tests/test_disk.py::test_what_durability_is_promised_is_asked_of_the_system",),
+        tests=(f"{DISK}::test_what_durability_is_promised_is_asked_of_the_system",),
     ),
     Guard(
         name="data directory is locked",
@@ -62,7 +74,7 @@ SYSTEM: Final = [
         module="raftlog/disk.py",
         function="OsDisk.lock",
         change=argument("call flock", 1, "fcntl.LOCK_SH | fcntl.LOCK_NB"),
-        tests=("tests/test_disk.py::test_a_lock_is_held_by_one_until_it_is_released",),
+        tests=(f"{DISK}::test_a_lock_is_held_by_one_until_it_is_released",),
     ),
 ]
 
@@ -73,7 +85,7 @@ BATCHES: Final = [
         module="raftlog/record/batch.py",
         function="check",
         change=value("if _SEALED_POSITION", "len(_.left.args[0].value.args[0]) < _SEALED_POSITION"),
-        tests=("tests/record/test_batch.py::test_check_finds_every_flipped_bit",),
+        tests=(f"{BATCH}::test_check_finds_every_flipped_bit",),
     ),
     Guard(
         name="batch CRC of replicated batches",
@@ -84,10 +96,7 @@ BATCHES: Final = [
             "if _SEALED_POSITION", "_.left.args[0].slice.upper < _.left.args[0].slice.lower"
         ),
         tests=(
-            (
-                "tests/storage/test_replicated_append.py"
-                "::test_a_flipped_bit_anywhere_is_found_before_anything_is_written"
-            ),
+            f"{REPLICATED_APPEND}::test_a_flipped_bit_anywhere_is_found_before_anything_is_written",
         ),
     ),
     Guard(
@@ -96,7 +105,7 @@ BATCHES: Final = [
         module="raftlog/record/batch.py",
         function="parse_header",
         change=never("if _LEADER"),
-        tests=("tests/record/test_batch.py::test_check_finds_every_flipped_bit",),
+        tests=(f"{BATCH}::test_check_finds_every_flipped_bit",),
     ),
     Guard(
         name="hash-chain value",
@@ -104,7 +113,7 @@ BATCHES: Final = [
         module="raftlog/record/batch.py",
         function="verify_chain",
         change=value("return chain", "_ or bool(_.comparators[0].args[1])"),
-        tests=("tests/record/test_batch.py::test_stamp_changes_the_leaders_section_alone",),
+        tests=(f"{BATCH}::test_stamp_changes_the_leaders_section_alone",),
     ),
 ]
 
@@ -115,9 +124,7 @@ SYNCS: Final = [
         module="raftlog/storage/disk_tasks.py",
         function="SyncTask.run",
         change=calls("call sync", "size"),
-        tests=(
-            "tests/storage/test_durability.py::test_data_is_durable_when_the_durable_end_moves",
-        ),
+        tests=(f"{DURABILITY}::test_data_is_durable_when_the_durable_end_moves",),
     ),
     Guard(
         name="new segment's name is synced",
@@ -141,12 +148,7 @@ SYNCS: Final = [
         module="raftlog/storage/disk_tasks.py",
         function="SyncTask.run",
         change=replace("for data", "self._note()\n_"),
-        tests=(
-            (
-                "tests/storage/test_durability.py"
-                "::test_nothing_is_noted_before_what_it_speaks_of_is_durable"
-            ),
-        ),
+        tests=(f"{DURABILITY}::test_nothing_is_noted_before_what_it_speaks_of_is_durable",),
     ),
     Guard(
         name="durable end moves only with a sync",
@@ -156,9 +158,7 @@ SYNCS: Final = [
         change=replace(
             "assign log_end_offset", "self.log_end_offset = self.durable_end_offset = _.value"
         ),
-        tests=(
-            "tests/storage/test_durability.py::test_data_is_durable_when_the_durable_end_moves",
-        ),
+        tests=(f"{DURABILITY}::test_data_is_durable_when_the_durable_end_moves",),
     ),
     Guard(
         name="durable end is what the ticket covers",
@@ -167,10 +167,7 @@ SYNCS: Final = [
         function="Log.complete_sync",
         change=value("assign durable_end_offset", "self.log_end_offset"),
         tests=(
-            (
-                "tests/storage/test_durability.py"
-                "::test_a_ticket_covers_what_came_before_it_and_nothing_that_came_after"
-            ),
+            f"{DURABILITY}::test_a_ticket_covers_what_came_before_it_and_nothing_that_came_after",
         ),
     ),
     Guard(
@@ -179,9 +176,7 @@ SYNCS: Final = [
         module="raftlog/storage/log.py",
         function="Log.acknowledged_end_offset",
         change=replace("compare config", "_.left != ''"),
-        tests=(
-            "tests/storage/test_log.py::test_what_may_be_acknowledged_depends_on_the_flush_policy",
-        ),
+        tests=(f"{LOG}::test_what_may_be_acknowledged_depends_on_the_flush_policy",),
     ),
     Guard(
         name="failed fsync is fatal",
@@ -191,12 +186,7 @@ SYNCS: Final = [
         change=value(
             "return _failed", "StorageFailedError(f'syncing {self.directory}: {_.args[1]}')"
         ),
-        tests=(
-            (
-                "tests/storage/test_bad_disk.py"
-                "::test_a_failed_sync_ends_all_writing_and_is_not_tried_again"
-            ),
-        ),
+        tests=(f"{BAD_DISK}::test_a_failed_sync_ends_all_writing_and_is_not_tried_again",),
     ),
     Guard(
         name="failed write is fatal",
@@ -206,7 +196,7 @@ SYNCS: Final = [
         change=both(
             replace("assign StorageFailedError", "return _.value"), drop("return _failure")
         ),
-        tests=("tests/storage/test_bad_disk.py::test_a_failed_write_ends_all_writing",),
+        tests=(f"{BAD_DISK}::test_a_failed_write_ends_all_writing",),
     ),
     Guard(
         name="only disk-full errors are not fatal",
@@ -249,12 +239,7 @@ SYNCS: Final = [
         module="raftlog/storage/log.py",
         function="Log._begin_epoch",
         change=drop("call write_epochs"),
-        tests=(
-            (
-                "tests/storage/test_durability.py"
-                "::test_an_epoch_is_durable_before_its_first_batch_is_written"
-            ),
-        ),
+        tests=(f"{DURABILITY}::test_an_epoch_is_durable_before_its_first_batch_is_written",),
     ),
     Guard(
         name="replicated epoch is durable before its batches",
@@ -263,10 +248,7 @@ SYNCS: Final = [
         function="Log._note_epochs",
         change=drop("call write_epochs"),
         tests=(
-            (
-                "tests/storage/test_replicated_append.py"
-                "::test_epochs_are_durable_before_their_first_batch_is_written"
-            ),
+            f"{REPLICATED_APPEND}::test_epochs_are_durable_before_their_first_batch_is_written",
         ),
     ),
     Guard(
@@ -275,7 +257,7 @@ SYNCS: Final = [
         module="raftlog/storage/log.py",
         function="Log._begin_epoch",
         change=drop("assert epochs"),
-        tests=("tests/storage/test_log.py::test_an_old_leader_may_not_append",),
+        tests=(f"{LOG}::test_an_old_leader_may_not_append",),
     ),
 ]
 
@@ -299,12 +281,7 @@ STATE_FILES: Final = [
         module="raftlog/storage/checkpoint.py",
         function="CheckpointFile._write",
         change=argument("call range", 0, "1"),
-        tests=(
-            (
-                "tests/storage/test_checkpoint.py"
-                "::test_a_synced_change_survives_the_loss_of_either_slot"
-            ),
-        ),
+        tests=(f"{CHECKPOINT}::test_a_synced_change_survives_the_loss_of_either_slot",),
     ),
     Guard(
         name="checkpoint's slots alternate",
@@ -312,12 +289,7 @@ STATE_FILES: Final = [
         module="raftlog/storage/checkpoint.py",
         function="CheckpointFile._write",
         change=value("assign SLOTS", "0"),
-        tests=(
-            (
-                "tests/storage/test_checkpoint.py"
-                "::test_a_synced_change_survives_the_loss_of_either_slot"
-            ),
-        ),
+        tests=(f"{CHECKPOINT}::test_a_synced_change_survives_the_loss_of_either_slot",),
     ),
     Guard(
         name="checkpoint's CRC",
@@ -325,7 +297,7 @@ STATE_FILES: Final = [
         module="raftlog/storage/checkpoint.py",
         function="_decode_slot",
         change=drop("compare crc32c"),
-        tests=("tests/storage/test_checkpoint.py::test_a_changed_bit_gives_the_other_slot",),
+        tests=(f"{CHECKPOINT}::test_a_changed_bit_gives_the_other_slot",),
     ),
     Guard(
         name="checkpoint's file is created durably",
@@ -346,7 +318,7 @@ STATE_FILES: Final = [
         module="raftlog/storage/checkpoint.py",
         function="CheckpointFile.raise_log_start",
         change=value("assign log_start_offset", "_.args[0]"),
-        tests=("tests/storage/test_checkpoint.py::test_raising_the_log_start_never_lowers_it",),
+        tests=(f"{CHECKPOINT}::test_raising_the_log_start_never_lowers_it",),
     ),
     Guard(
         name="state file is replaced durably",
@@ -359,9 +331,7 @@ STATE_FILES: Final = [
             "file.append([_.args[1]])\n"
             "file.close()",
         ),
-        tests=(
-            "tests/storage/test_state_file.py::test_what_was_written_is_read_after_a_power_cut",
-        ),
+        tests=(f"{STATE_FILE}::test_what_was_written_is_read_after_a_power_cut",),
     ),
     Guard(
         name="state file's CRC",
@@ -369,7 +339,7 @@ STATE_FILES: Final = [
         module="raftlog/storage/state_file.py",
         function="decode",
         change=value("if _sealed", "len(_.left) <= _TEXT_POSITION"),
-        tests=("tests/storage/test_state_file.py::test_no_damaged_byte_goes_unnoticed",),
+        tests=(f"{STATE_FILE}::test_no_damaged_byte_goes_unnoticed",),
     ),
     Guard(
         name="clean mark is removed durably",
@@ -377,7 +347,7 @@ STATE_FILES: Final = [
         module="raftlog/storage/clean_mark.py",
         function="take",
         change=drop("call sync_dir"),
-        tests=("tests/storage/test_clean_mark.py::test_a_clean_stop_is_remembered_for_one_start",),
+        tests=(f"{CLEAN_MARK}::test_a_clean_stop_is_remembered_for_one_start",),
     ),
     Guard(
         name="clean mark is of this directory",
@@ -385,12 +355,7 @@ STATE_FILES: Final = [
         module="raftlog/storage/clean_mark.py",
         function="take",
         change=value("return 'directory_id'", "_.left is not None"),
-        tests=(
-            (
-                "tests/storage/test_clean_mark.py"
-                "::test_a_damaged_mark_or_one_of_another_directory_is_none"
-            ),
-        ),
+        tests=(f"{CLEAN_MARK}::test_a_damaged_mark_or_one_of_another_directory_is_none",),
     ),
     Guard(
         name="only a durable directory is marked clean",
@@ -399,10 +364,7 @@ STATE_FILES: Final = [
         function="Store.close",
         change=value("if _logs", "self._logs is not None"),
         tests=(
-            (
-                "tests/storage/test_clean_mark.py"
-                "::test_a_log_that_has_failed_before_or_is_damaged_leaves_none_either"
-            ),
+            f"{CLEAN_MARK}::test_a_log_that_has_failed_before_or_is_damaged_leaves_none_either",
         ),
     ),
     Guard(
@@ -429,12 +391,7 @@ STATE_FILES: Final = [
         module="raftlog/storage/store.py",
         function="Store.close",
         change=drop("not doubt"),
-        tests=(
-            (
-                "tests/storage/test_clean_mark.py"
-                "::test_a_doubt_that_is_not_settled_outlives_a_clean_stop"
-            ),
-        ),
+        tests=(f"{CLEAN_MARK}::test_a_doubt_that_is_not_settled_outlives_a_clean_stop",),
     ),
     Guard(
         name="unsynced replicas are in doubt after a crash",
@@ -442,12 +399,7 @@ STATE_FILES: Final = [
         module="raftlog/storage/store.py",
         function="Store.open",
         change=value("if was_clean", "not _.values[0]"),
-        tests=(
-            (
-                "tests/storage/test_clean_mark.py"
-                "::test_unsynced_logs_of_a_replica_are_in_doubt_after_a_crash"
-            ),
-        ),
+        tests=(f"{CLEAN_MARK}::test_unsynced_logs_of_a_replica_are_in_doubt_after_a_crash",),
     ),
     Guard(
         name="a replica's torn write is not truncated without its group",
@@ -481,7 +433,7 @@ STATE_FILES: Final = [
         module="raftlog/storage/store.py",
         function="Store.open",
         change=drop("call sync_dir"),
-        tests=("tests/storage/test_crash_points.py::test_creating_a_topic",),
+        tests=(f"{CRASH_POINTS}::test_creating_a_topic",),
     ),
     Guard(
         name="a batch without records is as old as its append",
@@ -499,9 +451,7 @@ STATE_FILES: Final = [
         module="raftlog/storage/store.py",
         function="Store._open_logs",
         change=drop("assign quarantine_strays"),
-        tests=(
-            "tests/storage/test_hosting.py::test_a_restored_copy_that_was_removed_is_quarantined",
-        ),
+        tests=(f"{HOSTING}::test_a_restored_copy_that_was_removed_is_quarantined",),
     ),
     Guard(
         name="a restored copy with a record is kept",
@@ -509,7 +459,7 @@ STATE_FILES: Final = [
         module="raftlog/storage/topic_logs.py",
         function="TopicLogs.quarantine_strays",
         change=value("if is_unknown", "_.values[0]"),
-        tests=("tests/storage/test_hosting.py::test_a_copy_that_an_older_catalog_lacks_is_kept",),
+        tests=(f"{HOSTING}::test_a_copy_that_an_older_catalog_lacks_is_kept",),
     ),
     Guard(
         name="topic's directories are durable before its name",
@@ -517,7 +467,7 @@ STATE_FILES: Final = [
         module="raftlog/storage/store.py",
         function="Store.create_topic",
         change=drop("call make_names_durable"),
-        tests=("tests/storage/test_crash_points.py::test_the_first_topic_of_a_new_directory",),
+        tests=(f"{CRASH_POINTS}::test_the_first_topic_of_a_new_directory",),
     ),
     Guard(
         name="hosted copy's directories are durable before its name",
@@ -526,10 +476,7 @@ STATE_FILES: Final = [
         function="Store.host_partitions",
         change=drop("if make_names_durable"),
         tests=(
-            (
-                "tests/storage/test_hosting.py"
-                "::test_a_partition_that_a_killed_process_had_begun_to_host_is_durable_too"
-            ),
+            f"{HOSTING}::test_a_partition_that_a_killed_process_had_begun_to_host_is_durable_too",
         ),
     ),
 ]

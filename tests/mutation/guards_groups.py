@@ -7,6 +7,12 @@ from typing import Final
 from tests.mutation.change import argument, calls, drop, never, replace, value
 from tests.mutation.guard import Guard
 
+GUARDS_VOTERS: Final = "tests/consensus/test_guards_voters.py"
+HOSTED_GROUP: Final = "tests/consensus/test_hosted_group.py"
+NODE_BAD_INPUT: Final = "tests/consensus/test_node_bad_input.py"
+PEER_TRANSPORT: Final = "tests/consensus/test_peer_transport.py"
+PROPOSALS: Final = "tests/consensus/test_proposals.py"
+
 GENERATIONS: Final = [
     Guard(
         name="messages of another generation are dropped",
@@ -14,12 +20,7 @@ GENERATIONS: Final = [
         module="raftlog/consensus/hosted_group.py",
         function="HostedGroup.receive",
         change=never("if generation"),
-        tests=(
-            (
-                "tests/consensus/test_hosted_group.py"
-                "::test_a_seal_ends_a_generation_and_keeps_the_state"
-            ),
-        ),
+        tests=(f"{HOSTED_GROUP}::test_a_seal_ends_a_generation_and_keeps_the_state",),
     ),
     Guard(
         name="commands after a seal have no effect",
@@ -27,9 +28,7 @@ GENERATIONS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._SyncObj__doApplyCommand",
         change=drop("if seal #1/2"),
-        tests=(
-            "tests/consensus/test_guards_voters.py::test_a_command_behind_a_seal_is_not_applied",
-        ),
+        tests=(f"{GUARDS_VOTERS}::test_a_command_behind_a_seal_is_not_applied",),
     ),
     Guard(
         name="a sealed generation rejects commands",
@@ -38,10 +37,7 @@ GENERATIONS: Final = [
         function="RaftGroup.accepts",
         change=drop("compare _log"),
         tests=(
-            (
-                "tests/consensus/test_hosted_group.py"
-                "::test_commands_that_come_during_a_seal_are_for_the_next_generation"
-            ),
+            f"{HOSTED_GROUP}::test_commands_that_come_during_a_seal_are_for_the_next_generation",
         ),
     ),
     Guard(
@@ -60,12 +56,7 @@ GENERATIONS: Final = [
         module="raftlog/consensus/hosted_group.py",
         function="HostedGroup._on_offer",
         change=never("if generation"),
-        tests=(
-            (
-                "tests/consensus/test_hosted_group.py"
-                "::test_a_seal_ends_a_generation_and_keeps_the_state"
-            ),
-        ),
+        tests=(f"{HOSTED_GROUP}::test_a_seal_ends_a_generation_and_keeps_the_state",),
     ),
     Guard(
         name="an offer of a voter without its disk is rejected",
@@ -73,12 +64,7 @@ GENERATIONS: Final = [
         module="raftlog/consensus/hosted_group.py",
         function="HostedGroup._on_offer",
         change=replace("return False #1/2", "pass"),
-        tests=(
-            (
-                "tests/consensus/test_hosted_group.py"
-                "::test_an_offer_is_adopted_only_if_it_is_newer_and_a_voters"
-            ),
-        ),
+        tests=(f"{HOSTED_GROUP}::test_an_offer_is_adopted_only_if_it_is_newer_and_a_voters",),
     ),
     Guard(
         name="a wiped voter does not vote",
@@ -86,9 +72,7 @@ GENERATIONS: Final = [
         module="raftlog/consensus/hosted_group.py",
         function="HostedGroup._build",
         change=value("if broker_id", "_.left.args[0] not in self.voters"),
-        tests=(
-            "tests/consensus/test_hosted_group.py::test_a_voter_that_lost_its_disk_is_no_voter",
-        ),
+        tests=(f"{HOSTED_GROUP}::test_a_voter_that_lost_its_disk_is_no_voter",),
     ),
     Guard(
         name="a voter is its directory",
@@ -111,10 +95,7 @@ GENERATIONS: Final = [
         function="HostedGroup.receive",
         change=drop("not hears"),
         tests=(
-            (
-                "tests/consensus/test_guards_voters.py"
-                "::test_the_answer_of_a_broker_that_has_no_vote_counts_for_nothing"
-            ),
+            f"{GUARDS_VOTERS}::test_the_answer_of_a_broker_that_has_no_vote_counts_for_nothing",
         ),
     ),
     Guard(
@@ -123,9 +104,7 @@ GENERATIONS: Final = [
         module="raftlog/consensus/proposals.py",
         function="Proposals.answered",
         change=drop("if forwarded_to #2/2"),
-        tests=(
-            "tests/consensus/test_proposals.py::test_only_the_leader_that_was_asked_answers_once",
-        ),
+        tests=(f"{PROPOSALS}::test_only_the_leader_that_was_asked_answers_once",),
     ),
     Guard(
         name="a command whose index has another entry was not applied",
@@ -133,12 +112,7 @@ GENERATIONS: Final = [
         module="raftlog/consensus/hosted_group.py",
         function="HostedGroup._on_applied",
         change=never("if VOID"),
-        tests=(
-            (
-                "tests/consensus/test_hosted_group.py"
-                "::test_the_outcome_of_a_command_that_was_overwritten_is_known"
-            ),
-        ),
+        tests=(f"{HOSTED_GROUP}::test_the_outcome_of_a_command_that_was_overwritten_is_known",),
     ),
     Guard(
         name="a forwarded command is unknown once the leader changed",
@@ -146,12 +120,7 @@ GENERATIONS: Final = [
         module="raftlog/consensus/proposals.py",
         function="Proposals.leader_is",
         change=calls("call Unknown", "NotProposed"),
-        tests=(
-            (
-                "tests/consensus/test_proposals.py"
-                "::test_what_was_forwarded_to_another_leader_is_unknown"
-            ),
-        ),
+        tests=(f"{PROPOSALS}::test_what_was_forwarded_to_another_leader_is_unknown",),
     ),
     Guard(
         name="a command that timed out is unknown",
@@ -159,12 +128,7 @@ GENERATIONS: Final = [
         module="raftlog/consensus/proposals.py",
         function="Proposals.expire",
         change=argument("call _end Unknown", 1, "NotProposed('not committed in time')"),
-        tests=(
-            (
-                "tests/consensus/test_proposals.py"
-                "::test_what_waited_too_long_had_no_effect_and_what_was_sent_may_have"
-            ),
-        ),
+        tests=(f"{PROPOSALS}::test_what_waited_too_long_had_no_effect_and_what_was_sent_may_have",),
     ),
 ]
 
@@ -175,9 +139,7 @@ LINKS: Final = [
         module="raftlog/consensus/peer_transport.py",
         function="Link.admits",
         change=drop("compare boot"),
-        tests=(
-            "tests/consensus/test_peer_transport.py::test_a_peer_that_started_again_begins_anew",
-        ),
+        tests=(f"{PEER_TRANSPORT}::test_a_peer_that_started_again_begins_anew",),
     ),
     Guard(
         name="envelopes while the link is down",
@@ -185,12 +147,7 @@ LINKS: Final = [
         module="raftlog/consensus/peer_transport.py",
         function="Link.admits",
         change=drop("not is_up"),
-        tests=(
-            (
-                "tests/consensus/test_peer_transport.py"
-                "::test_nothing_is_admitted_while_the_link_is_down"
-            ),
-        ),
+        tests=(f"{PEER_TRANSPORT}::test_nothing_is_admitted_while_the_link_is_down",),
     ),
     Guard(
         name="repeated and late envelopes",
@@ -198,12 +155,7 @@ LINKS: Final = [
         module="raftlog/consensus/peer_transport.py",
         function="Link.admits",
         change=replace("compare sequence", "_.comparators[0] <= _.comparators[1]"),
-        tests=(
-            (
-                "tests/consensus/test_peer_transport.py"
-                "::test_a_duplicate_and_one_that_was_overtaken_are_not_admitted"
-            ),
-        ),
+        tests=(f"{PEER_TRANSPORT}::test_a_duplicate_and_one_that_was_overtaken_are_not_admitted",),
     ),
     Guard(
         name="envelopes of a superseded connection",
@@ -211,12 +163,7 @@ LINKS: Final = [
         module="raftlog/consensus/peer_transport.py",
         function="Link.admits",
         change=replace("compare SEQUENCE_JUMP_MAX link", "_.comparators[0] <= _.comparators[1]"),
-        tests=(
-            (
-                "tests/consensus/test_peer_transport.py"
-                "::test_late_bytes_of_a_session_that_ended_are_not_admitted"
-            ),
-        ),
+        tests=(f"{PEER_TRANSPORT}::test_late_bytes_of_a_session_that_ended_are_not_admitted",),
     ),
     Guard(
         name="each connection is a new session",
@@ -224,9 +171,7 @@ LINKS: Final = [
         module="raftlog/consensus/peer_transport.py",
         function="Link.up",
         change=replace("assign _number", "self._number = 1"),
-        tests=(
-            "tests/consensus/test_peer_transport.py::test_envelopes_carry_session_and_sequence",
-        ),
+        tests=(f"{PEER_TRANSPORT}::test_envelopes_carry_session_and_sequence",),
     ),
     Guard(
         name="messages of a restored disk do not count",
@@ -234,12 +179,7 @@ LINKS: Final = [
         module="raftlog/consensus/node.py",
         function="ConsensusNode._peer_up",
         change=never("if boot"),
-        tests=(
-            (
-                "tests/consensus/test_node_bad_input.py"
-                "::test_a_peer_whose_disk_was_set_back_is_not_listened_to"
-            ),
-        ),
+        tests=(f"{NODE_BAD_INPUT}::test_a_peer_whose_disk_was_set_back_is_not_listened_to",),
     ),
     Guard(
         name="boot numbers of peers are stored",
@@ -247,12 +187,7 @@ LINKS: Final = [
         module="raftlog/consensus/node.py",
         function="ConsensusNode._peer_up",
         change=replace("call note_peer", "self._journal.peers.get(_.args[0])"),
-        tests=(
-            (
-                "tests/consensus/test_node_bad_input.py"
-                "::test_a_peer_whose_disk_was_set_back_is_not_listened_to"
-            ),
-        ),
+        tests=(f"{NODE_BAD_INPUT}::test_a_peer_whose_disk_was_set_back_is_not_listened_to",),
     ),
     Guard(
         name="messages of another broker with the same id do not count",
@@ -260,12 +195,7 @@ LINKS: Final = [
         module="raftlog/consensus/node.py",
         function="ConsensusNode._peer_up",
         change=never("if _broker_id"),
-        tests=(
-            (
-                "tests/consensus/test_node_bad_input.py"
-                "::test_a_broker_that_claims_our_own_id_is_no_peer"
-            ),
-        ),
+        tests=(f"{NODE_BAD_INPUT}::test_a_broker_that_claims_our_own_id_is_no_peer",),
     ),
     Guard(
         name="messages are checked completely",

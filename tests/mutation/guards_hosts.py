@@ -7,6 +7,13 @@ from typing import Final
 from tests.mutation.change import always, argument, drop, never, replace, swap, value
 from tests.mutation.guard import Guard
 
+GUARDS_EPOCHS: Final = "tests/server/test_guards_epochs.py"
+GUARDS_HOSTS: Final = "tests/server/test_guards_hosts.py"
+LEADERSHIP: Final = "tests/replication/test_leadership.py"
+LEADERSHIP_CHECK: Final = "tests/server/cluster/test_leadership_check.py"
+PARTITION: Final = "tests/server/test_partition.py"
+PRODUCE: Final = "tests/server/handlers/test_produce.py"
+
 HOSTS: Final = [
     Guard(
         name="a corrupt copy redirects producers to another leader",
@@ -27,7 +34,7 @@ HOSTS: Final = [
         module="raftlog/server/partition.py",
         function="Partition.check_leading",
         change=value("if leadership", "_ and self.log is None"),
-        tests=("tests/server/test_guards_hosts.py::test_who_follows_appends_nothing",),
+        tests=(f"{GUARDS_HOSTS}::test_who_follows_appends_nothing",),
     ),
     Guard(
         name="NOT_ENOUGH_REPLICAS precedes the append",
@@ -35,9 +42,7 @@ HOSTS: Final = [
         module="raftlog/server/partition.py",
         function="Partition.append",
         change=replace("not has_quorum", "_.operand.value is None"),
-        tests=(
-            "tests/server/test_guards_hosts.py::test_what_could_not_be_committed_is_not_appended",
-        ),
+        tests=(f"{GUARDS_HOSTS}::test_what_could_not_be_committed_is_not_appended",),
     ),
     Guard(
         name="acks=all waits for the commit",
@@ -45,7 +50,7 @@ HOSTS: Final = [
         module="raftlog/server/requests/append.py",
         function="append",
         change=replace("call when_committed", "_.args[1](None)"),
-        tests=("tests/server/handlers/test_produce.py::test_batches_get_consecutive_offsets",),
+        tests=(f"{PRODUCE}::test_batches_get_consecutive_offsets",),
     ),
     Guard(
         name="acks=1 waits for the disk",
@@ -53,7 +58,7 @@ HOSTS: Final = [
         module="raftlog/server/requests/append.py",
         function="append",
         change=replace("call when_on_disk", "_.args[1](None)"),
-        tests=("tests/server/handlers/test_produce.py::test_acknowledgement_waits_for_the_disk",),
+        tests=(f"{PRODUCE}::test_acknowledgement_waits_for_the_disk",),
     ),
     Guard(
         name="waiting for a commit",
@@ -61,7 +66,7 @@ HOSTS: Final = [
         module="raftlog/server/partition.py",
         function="Partition.when_committed",
         change=value("if _high_watermark", "_.left <= self.log.log_end_offset"),
-        tests=("tests/server/test_partition.py::test_waits_end_in_the_order_of_the_log",),
+        tests=(f"{PARTITION}::test_waits_end_in_the_order_of_the_log",),
     ),
     Guard(
         name="waiters complete only up to the committed offset",
@@ -83,10 +88,7 @@ HOSTS: Final = [
         function="Partition._leave_role",
         change=drop("call refuse _waiting_for_commit"),
         tests=(
-            (
-                "tests/server/test_guards_hosts.py"
-                "::test_a_producer_that_waits_hears_that_the_leader_is_none_any_more"
-            ),
+            f"{GUARDS_HOSTS}::test_a_producer_that_waits_hears_that_the_leader_is_none_any_more",
         ),
     ),
     Guard(
@@ -95,7 +97,7 @@ HOSTS: Final = [
         module="raftlog/server/partition.py",
         function="Partition.read",
         change=argument("call read", "end_offset", "self.log.log_end_offset"),
-        tests=("tests/server/test_partition.py::test_readers_see_only_what_is_committed",),
+        tests=(f"{PARTITION}::test_readers_see_only_what_is_committed",),
     ),
     Guard(
         name="times are looked up below the high watermark",
@@ -103,7 +105,7 @@ HOSTS: Final = [
         module="raftlog/server/partition.py",
         function="Partition.offset_for_timestamp",
         change=argument("call offset_for_timestamp", "end_offset", "self.log.log_end_offset"),
-        tests=("tests/server/test_guards_hosts.py::test_a_time_is_looked_up_in_what_is_committed",),
+        tests=(f"{GUARDS_HOSTS}::test_a_time_is_looked_up_in_what_is_committed",),
     ),
     Guard(
         name="only what is committed is deleted",
@@ -111,7 +113,7 @@ HOSTS: Final = [
         module="raftlog/server/partition.py",
         function="Partition.delete_records",
         change=never("if _high_watermark"),
-        tests=("tests/server/test_partition.py::test_only_what_is_committed_can_be_deleted",),
+        tests=(f"{PARTITION}::test_only_what_is_committed_can_be_deleted",),
     ),
     Guard(
         name="a follower's watermark is in its log",
@@ -129,9 +131,7 @@ HOSTS: Final = [
         module="raftlog/server/partition.py",
         function="Partition.advance_high_watermark",
         change=swap("compare _high_watermark", "!="),
-        tests=(
-            "tests/server/test_guards_hosts.py::test_the_watermark_of_a_follower_never_goes_back",
-        ),
+        tests=(f"{GUARDS_HOSTS}::test_the_watermark_of_a_follower_never_goes_back",),
     ),
     Guard(
         name="clients of an older epoch are fenced",
@@ -140,10 +140,7 @@ HOSTS: Final = [
         function="check_epoch",
         change=never("if FencedLeaderEpochError"),
         tests=(
-            (
-                "tests/server/test_guards_hosts.py"
-                "::test_a_client_of_another_epoch_is_told_which_of_the_two_is_older"
-            ),
+            f"{GUARDS_HOSTS}::test_a_client_of_another_epoch_is_told_which_of_the_two_is_older",
         ),
     ),
     Guard(
@@ -153,10 +150,7 @@ HOSTS: Final = [
         function="check_epoch",
         change=always("if 1"),
         tests=(
-            (
-                "tests/server/test_guards_hosts.py"
-                "::test_a_client_of_another_epoch_is_told_which_of_the_two_is_older"
-            ),
+            f"{GUARDS_HOSTS}::test_a_client_of_another_epoch_is_told_which_of_the_two_is_older",
         ),
     ),
     Guard(
@@ -178,12 +172,7 @@ HOSTS: Final = [
         module="raftlog/server/requests/read.py",
         function="Read.begin",
         change=drop("call check_epoch"),
-        tests=(
-            (
-                "tests/server/test_guards_epochs.py"
-                "::test_a_consumer_that_knows_a_newer_leader_is_given_nothing"
-            ),
-        ),
+        tests=(f"{GUARDS_EPOCHS}::test_a_consumer_that_knows_a_newer_leader_is_given_nothing",),
     ),
     Guard(
         name="an offset request of another epoch",
@@ -191,12 +180,7 @@ HOSTS: Final = [
         module="raftlog/server/requests/lookup.py",
         function="look_up",
         change=drop("call check_epoch"),
-        tests=(
-            (
-                "tests/server/test_guards_epochs.py"
-                "::test_a_consumer_that_knows_a_newer_leader_is_told_no_offset"
-            ),
-        ),
+        tests=(f"{GUARDS_EPOCHS}::test_a_consumer_that_knows_a_newer_leader_is_told_no_offset",),
     ),
     Guard(
         name="a leader starts a new epoch at its log's end",
@@ -204,12 +188,7 @@ HOSTS: Final = [
         module="raftlog/server/partition.py",
         function="Partition.lead",
         change=argument("call Leadership", "epoch_start", "0"),
-        tests=(
-            (
-                "tests/server/test_guards_hosts.py"
-                "::test_a_new_leader_is_ready_when_all_that_it_found_is_committed"
-            ),
-        ),
+        tests=(f"{GUARDS_HOSTS}::test_a_new_leader_is_ready_when_all_that_it_found_is_committed",),
     ),
     Guard(
         name="a single broker starts a new epoch at each start",
@@ -217,9 +196,7 @@ HOSTS: Final = [
         module="raftlog/server/partition.py",
         function="Partition.lead_alone",
         change=argument("call state_alone", "leader_epoch", "max(self.log.leader_epoch, 0)"),
-        tests=(
-            "tests/server/test_guards_hosts.py::test_a_broker_alone_begins_an_epoch_at_each_start",
-        ),
+        tests=(f"{GUARDS_HOSTS}::test_a_broker_alone_begins_an_epoch_at_each_start",),
     ),
     Guard(
         name="offsets are looked up once the leader is ready",
@@ -229,12 +206,7 @@ HOSTS: Final = [
         module="raftlog/server/requests/lookup.py",
         function="look_up",
         change=never("if is_ready"),
-        tests=(
-            (
-                "tests/server/test_guards_hosts.py"
-                "::test_an_offset_is_told_once_the_leader_is_ready_and_confirmed"
-            ),
-        ),
+        tests=(f"{GUARDS_HOSTS}::test_an_offset_is_told_once_the_leader_is_ready_and_confirmed",),
     ),
     Guard(
         name="only the leader reports offsets",
@@ -242,7 +214,7 @@ HOSTS: Final = [
         module="raftlog/server/requests/lookup.py",
         function="look_up",
         change=drop("call check_leading"),
-        tests=("tests/server/test_guards_hosts.py::test_a_follower_tells_no_end",),
+        tests=(f"{GUARDS_HOSTS}::test_a_follower_tells_no_end",),
     ),
     Guard(
         name="an offset is confirmed before it is reported",
@@ -250,12 +222,7 @@ HOSTS: Final = [
         module="raftlog/server/requests/lookup.py",
         function="look_up",
         change=never("if cluster"),
-        tests=(
-            (
-                "tests/server/test_guards_hosts.py"
-                "::test_an_offset_is_told_once_the_leader_is_ready_and_confirmed"
-            ),
-        ),
+        tests=(f"{GUARDS_HOSTS}::test_an_offset_is_told_once_the_leader_is_ready_and_confirmed",),
     ),
 ]
 
@@ -267,10 +234,7 @@ DELETING: Final = [
         function="Leadership._advance",
         change=value("assign _log_start_of", "self.log_start"),
         tests=(
-            (
-                "tests/replication/test_leadership.py"
-                "::test_a_start_is_committed_when_every_member_of_the_isr_starts_there"
-            ),
+            f"{LEADERSHIP}::test_a_start_is_committed_when_every_member_of_the_isr_starts_there",
         ),
     ),
     Guard(
@@ -292,12 +256,7 @@ DELETING: Final = [
         module="raftlog/server/partition.py",
         function="Partition.delete_records.deleted",
         change=replace("call add", "_.args[1](None)"),
-        tests=(
-            (
-                "tests/server/test_guards_hosts.py"
-                "::test_a_start_is_told_once_no_later_leader_can_start_lower"
-            ),
-        ),
+        tests=(f"{GUARDS_HOSTS}::test_a_start_is_told_once_no_later_leader_can_start_lower",),
     ),
     Guard(
         name="nothing is deleted below min_isr",
@@ -305,7 +264,7 @@ DELETING: Final = [
         module="raftlog/server/partition.py",
         function="Partition.delete_records",
         change=never("if has_quorum"),
-        tests=("tests/server/test_guards_hosts.py::test_nothing_is_deleted_below_min_isr",),
+        tests=(f"{GUARDS_HOSTS}::test_nothing_is_deleted_below_min_isr",),
     ),
     Guard(
         name="a start is reported when it is committed",
@@ -313,12 +272,7 @@ DELETING: Final = [
         module="raftlog/server/partition.py",
         function="Partition._check_start",
         change=never("compare committed_start"),
-        tests=(
-            (
-                "tests/server/test_guards_hosts.py"
-                "::test_a_start_is_told_once_no_later_leader_can_start_lower"
-            ),
-        ),
+        tests=(f"{GUARDS_HOSTS}::test_a_start_is_told_once_no_later_leader_can_start_lower",),
     ),
     Guard(
         name="a log start counts when it is durable",
@@ -344,9 +298,7 @@ CONFIRMING: Final = [
         module="raftlog/server/cluster/leadership_check.py",
         function="_Check.on_fetch",
         change=value("if _end", "self._missing is not None"),
-        tests=(
-            ("tests/server/cluster/test_leadership_check.py::test_all_the_others_have_to_be_heard"),
-        ),
+        tests=((f"{LEADERSHIP_CHECK}::test_all_the_others_have_to_be_heard"),),
     ),
     Guard(
         name="a leader is confirmed by all of the ELR",
@@ -354,12 +306,7 @@ CONFIRMING: Final = [
         module="raftlog/server/cluster/leadership_check.py",
         function="LeadershipCheck.confirm",
         change=value("assign keys", "_.left"),
-        tests=(
-            (
-                "tests/server/cluster/test_leadership_check.py"
-                "::test_a_member_of_the_elr_has_to_be_heard_too"
-            ),
-        ),
+        tests=(f"{LEADERSHIP_CHECK}::test_a_member_of_the_elr_has_to_be_heard_too",),
     ),
     Guard(
         name="a group confirms its leader",
@@ -368,10 +315,7 @@ CONFIRMING: Final = [
         function="LeadershipCheck._ask_group.applied",
         change=replace("compare _broker_id", "_.left.elts[0] is None"),
         tests=(
-            (
-                "tests/server/cluster/test_leadership_check.py"
-                "::test_a_group_that_has_elected_another_leader_confirms_nothing"
-            ),
+            f"{LEADERSHIP_CHECK}::test_a_group_that_has_elected_another_leader_confirms_nothing",
         ),
     ),
     Guard(
@@ -380,12 +324,7 @@ CONFIRMING: Final = [
         module="raftlog/server/cluster/leadership_check.py",
         function="_Check.on_fetch",
         change=always("if _epoch"),
-        tests=(
-            (
-                "tests/server/cluster/test_leadership_check.py"
-                "::test_who_follows_in_another_epoch_confirms_nothing"
-            ),
-        ),
+        tests=(f"{LEADERSHIP_CHECK}::test_who_follows_in_another_epoch_confirms_nothing",),
     ),
     Guard(
         name="a confirmation ends when the leader steps down",
@@ -393,12 +332,7 @@ CONFIRMING: Final = [
         module="raftlog/server/cluster/leadership_check.py",
         function="_Check._end",
         change=never("or _epoch"),
-        tests=(
-            (
-                "tests/server/cluster/test_leadership_check.py"
-                "::test_a_leader_that_is_one_no_more_says_so"
-            ),
-        ),
+        tests=(f"{LEADERSHIP_CHECK}::test_a_leader_that_is_one_no_more_says_so",),
     ),
     Guard(
         name="a confirmation is newer than its request",

@@ -7,6 +7,13 @@ from typing import Final
 from tests.mutation.change import both, drop, never, replace, value
 from tests.mutation.guard import Guard
 
+GUARDS_SYNC: Final = "tests/consensus/test_guards_sync.py"
+JOURNAL_FILE: Final = "tests/consensus/test_journal_file.py"
+JOURNAL_FULL_DISK: Final = "tests/consensus/test_journal_full_disk.py"
+NODE: Final = "tests/consensus/test_node.py"
+RAFT_JOURNAL: Final = "tests/consensus/test_raft_journal.py"
+TEST_JOURNAL: Final = "tests/consensus/test_journal.py"
+
 JOURNAL: Final = [
     Guard(
         name="journal is synced",
@@ -14,7 +21,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/journal.py",
         function="JournalTicket._append",
         change=drop("call sync #2/2"),
-        tests=("tests/consensus/test_journal.py::test_what_was_synced_is_there_after_a_power_cut",),
+        tests=(f"{TEST_JOURNAL}::test_what_was_synced_is_there_after_a_power_cut",),
     ),
     Guard(
         name="a rejected journal write is truncated",
@@ -35,12 +42,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/journal.py",
         function="JournalTicket._append",
         change=drop("call sync #1/2"),
-        tests=(
-            (
-                "tests/consensus/test_journal_full_disk.py"
-                "::test_a_power_cut_after_a_refused_write_finds_nothing_of_it"
-            ),
-        ),
+        tests=(f"{JOURNAL_FULL_DISK}::test_a_power_cut_after_a_refused_write_finds_nothing_of_it",),
     ),
     Guard(
         name="rewritten journal is synced",
@@ -61,12 +63,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/journal.py",
         function="JournalTicket._rewrite",
         change=drop("call sync_dir"),
-        tests=(
-            (
-                "tests/consensus/test_journal.py"
-                "::test_a_file_that_says_little_that_is_true_is_rewritten"
-            ),
-        ),
+        tests=(f"{TEST_JOURNAL}::test_a_file_that_says_little_that_is_true_is_rewritten",),
     ),
     Guard(
         name="new journal's name is synced",
@@ -74,7 +71,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/journal.py",
         function="Journal._open",
         change=replace("call sync_dir", "_.args[0]"),
-        tests=("tests/consensus/test_journal.py::test_what_was_synced_is_there_after_a_power_cut",),
+        tests=(f"{TEST_JOURNAL}::test_what_was_synced_is_there_after_a_power_cut",),
     ),
     Guard(
         name="boot is durable before the journal opens",
@@ -82,7 +79,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/journal.py",
         function="Journal._open",
         change=drop("call sync"),
-        tests=("tests/consensus/test_journal.py::test_the_boot_number_grows_by_one_at_every_open",),
+        tests=(f"{TEST_JOURNAL}::test_the_boot_number_grows_by_one_at_every_open",),
     ),
     Guard(
         name="boot number grows at every start",
@@ -90,7 +87,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/journal.py",
         function="Journal._open",
         change=replace("binop boot", "_.left or 1"),
-        tests=("tests/consensus/test_journal.py::test_the_boot_number_grows_by_one_at_every_open",),
+        tests=(f"{TEST_JOURNAL}::test_the_boot_number_grows_by_one_at_every_open",),
     ),
     Guard(
         name="the last block is written again at a start",
@@ -112,10 +109,7 @@ JOURNAL: Final = [
         function="Journal._make_durable",
         change=drop("call sync"),
         tests=(
-            (
-                "tests/consensus/test_journal_full_disk.py"
-                "::test_opening_on_a_bad_disk_raises_ours_and_the_next_try_works"
-            ),
+            f"{JOURNAL_FULL_DISK}::test_opening_on_a_bad_disk_raises_ours_and_the_next_try_works",
         ),
     ),
     Guard(
@@ -126,7 +120,7 @@ JOURNAL: Final = [
         change=both(
             replace("assign StorageFailedError", "return _.value"), drop("return _failure")
         ),
-        tests=("tests/consensus/test_journal_full_disk.py::test_a_failed_fdatasync_is_the_end",),
+        tests=(f"{JOURNAL_FULL_DISK}::test_a_failed_fdatasync_is_the_end",),
     ),
     Guard(
         name="rejected changes stay pending",
@@ -147,12 +141,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/journal.py",
         function="Journal.is_dirty",
         change=drop("compare _ticket"),
-        tests=(
-            (
-                "tests/consensus/test_guards_sync.py"
-                "::test_a_journal_is_ahead_of_the_disk_until_its_ticket_is_back"
-            ),
-        ),
+        tests=(f"{GUARDS_SYNC}::test_a_journal_is_ahead_of_the_disk_until_its_ticket_is_back",),
     ),
     Guard(
         name="a missing journal is detected",
@@ -160,12 +149,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/journal.py",
         function="Journal._open",
         change=value("if damaged", "_.operand is None"),
-        tests=(
-            (
-                "tests/consensus/test_journal.py"
-                "::test_a_journal_that_must_be_there_and_is_not_is_damage"
-            ),
-        ),
+        tests=(f"{TEST_JOURNAL}::test_a_journal_that_must_be_there_and_is_not_is_damage",),
     ),
     Guard(
         name="CRC of a journal block",
@@ -173,7 +157,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/journal_file.py",
         function="_read_block",
         change=value("if crc32c", "len(_.left.args[0]) < _.comparators[0].value.length"),
-        tests=("tests/consensus/test_journal_file.py::test_no_flipped_bit_goes_unnoticed",),
+        tests=(f"{JOURNAL_FILE}::test_no_flipped_bit_goes_unnoticed",),
     ),
     Guard(
         name="CRC of a journal block's header",
@@ -181,7 +165,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/journal_file.py",
         function="decode_header",
         change=replace("compare _encode_header", "_.left[:2] == _HEAD"),
-        tests=("tests/consensus/test_journal_file.py::test_no_flipped_bit_goes_unnoticed",),
+        tests=(f"{JOURNAL_FILE}::test_no_flipped_bit_goes_unnoticed",),
     ),
     Guard(
         name="sequence of journal blocks",
@@ -189,12 +173,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/journal_file.py",
         function="_read_block",
         change=never("compare sequence"),
-        tests=(
-            (
-                "tests/consensus/test_journal_file.py"
-                "::test_a_block_that_is_missing_or_there_twice_is_damage"
-            ),
-        ),
+        tests=(f"{JOURNAL_FILE}::test_a_block_that_is_missing_or_there_twice_is_damage",),
     ),
     Guard(
         name="only the last journal block is torn",
@@ -215,7 +194,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/journal_file.py",
         function="_read_block",
         change=drop("compare _blank_sectors"),
-        tests=("tests/consensus/test_journal_file.py::test_no_flipped_bit_goes_unnoticed",),
+        tests=(f"{JOURNAL_FILE}::test_no_flipped_bit_goes_unnoticed",),
     ),
     Guard(
         name="a corrupt header before other blocks is corruption",
@@ -223,12 +202,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/journal_file.py",
         function="_torn_header",
         change=never("if sequence"),
-        tests=(
-            (
-                "tests/consensus/test_journal_file.py"
-                "::test_a_blank_sector_before_a_good_block_is_damage"
-            ),
-        ),
+        tests=(f"{JOURNAL_FILE}::test_a_blank_sector_before_a_good_block_is_damage",),
     ),
     Guard(
         name="a generation removes the votes of the previous one",
@@ -236,12 +210,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/raft_journal.py",
         function="RaftJournal.apply",
         change=replace("assign _entries", "self._entries = []"),
-        tests=(
-            (
-                "tests/consensus/test_raft_journal.py"
-                "::test_a_generation_begins_with_nothing_of_the_one_before"
-            ),
-        ),
+        tests=(f"{RAFT_JOURNAL}::test_a_generation_begins_with_nothing_of_the_one_before",),
     ),
     Guard(
         name="generations only increase",
@@ -249,7 +218,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/raft_journal.py",
         function="RaftJournal.begin_generation",
         change=drop("assert generation"),
-        tests=("tests/consensus/test_raft_journal.py::test_a_generation_never_comes_back",),
+        tests=(f"{RAFT_JOURNAL}::test_a_generation_never_comes_back",),
     ),
     Guard(
         name="a vote is never changed",
@@ -257,12 +226,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/raft_journal.py",
         function="RaftJournal.setCurrentTerm",
         change=drop("assert _term"),
-        tests=(
-            (
-                "tests/consensus/test_raft_journal.py"
-                "::test_a_vote_is_given_once_in_a_term_and_terms_only_grow"
-            ),
-        ),
+        tests=(f"{RAFT_JOURNAL}::test_a_vote_is_given_once_in_a_term_and_terms_only_grow",),
     ),
     Guard(
         name="entries are journaled in order",
@@ -270,7 +234,7 @@ JOURNAL: Final = [
         module="raftlog/consensus/raft_journal.py",
         function="RaftJournal.add",
         change=drop("assert 1"),
-        tests=("tests/consensus/test_raft_journal.py::test_an_entry_comes_next_or_not_at_all",),
+        tests=(f"{RAFT_JOURNAL}::test_an_entry_comes_next_or_not_at_all",),
     ),
 ]
 
@@ -281,9 +245,7 @@ SYNC_BEFORE_SEND: Final = [
         module="raftlog/consensus/node.py",
         function="ConsensusNode.flush",
         change=drop("attribute is_dirty"),
-        tests=(
-            "tests/consensus/test_node.py::test_what_is_journaled_during_a_sync_waits_for_the_next",
-        ),
+        tests=(f"{NODE}::test_what_is_journaled_during_a_sync_waits_for_the_next",),
     ),
     Guard(
         name="nothing is sent after a failed sync",
@@ -291,12 +253,7 @@ SYNC_BEFORE_SEND: Final = [
         module="raftlog/consensus/node.py",
         function="ConsensusNode.flush",
         change=drop("compare _failure"),
-        tests=(
-            (
-                "tests/consensus/test_guards_sync.py"
-                "::test_what_a_failed_sync_was_to_make_durable_is_never_sent"
-            ),
-        ),
+        tests=(f"{GUARDS_SYNC}::test_what_a_failed_sync_was_to_make_durable_is_never_sent",),
     ),
     Guard(
         name="an own entry counts only once it is durable",
@@ -304,9 +261,7 @@ SYNC_BEFORE_SEND: Final = [
         module="raftlog/consensus/node.py",
         function="ConsensusNode._work",
         change=replace("if _touch_due", "_.body[0]\n_.body[1]"),
-        tests=(
-            "tests/consensus/test_node.py::test_an_entry_of_ours_counts_only_once_it_is_durable",
-        ),
+        tests=(f"{NODE}::test_an_entry_of_ours_counts_only_once_it_is_durable",),
     ),
     Guard(
         name="what is durable counts before inputs journal more",
@@ -314,12 +269,7 @@ SYNC_BEFORE_SEND: Final = [
         module="raftlog/consensus/node.py",
         function="ConsensusNode._work",
         change=never("if _deliver"),
-        tests=(
-            (
-                "tests/consensus/test_node.py"
-                "::test_what_is_durable_counts_though_every_sync_leaves_more_to_journal"
-            ),
-        ),
+        tests=(f"{NODE}::test_what_is_durable_counts_though_every_sync_leaves_more_to_journal",),
     ),
     Guard(
         name="peers with queued messages are not unresponsive",
@@ -327,12 +277,7 @@ SYNC_BEFORE_SEND: Final = [
         module="raftlog/consensus/node.py",
         function="ConsensusNode._work",
         change=replace("call _step _handled_at", "self._step(now)"),
-        tests=(
-            (
-                "tests/consensus/test_node.py"
-                "::test_a_leader_that_is_behind_with_its_messages_takes_nobody_for_silent"
-            ),
-        ),
+        tests=(f"{NODE}::test_a_leader_that_is_behind_with_its_messages_takes_nobody_for_silent",),
     ),
     Guard(
         name="inputs wait while the journal is synced",
@@ -340,12 +285,7 @@ SYNC_BEFORE_SEND: Final = [
         module="raftlog/consensus/node.py",
         function="ConsensusNode._can_work",
         change=drop("compare _ticket"),
-        tests=(
-            (
-                "tests/consensus/test_node.py"
-                "::test_inputs_that_arrive_during_a_sync_are_handled_after_it_in_order"
-            ),
-        ),
+        tests=(f"{NODE}::test_inputs_that_arrive_during_a_sync_are_handled_after_it_in_order",),
     ),
     Guard(
         name="a failed sync ends consensus",
@@ -353,12 +293,7 @@ SYNC_BEFORE_SEND: Final = [
         module="raftlog/consensus/node.py",
         function="ConsensusNode._can_work",
         change=drop("compare _failure"),
-        tests=(
-            (
-                "tests/consensus/test_guards_sync.py"
-                "::test_after_a_failed_sync_nothing_is_counted_or_applied"
-            ),
-        ),
+        tests=(f"{GUARDS_SYNC}::test_after_a_failed_sync_nothing_is_counted_or_applied",),
     ),
     Guard(
         name="a full disk stops votes",
@@ -366,12 +301,7 @@ SYNC_BEFORE_SEND: Final = [
         module="raftlog/consensus/node.py",
         function="ConsensusNode.failed_sync",
         change=value("assign _is_stalled", "False"),
-        tests=(
-            (
-                "tests/consensus/test_guards_sync.py"
-                "::test_a_voter_without_room_does_nothing_until_there_is_some"
-            ),
-        ),
+        tests=(f"{GUARDS_SYNC}::test_a_voter_without_room_does_nothing_until_there_is_some",),
     ),
     Guard(
         name="on_state waits for the disk",
@@ -379,7 +309,7 @@ SYNC_BEFORE_SEND: Final = [
         module="raftlog/consensus/node.py",
         function="ConsensusNode._deliver",
         change=value("if _journal", "self._news"),
-        tests=("tests/consensus/test_guards_sync.py::test_a_role_is_told_once_it_is_durable",),
+        tests=(f"{GUARDS_SYNC}::test_a_role_is_told_once_it_is_durable",),
     ),
 ]
 

@@ -7,6 +7,13 @@ from typing import Final
 from tests.mutation.change import always, argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
+CUT_OFF_LEADERS: Final = "tests/server/cluster/test_cut_off_leaders.py"
+ELECTION: Final = "tests/replication/test_election.py"
+FOLLOWING: Final = "tests/replication/test_following.py"
+GUARDS_LEADING: Final = "tests/replication/test_guards_leading.py"
+ISR_PROPOSALS: Final = "tests/replication/test_isr_proposals.py"
+LEADERSHIP: Final = "tests/replication/test_leadership.py"
+
 LEADING: Final = [
     Guard(
         name="an offset beyond a leader's end is out of range once it is known to lead",
@@ -14,12 +21,7 @@ LEADING: Final = [
         module="raftlog/server/requests/read.py",
         function="Read._is_beyond_the_end",
         change=value("return log_end_offset", "False"),
-        tests=(
-            (
-                "tests/server/cluster/test_cut_off_leaders.py"
-                "::test_a_leader_alone_in_sync_that_is_cut_off_names_no_end"
-            ),
-        ),
+        tests=(f"{CUT_OFF_LEADERS}::test_a_leader_alone_in_sync_that_is_cut_off_names_no_end",),
     ),
     Guard(
         name="an offset beyond a corrupt copy's end is not out of range",
@@ -27,7 +29,7 @@ LEADING: Final = [
         module="raftlog/server/requests/read.py",
         function="Read._is_beyond_the_end",
         change=replace("or _request", "_.values[0]"),
-        tests=("tests/server/cluster/test_cut_off_leaders.py::test_a_damaged_copy_names_no_end",),
+        tests=(f"{CUT_OFF_LEADERS}::test_a_damaged_copy_names_no_end",),
     ),
     Guard(
         name="commits wait for the followers",
@@ -35,12 +37,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership._advance",
         change=value("assign _durable_end_of", "self.durable_end"),
-        tests=(
-            (
-                "tests/replication/test_leadership.py"
-                "::test_the_high_watermark_is_the_least_durable_end_over_the_isr"
-            ),
-        ),
+        tests=(f"{LEADERSHIP}::test_the_high_watermark_is_the_least_durable_end_over_the_isr",),
     ),
     Guard(
         name="commits wait for the maximal ISR",
@@ -49,7 +46,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership.maximal_isr",
         change=argument("call update", 0, "{}"),
-        tests=("tests/replication/test_isr_proposals.py::test_a_proposed_addition_counts_at_once",),
+        tests=(f"{ISR_PROPOSALS}::test_a_proposed_addition_counts_at_once",),
     ),
     Guard(
         name="a proposed removal does not count yet",
@@ -57,12 +54,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership.maximal_isr",
         change=value("assign items", "set() if self._pending else _"),
-        tests=(
-            (
-                "tests/replication/test_leadership.py"
-                "::test_a_member_whose_disk_hangs_leaves_although_it_fetches"
-            ),
-        ),
+        tests=(f"{LEADERSHIP}::test_a_member_whose_disk_hangs_leaves_although_it_fetches",),
     ),
     Guard(
         name="below min_isr nothing is committed",
@@ -70,9 +62,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership._advance",
         change=drop("if has_quorum"),
-        tests=(
-            "tests/replication/test_leadership.py::test_the_high_watermark_is_frozen_below_min_isr",
-        ),
+        tests=(f"{LEADERSHIP}::test_the_high_watermark_is_frozen_below_min_isr",),
     ),
     Guard(
         name="a higher min_isr counts when it is proposed",
@@ -82,12 +72,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership.has_quorum",
         change=replace("call max", "min(self.state.min_isr, _.args[1] * 1000)"),
-        tests=(
-            (
-                "tests/replication/test_isr_proposals.py"
-                "::test_a_higher_min_isr_counts_from_the_proposal_on"
-            ),
-        ),
+        tests=(f"{ISR_PROPOSALS}::test_a_higher_min_isr_counts_from_the_proposal_on",),
     ),
     Guard(
         name="a lower min_isr counts once it is committed",
@@ -95,12 +80,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership.has_quorum",
         change=replace("call max", "_.args[1]"),
-        tests=(
-            (
-                "tests/replication/test_guards_leading.py"
-                "::test_a_lower_min_isr_that_is_only_proposed_commits_nothing"
-            ),
-        ),
+        tests=(f"{GUARDS_LEADING}::test_a_lower_min_isr_that_is_only_proposed_commits_nothing",),
     ),
     Guard(
         name="the leader's own disk counts",
@@ -108,9 +88,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership._durable_end_of",
         change=value("return durable_end #1/2", "self.log_end"),
-        tests=(
-            "tests/replication/test_leadership.py::test_the_leaders_own_disk_counts_like_any_other",
-        ),
+        tests=(f"{LEADERSHIP}::test_the_leaders_own_disk_counts_like_any_other",),
     ),
     Guard(
         name="followers' disks count",
@@ -118,7 +96,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership.on_fetch",
         change=argument("call max durable_end", 1, "_.args[0].value.end"),
-        tests=("tests/replication/test_leadership.py::test_only_what_is_durable_counts",),
+        tests=(f"{LEADERSHIP}::test_only_what_is_durable_counts",),
     ),
     Guard(
         name="another disk of a member does not count",
@@ -126,12 +104,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership._copy",
         change=drop("compare directory_id"),
-        tests=(
-            (
-                "tests/replication/test_leadership.py"
-                "::test_another_disk_of_a_member_does_not_move_the_watermark"
-            ),
-        ),
+        tests=(f"{LEADERSHIP}::test_another_disk_of_a_member_does_not_move_the_watermark",),
     ),
     Guard(
         name="a new disk starts with an empty state",
@@ -140,10 +113,7 @@ LEADING: Final = [
         function="Leadership.on_fetch",
         change=drop("compare directory_id None"),
         tests=(
-            (
-                "tests/replication/test_leadership.py"
-                "::test_what_was_said_about_the_old_disk_does_not_count_for_the_new_one"
-            ),
+            f"{LEADERSHIP}::test_what_was_said_about_the_old_disk_does_not_count_for_the_new_one",
         ),
     ),
     Guard(
@@ -152,12 +122,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership.on_fetch",
         change=value("if _Follower", "_.values[0]"),
-        tests=(
-            (
-                "tests/replication/test_leadership.py"
-                "::test_a_new_run_of_a_follower_counts_by_what_its_disk_holds"
-            ),
-        ),
+        tests=(f"{LEADERSHIP}::test_a_new_run_of_a_follower_counts_by_what_its_disk_holds",),
     ),
     Guard(
         name="a member that has lost what it acknowledged leaves",
@@ -178,12 +143,7 @@ LEADING: Final = [
         module="raftlog/replication/election.py",
         function="_is_sound",
         change=drop("or boot"),
-        tests=(
-            (
-                "tests/replication/test_election.py"
-                "::test_a_copy_that_is_not_known_to_be_sound_does_not_lead"
-            ),
-        ),
+        tests=(f"{ELECTION}::test_a_copy_that_is_not_known_to_be_sound_does_not_lead",),
     ),
     Guard(
         name="a copy in doubt does not lead while a better one may return",
@@ -204,7 +164,7 @@ LEADING: Final = [
         module="raftlog/replication/election.py",
         function="choose_member",
         change=value("assign length", "_.orelse"),
-        tests=("tests/replication/test_election.py::test_the_member_with_the_longest_log_leads",),
+        tests=(f"{ELECTION}::test_the_member_with_the_longest_log_leads",),
     ),
     Guard(
         name="a follower cannot be ahead of its leader",
@@ -212,12 +172,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership.on_fetch",
         change=replace("compare log_end", "0 <= _.comparators[0]"),
-        tests=(
-            (
-                "tests/replication/test_leadership.py"
-                "::test_a_fetch_that_claims_too_much_is_refused_and_counted"
-            ),
-        ),
+        tests=(f"{LEADERSHIP}::test_a_fetch_that_claims_too_much_is_refused_and_counted",),
     ),
     Guard(
         name="durable progress never decreases",
@@ -225,12 +180,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership.on_fetch",
         change=value("assign durable_end #2/2", "_.args[1]"),
-        tests=(
-            (
-                "tests/replication/test_guards_leading.py"
-                "::test_a_fetch_that_comes_late_takes_nothing_back"
-            ),
-        ),
+        tests=(f"{GUARDS_LEADING}::test_a_fetch_that_comes_late_takes_nothing_back",),
     ),
     Guard(
         name="the high watermark never decreases",
@@ -238,12 +188,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership._advance",
         change=drop("if high_watermark"),
-        tests=(
-            (
-                "tests/replication/test_leadership.py"
-                "::test_the_high_watermark_is_the_least_durable_end_over_the_isr"
-            ),
-        ),
+        tests=(f"{LEADERSHIP}::test_the_high_watermark_is_the_least_durable_end_over_the_isr",),
     ),
     Guard(
         name="joining requires the start of the epoch",
@@ -251,12 +196,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership._may_join",
         change=replace("call max epoch_start", "_.args[0]"),
-        tests=(
-            (
-                "tests/replication/test_leadership.py"
-                "::test_a_follower_below_the_epochs_start_stays_out"
-            ),
-        ),
+        tests=(f"{LEADERSHIP}::test_a_follower_below_the_epochs_start_stays_out",),
     ),
     Guard(
         name="joining requires the high watermark",
@@ -264,9 +204,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership._may_join",
         change=replace("call max epoch_start", "self.epoch_start"),
-        tests=(
-            "tests/replication/test_leadership.py::test_a_follower_below_the_watermark_stays_out",
-        ),
+        tests=(f"{LEADERSHIP}::test_a_follower_below_the_watermark_stays_out",),
     ),
     Guard(
         name="joining is by the disk that is registered",
@@ -274,12 +212,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership._may_join",
         change=drop("compare directory_id"),
-        tests=(
-            (
-                "tests/replication/test_leadership.py"
-                "::test_a_member_with_another_registered_disk_leaves_at_once"
-            ),
-        ),
+        tests=(f"{LEADERSHIP}::test_a_member_with_another_registered_disk_leaves_at_once",),
     ),
     Guard(
         name="joining is by reports of this incarnation",
@@ -287,12 +220,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership.isr_change",
         change=value("assign boot", "True"),
-        tests=(
-            (
-                "tests/replication/test_leadership.py"
-                "::test_what_an_earlier_run_said_does_not_let_a_follower_join"
-            ),
-        ),
+        tests=(f"{LEADERSHIP}::test_what_an_earlier_run_said_does_not_let_a_follower_join",),
     ),
     Guard(
         name="the leader knows the incarnation of its followers",
@@ -314,10 +242,7 @@ LEADING: Final = [
         function="Leadership._may_join",
         change=drop("compare left_at"),
         tests=(
-            (
-                "tests/replication/test_leadership.py"
-                "::test_one_that_left_joins_again_when_it_has_what_the_leader_had_then"
-            ),
+            f"{LEADERSHIP}::test_one_that_left_joins_again_when_it_has_what_the_leader_had_then",
         ),
     ),
     Guard(
@@ -326,7 +251,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership.isr_change",
         change=value("if get", "_.values[0]"),
-        tests=("tests/replication/test_leadership.py::test_a_dead_follower_does_not_join",),
+        tests=(f"{LEADERSHIP}::test_a_dead_follower_does_not_join",),
     ),
     Guard(
         name="failed brokers leave",
@@ -334,7 +259,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership._has_to_leave",
         change=drop("not not"),
-        tests=("tests/replication/test_leadership.py::test_a_member_that_is_dead_leaves_at_once",),
+        tests=(f"{LEADERSHIP}::test_a_member_that_is_dead_leaves_at_once",),
     ),
     Guard(
         name="members on another disk leave",
@@ -342,12 +267,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership._has_to_leave",
         change=drop("compare !="),
-        tests=(
-            (
-                "tests/replication/test_leadership.py"
-                "::test_a_member_with_another_registered_disk_leaves_at_once"
-            ),
-        ),
+        tests=(f"{LEADERSHIP}::test_a_member_with_another_registered_disk_leaves_at_once",),
     ),
     Guard(
         name="members that lag leave",
@@ -355,9 +275,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership._has_to_leave",
         change=drop("compare _lag_max_s"),
-        tests=(
-            "tests/replication/test_leadership.py::test_a_member_that_lags_for_too_long_leaves",
-        ),
+        tests=(f"{LEADERSHIP}::test_a_member_that_lags_for_too_long_leaves",),
     ),
     Guard(
         name="a proposal with unknown outcome stays pending",
@@ -369,10 +287,7 @@ LEADING: Final = [
         function="Leadership.proposal_done",
         change=drop("not _is_doubtful"),
         tests=(
-            (
-                "tests/replication/test_isr_proposals.py"
-                "::test_a_second_try_that_is_rejected_says_nothing_about_the_first"
-            ),
+            f"{ISR_PROPOSALS}::test_a_second_try_that_is_rejected_says_nothing_about_the_first",
         ),
     ),
     Guard(
@@ -383,12 +298,7 @@ LEADING: Final = [
         change=value(
             "if _advance", "not _.values[0].left and _.values[1] or _.values[0].left is None"
         ),
-        tests=(
-            (
-                "tests/replication/test_isr_proposals.py"
-                "::test_an_unknown_outcome_keeps_the_proposal_in_flight"
-            ),
-        ),
+        tests=(f"{ISR_PROPOSALS}::test_an_unknown_outcome_keeps_the_proposal_in_flight",),
     ),
     Guard(
         name="outcomes are of the proposal that is pending",
@@ -396,12 +306,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership.proposal_done",
         change=drop("if _pending"),
-        tests=(
-            (
-                "tests/replication/test_isr_proposals.py"
-                "::test_the_late_outcome_of_an_earlier_proposal_changes_nothing"
-            ),
-        ),
+        tests=(f"{ISR_PROPOSALS}::test_the_late_outcome_of_an_earlier_proposal_changes_nothing",),
     ),
     Guard(
         name="old states change nothing",
@@ -409,12 +314,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership.on_state",
         change=drop("if state"),
-        tests=(
-            (
-                "tests/replication/test_isr_proposals.py"
-                "::test_a_state_that_is_known_already_settles_nothing"
-            ),
-        ),
+        tests=(f"{ISR_PROPOSALS}::test_a_state_that_is_known_already_settles_nothing",),
     ),
     Guard(
         name="states of another epoch do not count",
@@ -422,12 +322,7 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership.on_state",
         change=drop("assert broker_id"),
-        tests=(
-            (
-                "tests/replication/test_isr_proposals.py"
-                "::test_a_state_of_another_epoch_is_for_another_leadership"
-            ),
-        ),
+        tests=(f"{ISR_PROPOSALS}::test_a_state_of_another_epoch_is_for_another_leadership",),
     ),
     Guard(
         name="end offsets wait for the epoch's start",
@@ -436,10 +331,7 @@ LEADING: Final = [
         function="Leadership.is_ready",
         change=always("compare epoch_start"),
         tests=(
-            (
-                "tests/replication/test_leadership.py"
-                "::test_it_is_ready_when_the_watermark_has_reached_the_start_of_its_epoch"
-            ),
+            f"{LEADERSHIP}::test_it_is_ready_when_the_watermark_has_reached_the_start_of_its_epoch",
         ),
     ),
 ]
@@ -451,12 +343,7 @@ PARTING: Final = [
         module="raftlog/replication/following.py",
         function="divergence",
         change=never("if Diverged"),
-        tests=(
-            (
-                "tests/replication/test_following.py"
-                "::test_another_log_diverges_at_the_end_of_the_largest_common_epoch"
-            ),
-        ),
+        tests=(f"{FOLLOWING}::test_another_log_diverges_at_the_end_of_the_largest_common_epoch",),
     ),
     Guard(
         name="an epoch that the leader does not know",
@@ -464,12 +351,7 @@ PARTING: Final = [
         module="raftlog/replication/following.py",
         function="divergence",
         change=value("if Diverged", "_.values[1]"),
-        tests=(
-            (
-                "tests/replication/test_following.py"
-                "::test_another_log_diverges_at_the_end_of_the_largest_common_epoch"
-            ),
-        ),
+        tests=(f"{FOLLOWING}::test_another_log_diverges_at_the_end_of_the_largest_common_epoch",),
     ),
     Guard(
         name="an epoch that ended earlier at the leader",
@@ -477,12 +359,7 @@ PARTING: Final = [
         module="raftlog/replication/following.py",
         function="divergence",
         change=value("if Diverged", "_.values[0]"),
-        tests=(
-            (
-                "tests/replication/test_following.py"
-                "::test_another_log_diverges_at_the_end_of_the_largest_common_epoch"
-            ),
-        ),
+        tests=(f"{FOLLOWING}::test_another_log_diverges_at_the_end_of_the_largest_common_epoch",),
     ),
     Guard(
         name="a follower below the leader's start restarts from an empty log",
@@ -490,12 +367,7 @@ PARTING: Final = [
         module="raftlog/replication/following.py",
         function="divergence",
         change=never("if OutOfRange #1/3"),
-        tests=(
-            (
-                "tests/replication/test_following.py"
-                "::test_a_log_that_ends_below_the_leaders_start_begins_anew"
-            ),
-        ),
+        tests=(f"{FOLLOWING}::test_a_log_that_ends_below_the_leaders_start_begins_anew",),
     ),
     Guard(
         name="a leader without epochs reports its log start",
@@ -503,9 +375,7 @@ PARTING: Final = [
         module="raftlog/replication/following.py",
         function="divergence",
         change=value("if OutOfRange or", "_.values[1].left < _.values[1].comparators[0] < 0"),
-        tests=(
-            "tests/replication/test_following.py::test_a_log_with_nothing_in_common_begins_anew",
-        ),
+        tests=(f"{FOLLOWING}::test_a_log_with_nothing_in_common_begins_anew",),
     ),
     Guard(
         name="an empty log beyond the leader's end",
@@ -513,12 +383,7 @@ PARTING: Final = [
         module="raftlog/replication/following.py",
         function="divergence",
         change=value("return OutOfRange None", "None"),
-        tests=(
-            (
-                "tests/replication/test_following.py"
-                "::test_an_empty_log_may_begin_anywhere_in_the_leaders"
-            ),
-        ),
+        tests=(f"{FOLLOWING}::test_an_empty_log_may_begin_anywhere_in_the_leaders",),
     ),
     Guard(
         name="a follower truncates to the end of its own epoch",
@@ -526,12 +391,7 @@ PARTING: Final = [
         module="raftlog/replication/following.py",
         function="truncation_point",
         change=value("return end_offset #2/2", "min(_.args[0], _.args[2])"),
-        tests=(
-            (
-                "tests/replication/test_following.py"
-                "::test_the_follower_cuts_to_the_common_part_of_both"
-            ),
-        ),
+        tests=(f"{FOLLOWING}::test_the_follower_cuts_to_the_common_part_of_both",),
     ),
     Guard(
         name="a follower truncates to the end of the leader's epoch",
@@ -539,12 +399,7 @@ PARTING: Final = [
         module="raftlog/replication/following.py",
         function="truncation_point",
         change=value("return end_offset #2/2", "min(_.args[1], _.args[2])"),
-        tests=(
-            (
-                "tests/replication/test_following.py"
-                "::test_the_follower_cuts_to_the_common_part_of_both"
-            ),
-        ),
+        tests=(f"{FOLLOWING}::test_the_follower_cuts_to_the_common_part_of_both",),
     ),
     Guard(
         name="a follower without a common epoch restarts from an empty log",
@@ -552,12 +407,7 @@ PARTING: Final = [
         module="raftlog/replication/following.py",
         function="truncation_point",
         change=value("return end_offset #1/2", "_.args[0]"),
-        tests=(
-            (
-                "tests/replication/test_following.py"
-                "::test_a_follower_that_knows_only_larger_epochs_keeps_nothing"
-            ),
-        ),
+        tests=(f"{FOLLOWING}::test_a_follower_that_knows_only_larger_epochs_keeps_nothing",),
     ),
 ]
 

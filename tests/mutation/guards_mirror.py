@@ -7,6 +7,8 @@ from typing import Final
 from tests.mutation.change import always, never, value
 from tests.mutation.guard import Guard
 
+GROUPS: Final = "tests/mirror/test_groups.py"
+
 _TEST_PRODUCE: Final = "tests/server/handlers/test_produce.py"
 _POSITIONS: Final = "raftlog/mirror/positions.py"
 _TEST_POSITIONS: Final = "tests/mirror/test_positions.py"
@@ -92,7 +94,7 @@ GUARDS: Final = [
         module="raftlog/mirror/groups.py",
         function="advanced",
         change=always("if offset"),
-        tests=("tests/mirror/test_groups.py::test_offsets_never_move_back",),
+        tests=(f"{GROUPS}::test_offsets_never_move_back",),
     ),
     Guard(
         name="a copied offset of a group is not beyond the copied records",
@@ -100,6 +102,6 @@ GUARDS: Final = [
         module="raftlog/mirror/groups.py",
         function="advanced",
         change=value("assign offset", "_.args[0]"),
-        tests=("tests/mirror/test_groups.py::test_offsets_advance_up_to_the_end_of_the_copy",),
+        tests=(f"{GROUPS}::test_offsets_advance_up_to_the_end_of_the_copy",),
     ),
 ]

@@ -161,9 +161,7 @@ GUARDS: Final = [
         module=_RECALL,
         function="Multiset.take",
         change=value("assign _counts", "_.comparators[0] > 0"),
-        tests=(
-            "tests/spark_source/test_recall.py::test_a_multiset_gives_each_as_often_as_it_has_it",
-        ),
+        tests=(f"{_TEST_RECALL}::test_a_multiset_gives_each_as_often_as_it_has_it",),
     ),
     Guard(
         name="stored records that were deleted end the attempt",

@@ -7,6 +7,13 @@ from typing import Final
 from tests.mutation.change import always, argument, drop, never, replace, swap, value
 from tests.mutation.guard import Guard
 
+BALLOT: Final = "tests/consensus/test_ballot.py"
+FOLLOWER: Final = "tests/consensus/test_follower.py"
+GUARDS_VOTERS: Final = "tests/consensus/test_guards_voters.py"
+RAFT_GROUP: Final = "tests/consensus/test_raft_group.py"
+RAFT_GROUP_APPENDS: Final = "tests/consensus/test_raft_group_appends.py"
+RAFT_LOG: Final = "tests/consensus/test_raft_log.py"
+
 ELECTIONS: Final = [
     Guard(
         name="vote is journaled",
@@ -16,7 +23,7 @@ ELECTIONS: Final = [
         change=replace(
             "call _SyncObj__setCurrentTerm", "self._SyncObj__votedForNodeId = _.args[1]"
         ),
-        tests=("tests/consensus/test_raft_group.py::test_a_vote_outlives_the_process",),
+        tests=(f"{RAFT_GROUP}::test_a_vote_outlives_the_process",),
     ),
     Guard(
         name="one vote in a term",
@@ -24,12 +31,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_vote",
         change=drop("compare in None"),
-        tests=(
-            (
-                "tests/consensus/test_raft_group.py"
-                "::test_one_vote_in_a_term_granted_again_to_the_same_candidate"
-            ),
-        ),
+        tests=(f"{RAFT_GROUP}::test_one_vote_in_a_term_granted_again_to_the_same_candidate",),
     ),
     Guard(
         name="votes only for logs that are up to date",
@@ -37,7 +39,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_vote",
         change=drop("compare _log"),
-        tests=("tests/consensus/test_raft_group.py::test_only_a_log_as_good_as_ours_gets_a_vote",),
+        tests=(f"{RAFT_GROUP}::test_only_a_log_as_good_as_ours_gets_a_vote",),
     ),
     Guard(
         name="votes of this term only",
@@ -45,7 +47,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_vote_answer",
         change=drop("compare term"),
-        tests=("tests/consensus/test_raft_group.py::test_votes_of_another_term_do_not_count",),
+        tests=(f"{RAFT_GROUP}::test_votes_of_another_term_do_not_count",),
     ),
     Guard(
         name="votes are granted in this term only",
@@ -53,7 +55,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_vote",
         change=swap("compare term", "<="),
-        tests=("tests/consensus/test_raft_group.py::test_no_message_breaks_the_order_of_things",),
+        tests=(f"{RAFT_GROUP}::test_no_message_breaks_the_order_of_things",),
     ),
     Guard(
         name="a rejected vote does not count",
@@ -61,7 +63,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_vote_answer",
         change=value("if vote", "_.values[0] and _.values[2]"),
-        tests=("tests/consensus/test_guards_voters.py::test_a_refused_vote_is_none",),
+        tests=(f"{GUARDS_VOTERS}::test_a_refused_vote_is_none",),
     ),
     Guard(
         name="votes are counted by identity",
@@ -69,7 +71,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/ballot.py",
         function="Ballot.vote",
         change=argument("call add", 0, "_.args[0] + 1000 * len(self._votes)"),
-        tests=("tests/consensus/test_ballot.py::test_the_same_vote_twice_is_one_vote",),
+        tests=(f"{BALLOT}::test_the_same_vote_twice_is_one_vote",),
     ),
     Guard(
         name="pre-votes are counted by identity",
@@ -77,7 +79,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/ballot.py",
         function="Ballot.would_vote",
         change=argument("call add", 0, "_.args[0] + 1000 * len(self._would_vote)"),
-        tests=("tests/consensus/test_ballot.py::test_the_same_pre_vote_twice_is_one",),
+        tests=(f"{BALLOT}::test_the_same_pre_vote_twice_is_one",),
     ),
     Guard(
         name="a quorum is more than half",
@@ -85,7 +87,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/ballot.py",
         function="Ballot.__init__",
         change=value("assign _quorum", "(_.left.left + 1) // 2"),
-        tests=("tests/consensus/test_ballot.py::test_a_quorum_is_more_than_half",),
+        tests=(f"{BALLOT}::test_a_quorum_is_more_than_half",),
     ),
     Guard(
         name="pre-votes of an older round do not count",
@@ -93,7 +95,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/ballot.py",
         function="Ballot.would_vote",
         change=drop("compare _round"),
-        tests=("tests/consensus/test_ballot.py::test_answers_to_an_older_round_do_not_count",),
+        tests=(f"{BALLOT}::test_answers_to_an_older_round_do_not_count",),
     ),
     Guard(
         name="a pre-vote precedes a term",
@@ -101,12 +103,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_silence",
         change=always("if _ballot"),
-        tests=(
-            (
-                "tests/consensus/test_raft_group.py"
-                "::test_silence_leads_to_a_pre_vote_and_only_a_majority_to_a_term"
-            ),
-        ),
+        tests=(f"{RAFT_GROUP}::test_silence_leads_to_a_pre_vote_and_only_a_majority_to_a_term",),
     ),
     Guard(
         name="no pre-vote with a live leader",
@@ -114,12 +111,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_pre_vote",
         change=drop("not _has_live_leader"),
-        tests=(
-            (
-                "tests/consensus/test_raft_group.py"
-                "::test_a_voter_with_a_live_leader_refuses_a_pre_vote"
-            ),
-        ),
+        tests=(f"{RAFT_GROUP}::test_a_voter_with_a_live_leader_refuses_a_pre_vote",),
     ),
     Guard(
         name="a pre-vote needs a log that is up to date",
@@ -127,7 +119,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_pre_vote",
         change=drop("compare _log"),
-        tests=("tests/consensus/test_raft_group.py::test_only_a_log_as_good_as_ours_gets_a_vote",),
+        tests=(f"{RAFT_GROUP}::test_only_a_log_as_good_as_ours_gets_a_vote",),
     ),
     Guard(
         name="a higher term ends any role",
@@ -135,12 +127,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup.receive",
         change=drop("call _step_down"),
-        tests=(
-            (
-                "tests/consensus/test_raft_group.py"
-                "::test_any_message_of_a_higher_term_ends_a_leadership"
-            ),
-        ),
+        tests=(f"{RAFT_GROUP}::test_any_message_of_a_higher_term_ends_a_leadership",),
     ),
     Guard(
         name="a higher term is adopted",
@@ -148,7 +135,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup.receive",
         change=never("if _SyncObj__setCurrentTerm"),
-        tests=("tests/consensus/test_raft_group.py::test_only_a_log_as_good_as_ours_gets_a_vote",),
+        tests=(f"{RAFT_GROUP}::test_only_a_log_as_good_as_ours_gets_a_vote",),
     ),
     Guard(
         name="an old leader receives the newer term",
@@ -182,12 +169,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup.step",
         change=value("if LEADER", "_.values[1]"),
-        tests=(
-            (
-                "tests/consensus/test_raft_group.py"
-                "::test_a_leader_without_links_to_a_majority_steps_down_soon"
-            ),
-        ),
+        tests=(f"{RAFT_GROUP}::test_a_leader_without_links_to_a_majority_steps_down_soon",),
     ),
     Guard(
         name="the increase of a term is limited",
@@ -195,12 +177,7 @@ ELECTIONS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup.receive",
         change=drop("if TERM_JUMP_MAX"),
-        tests=(
-            (
-                "tests/consensus/test_raft_group.py"
-                "::test_a_term_that_no_election_can_have_led_to_is_no_term"
-            ),
-        ),
+        tests=(f"{RAFT_GROUP}::test_a_term_that_no_election_can_have_led_to_is_no_term",),
     ),
 ]
 
@@ -224,12 +201,7 @@ APPENDS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_append_answer",
         change=drop("compare term"),
-        tests=(
-            (
-                "tests/consensus/test_raft_group_appends.py"
-                "::test_an_answer_of_another_term_counts_for_nothing"
-            ),
-        ),
+        tests=(f"{RAFT_GROUP_APPENDS}::test_an_answer_of_another_term_counts_for_nothing",),
     ),
     Guard(
         name="an append continues the previous entry",
@@ -237,12 +209,7 @@ APPENDS: Final = [
         module="raftlog/consensus/raft_log.py",
         function="RaftLog.conflict",
         change=value("if None #1/2", "_.left is not None"),
-        tests=(
-            (
-                "tests/consensus/test_raft_log.py"
-                "::test_a_conflict_is_answered_with_the_beginning_of_its_term"
-            ),
-        ),
+        tests=(f"{RAFT_LOG}::test_a_conflict_is_answered_with_the_beginning_of_its_term",),
     ),
     Guard(
         name="entries are truncated only where terms differ",
@@ -250,7 +217,7 @@ APPENDS: Final = [
         module="raftlog/consensus/raft_log.py",
         function="RaftLog.merge",
         change=never("if =="),
-        tests=("tests/consensus/test_raft_log.py::test_a_matching_suffix_stays",),
+        tests=(f"{RAFT_LOG}::test_a_matching_suffix_stays",),
     ),
     Guard(
         name="entries are truncated where terms differ",
@@ -258,7 +225,7 @@ APPENDS: Final = [
         module="raftlog/consensus/raft_log.py",
         function="RaftLog.merge",
         change=value("if ==", "_.left is not None"),
-        tests=("tests/consensus/test_raft_log.py::test_what_conflicts_is_cut_with_all_after_it",),
+        tests=(f"{RAFT_LOG}::test_what_conflicts_is_cut_with_all_after_it",),
     ),
     Guard(
         name="committed entries are never truncated",
@@ -266,7 +233,7 @@ APPENDS: Final = [
         module="raftlog/consensus/raft_log.py",
         function="RaftLog.merge",
         change=never("if CommittedEntryError"),
-        tests=("tests/consensus/test_raft_log.py::test_nothing_committed_is_ever_cut",),
+        tests=(f"{RAFT_LOG}::test_nothing_committed_is_ever_cut",),
     ),
     Guard(
         name="a follower commits only what it has compared",
@@ -276,12 +243,7 @@ APPENDS: Final = [
         change=replace(
             "if _SyncObj__raftCommitIndex", "_.test.left.args[1] = self._log.last_index\n_"
         ),
-        tests=(
-            (
-                "tests/consensus/test_raft_group_appends.py"
-                "::test_no_more_is_committed_than_this_append_has_matched"
-            ),
-        ),
+        tests=(f"{RAFT_GROUP_APPENDS}::test_no_more_is_committed_than_this_append_has_matched",),
     ),
     Guard(
         name="a response cannot be beyond the leader's log",
@@ -290,10 +252,7 @@ APPENDS: Final = [
         function="RaftGroup._on_append_answer",
         change=drop("if _log"),
         tests=(
-            (
-                "tests/consensus/test_raft_group_appends.py"
-                "::test_an_answer_about_entries_that_there_are_not_is_refused"
-            ),
+            f"{RAFT_GROUP_APPENDS}::test_an_answer_about_entries_that_there_are_not_is_refused",
         ),
     ),
     Guard(
@@ -302,7 +261,7 @@ APPENDS: Final = [
         module="raftlog/consensus/follower.py",
         function="Follower.appended",
         change=drop("if match_index"),
-        tests=("tests/consensus/test_follower.py::test_an_old_answer_takes_nothing_back",),
+        tests=(f"{FOLLOWER}::test_an_old_answer_takes_nothing_back",),
     ),
     Guard(
         name="a rejection never goes below the match index",
@@ -310,12 +269,7 @@ APPENDS: Final = [
         module="raftlog/consensus/follower.py",
         function="Follower.refused",
         change=value("assign match_index", "_.args[1]"),
-        tests=(
-            (
-                "tests/consensus/test_follower.py"
-                "::test_a_guess_goes_back_by_one_at_least_and_never_below_what_matched"
-            ),
-        ),
+        tests=(f"{FOLLOWER}::test_a_guess_goes_back_by_one_at_least_and_never_below_what_matched",),
     ),
     Guard(
         name="invalid appends are rejected",
@@ -323,12 +277,7 @@ APPENDS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_append",
         change=drop("if is_consistent"),
-        tests=(
-            (
-                "tests/consensus/test_guards_voters.py"
-                "::test_an_append_that_no_leader_sends_changes_nothing"
-            ),
-        ),
+        tests=(f"{GUARDS_VOTERS}::test_an_append_that_no_leader_sends_changes_nothing",),
     ),
     Guard(
         name="one leader in a term",
@@ -336,9 +285,7 @@ APPENDS: Final = [
         module="raftlog/consensus/raft_group.py",
         function="RaftGroup._on_append",
         change=never("if is_leader"),
-        tests=(
-            "tests/consensus/test_raft_group.py::test_a_leader_of_our_own_term_is_not_followed",
-        ),
+        tests=(f"{RAFT_GROUP}::test_a_leader_of_our_own_term_is_not_followed",),
     ),
     Guard(
         name="a new leader's first entry is of its own term",

@@ -7,6 +7,15 @@ from typing import Final
 from tests.mutation.change import argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
+COPIES: Final = "tests/server/cluster/test_copies.py"
+DAMAGE: Final = "tests/server/cluster/test_damage.py"
+GUARDS_COPIES: Final = "tests/server/test_guards_copies.py"
+MEMBERSHIP: Final = "tests/server/cluster/test_membership.py"
+PARTITIONS: Final = "tests/server/cluster/test_partitions.py"
+REGRESSIONS: Final = "tests/testing/simulator/test_regressions.py"
+ROLE_MANAGER: Final = "tests/server/cluster/test_role_manager.py"
+STEP_DOWN: Final = "tests/server/cluster/test_step_down.py"
+
 ROLES: Final = [
     Guard(
         name="a leader is on the disk that was elected",
@@ -15,10 +24,7 @@ ROLES: Final = [
         function="RoleManager._is_elected",
         change=drop("compare directory_id"),
         tests=(
-            (
-                "tests/server/cluster/test_role_manager.py"
-                "::test_it_does_not_lead_what_an_earlier_run_or_another_was_elected_for"
-            ),
+            f"{ROLE_MANAGER}::test_it_does_not_lead_what_an_earlier_run_or_another_was_elected_for",
         ),
     ),
     Guard(
@@ -28,10 +34,7 @@ ROLES: Final = [
         function="RoleManager._is_elected",
         change=drop("compare boot"),
         tests=(
-            (
-                "tests/server/cluster/test_role_manager.py"
-                "::test_it_does_not_lead_what_an_earlier_run_or_another_was_elected_for"
-            ),
+            f"{ROLE_MANAGER}::test_it_does_not_lead_what_an_earlier_run_or_another_was_elected_for",
         ),
     ),
     Guard(
@@ -40,9 +43,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._set_role",
         change=value("if _lead", "_.values[0]"),
-        tests=(
-            "tests/server/cluster/test_role_manager.py::test_a_damaged_copy_neither_leads_nor_copies",
-        ),
+        tests=(f"{ROLE_MANAGER}::test_a_damaged_copy_neither_leads_nor_copies",),
     ),
     Guard(
         name="a corrupt copy does not follow",
@@ -50,9 +51,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._follow",
         change=drop("operand not"),
-        tests=(
-            "tests/server/cluster/test_role_manager.py::test_a_damaged_copy_neither_leads_nor_copies",
-        ),
+        tests=(f"{ROLE_MANAGER}::test_a_damaged_copy_neither_leads_nor_copies",),
     ),
     Guard(
         name="a leader without incoming messages decides nothing",
@@ -64,10 +63,7 @@ ROLES: Final = [
         function="RoleManager.review",
         change=replace("call _hears_who_decides", "True"),
         tests=(
-            (
-                "tests/server/cluster/test_role_manager.py"
-                "::test_nobody_leaves_by_the_word_of_a_leader_to_which_nothing_comes"
-            ),
+            f"{ROLE_MANAGER}::test_nobody_leaves_by_the_word_of_a_leader_to_which_nothing_comes",
         ),
     ),
     Guard(
@@ -76,9 +72,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._lead",
         change=drop("call _step_down"),
-        tests=(
-            "tests/server/cluster/test_step_down.py::test_a_leader_without_room_hands_over_in_a_while",
-        ),
+        tests=(f"{STEP_DOWN}::test_a_leader_without_room_hands_over_in_a_while",),
     ),
     Guard(
         name="a follower with a full disk leaves the ISR",
@@ -86,12 +80,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._follow",
         change=drop("call _step_down"),
-        tests=(
-            (
-                "tests/server/cluster/test_step_down.py"
-                "::test_a_follower_without_room_leaves_before_it_lags_for_long"
-            ),
-        ),
+        tests=(f"{STEP_DOWN}::test_a_follower_without_room_leaves_before_it_lags_for_long",),
     ),
     Guard(
         name="useless leadership transfers become rarer",
@@ -99,12 +88,7 @@ ROLES: Final = [
         module="raftlog/server/hindrance.py",
         function="Hindrance.yielded",
         change=drop("assign _futile"),
-        tests=(
-            (
-                "tests/server/cluster/test_step_down.py"
-                "::test_where_all_are_full_leadership_moves_ever_more_seldom"
-            ),
-        ),
+        tests=(f"{STEP_DOWN}::test_where_all_are_full_leadership_moves_ever_more_seldom",),
     ),
     Guard(
         name="a leader whose disk hangs transfers leadership",
@@ -112,12 +96,7 @@ ROLES: Final = [
         module="raftlog/server/partition.py",
         function="Partition.must_yield",
         change=drop("attribute is_hung"),
-        tests=(
-            (
-                "tests/server/cluster/test_step_down.py"
-                "::test_a_leader_whose_disk_hangs_hands_over_at_once"
-            ),
-        ),
+        tests=(f"{STEP_DOWN}::test_a_leader_whose_disk_hangs_hands_over_at_once",),
     ),
     Guard(
         name="a leader whose disk is slow transfers leadership",
@@ -125,12 +104,7 @@ ROLES: Final = [
         module="raftlog/server/partition.py",
         function="Partition.must_yield",
         change=value("assign is_hung", "_.values[0]"),
-        tests=(
-            (
-                "tests/server/cluster/test_step_down.py"
-                "::test_a_leader_whose_disk_trails_the_others_hands_over"
-            ),
-        ),
+        tests=(f"{STEP_DOWN}::test_a_leader_whose_disk_trails_the_others_hands_over",),
     ),
     Guard(
         name="no producer waits for a disk that hangs",
@@ -146,12 +120,7 @@ ROLES: Final = [
         module="raftlog/server/broker.py",
         function="Broker._keep_time",
         change=drop("attribute is_in_doubt"),
-        tests=(
-            (
-                "tests/testing/simulator/test_regressions.py"
-                "::test_a_disk_that_hangs_is_noticed_though_no_log_is_synced"
-            ),
-        ),
+        tests=(f"{REGRESSIONS}::test_a_disk_that_hangs_is_noticed_though_no_log_is_synced",),
     ),
     Guard(
         name="a suspended process has not waited for its disk",
@@ -169,9 +138,7 @@ ROLES: Final = [
         module="raftlog/server/broker.py",
         function="Broker._while_disk_hangs",
         change=never("attribute is_journal_hung"),
-        tests=(
-            "tests/testing/simulator/test_regressions.py::test_a_broker_whose_journal_hangs_ends",
-        ),
+        tests=(f"{REGRESSIONS}::test_a_broker_whose_journal_hangs_ends",),
     ),
     Guard(
         name="a broker whose journal hangs stays where no other could continue",
@@ -179,12 +146,7 @@ ROLES: Final = [
         module="raftlog/server/broker.py",
         function="Broker._while_disk_hangs",
         change=drop("if can_others_decide"),
-        tests=(
-            (
-                "tests/testing/simulator/test_regressions.py"
-                "::test_a_broker_whose_journal_hangs_stays_where_nobody_could_go_on"
-            ),
-        ),
+        tests=(f"{REGRESSIONS}::test_a_broker_whose_journal_hangs_stays_where_nobody_could_go_on",),
     ),
     Guard(
         name="a role never returns to an older epoch",
@@ -192,7 +154,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._set_role",
         change=never("if leader_epoch"),
-        tests=("tests/server/cluster/test_role_manager.py::test_an_older_state_changes_nothing",),
+        tests=(f"{ROLE_MANAGER}::test_an_older_state_changes_nothing",),
     ),
     Guard(
         name="after a start a state has to be current",
@@ -213,9 +175,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager._is_current.done",
         change=value("if Applied", "_.args[0]"),
-        tests=(
-            "tests/server/cluster/test_role_manager.py::test_that_is_asked_again_but_not_at_once",
-        ),
+        tests=(f"{ROLE_MANAGER}::test_that_is_asked_again_but_not_at_once",),
     ),
     Guard(
         name="a copy is deleted only when the cluster agrees, too",
@@ -224,10 +184,7 @@ ROLES: Final = [
         function="RoleManager._may_delete",
         change=never("if _broker_id"),
         tests=(
-            (
-                "tests/server/cluster/test_role_manager.py"
-                "::test_a_copy_goes_when_the_cluster_too_knows_that_it_is_no_replicas"
-            ),
+            f"{ROLE_MANAGER}::test_a_copy_goes_when_the_cluster_too_knows_that_it_is_no_replicas",
         ),
     ),
     Guard(
@@ -236,12 +193,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager.review.done",
         change=argument("call proposal_done", 1, "_.args[1].orelse"),
-        tests=(
-            (
-                "tests/server/cluster/test_role_manager.py"
-                "::test_a_change_whose_outcome_is_not_known_is_proposed_as_it_was"
-            ),
-        ),
+        tests=(f"{ROLE_MANAGER}::test_a_change_whose_outcome_is_not_known_is_proposed_as_it_was",),
     ),
     Guard(
         name="a corrupt copy leaves the ISR before its deletion",
@@ -249,12 +201,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/damage.py",
         function="next_step",
         change=value("if leader_epoch", "_.values[2]"),
-        tests=(
-            (
-                "tests/server/cluster/test_damage.py"
-                "::test_nothing_is_set_aside_before_that_is_agreed_on"
-            ),
-        ),
+        tests=(f"{DAMAGE}::test_nothing_is_set_aside_before_that_is_agreed_on",),
     ),
     Guard(
         name="a corrupt copy that is a member again stays",
@@ -262,12 +209,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/damage.py",
         function="next_step",
         change=value("if REPLACE", "_.values[0] and _.values[1]"),
-        tests=(
-            (
-                "tests/server/cluster/test_damage.py"
-                "::test_nothing_is_set_aside_that_was_made_a_member_again"
-            ),
-        ),
+        tests=(f"{DAMAGE}::test_nothing_is_set_aside_that_was_made_a_member_again",),
     ),
     Guard(
         name="a corrupt copy is reported as lost",
@@ -276,10 +218,7 @@ ROLES: Final = [
         function="next_step",
         change=value("return ChangeIsr", "ChangeIsr(_.args[0], _.args[1], _.args[2], _.args[3])"),
         tests=(
-            (
-                "tests/server/cluster/test_damage.py"
-                "::test_a_follower_says_that_its_copy_is_lost_whether_it_is_in_sync_or_not"
-            ),
+            f"{DAMAGE}::test_a_follower_says_that_its_copy_is_lost_whether_it_is_in_sync_or_not",
         ),
     ),
     Guard(
@@ -288,12 +227,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/damage.py",
         function="next_step",
         change=drop("if leader #2/2"),
-        tests=(
-            (
-                "tests/server/cluster/test_damage.py"
-                "::test_without_a_leader_whose_copy_is_sound_the_copy_stays"
-            ),
-        ),
+        tests=(f"{DAMAGE}::test_without_a_leader_whose_copy_is_sound_the_copy_stays",),
     ),
     Guard(
         name="a copy in doubt leads only if it is the best remaining one",
@@ -314,9 +248,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager.copy_change",
         change=drop("compare REPLACE"),
-        tests=(
-            "tests/server/test_guards_copies.py::test_a_copy_that_counts_again_is_not_set_aside",
-        ),
+        tests=(f"{GUARDS_COPIES}::test_a_copy_that_counts_again_is_not_set_aside",),
     ),
     Guard(
         name="a copy that differs rejects reads",
@@ -324,12 +256,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/partitions.py",
         function="Partitions.damaged",
         change=drop("call note_damage"),
-        tests=(
-            (
-                "tests/server/cluster/test_copies.py"
-                "::test_a_damaged_follower_leaves_sets_its_copy_aside_and_comes_back"
-            ),
-        ),
+        tests=(f"{COPIES}::test_a_damaged_follower_leaves_sets_its_copy_aside_and_comes_back",),
     ),
     Guard(
         name="only a broker that is no replica deletes its copy",
@@ -337,12 +264,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/role_manager.py",
         function="RoleManager.copy_change",
         change=drop("operand not"),
-        tests=(
-            (
-                "tests/server/test_guards_copies.py"
-                "::test_a_copy_of_who_is_a_replica_again_is_not_dropped"
-            ),
-        ),
+        tests=(f"{GUARDS_COPIES}::test_a_copy_of_who_is_a_replica_again_is_not_dropped",),
     ),
     Guard(
         name="unknown topics are not strays immediately",
@@ -350,12 +272,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/partitions.py",
         function="Partitions._delete_strays",
         change=value("if _machine", "_.left.args[0].value"),
-        tests=(
-            (
-                "tests/server/cluster/test_partitions.py"
-                "::test_copies_of_topics_that_are_gone_go_when_it_is_certain"
-            ),
-        ),
+        tests=(f"{PARTITIONS}::test_copies_of_topics_that_are_gone_go_when_it_is_certain",),
     ),
     Guard(
         name="a state of an older incarnation names no leader",
@@ -363,12 +280,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/partitions.py",
         function="Partitions.state_of",
         change=value("if _is_known", "_.args[0].state"),
-        tests=(
-            (
-                "tests/server/cluster/test_partitions.py"
-                "::test_a_state_from_before_the_start_names_no_leader"
-            ),
-        ),
+        tests=(f"{PARTITIONS}::test_a_state_from_before_the_start_names_no_leader",),
     ),
     Guard(
         name="broadcast states have versions",
@@ -400,10 +312,7 @@ ROLES: Final = [
         function="Membership._fencing",
         change=never("if _session_seconds"),
         tests=(
-            (
-                "tests/server/cluster/test_membership.py"
-                "::test_a_silent_broker_is_fenced_by_the_leader_after_a_sessions_time"
-            ),
+            f"{MEMBERSHIP}::test_a_silent_broker_is_fenced_by_the_leader_after_a_sessions_time",
         ),
     ),
     Guard(
@@ -413,10 +322,7 @@ ROLES: Final = [
         function="Membership._wanted",
         change=drop("call _is_ready"),
         tests=(
-            (
-                "tests/server/cluster/test_membership.py"
-                "::test_it_is_let_in_when_it_is_ready_and_looks_after_others_until_then"
-            ),
+            f"{MEMBERSHIP}::test_it_is_let_in_when_it_is_ready_and_looks_after_others_until_then",
         ),
     ),
     Guard(
@@ -425,7 +331,7 @@ ROLES: Final = [
         module="raftlog/server/cluster/membership.py",
         function="Membership.is_registered",
         change=drop("compare boot"),
-        tests=("tests/server/cluster/test_membership.py::test_it_registers_anew_in_each_run",),
+        tests=(f"{MEMBERSHIP}::test_it_registers_anew_in_each_run",),
     ),
     Guard(
         name="the replacement of a copy is retried",
@@ -434,10 +340,7 @@ ROLES: Final = [
         function="RoleManager._set_role",
         change=drop("call _release_copy"),
         tests=(
-            (
-                "tests/server/cluster/test_copies.py"
-                "::test_a_full_disk_delays_the_replacement_of_a_copy_and_does_not_prevent_it"
-            ),
+            f"{COPIES}::test_a_full_disk_delays_the_replacement_of_a_copy_and_does_not_prevent_it",
         ),
     ),
     Guard(

@@ -7,6 +7,9 @@ from typing import Final
 from tests.mutation.change import argument, drop, move, never, replace, swap, value
 from tests.mutation.guard import Guard
 
+ELECTION: Final = "tests/replication/test_election.py"
+PARTITION_STATE: Final = "tests/replication/test_partition_state.py"
+
 STATES: Final = [
     Guard(
         name="commands are for one version",
@@ -14,12 +17,7 @@ STATES: Final = [
         module="raftlog/replication/partition_state.py",
         function="apply",
         change=never("if version"),
-        tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_a_command_for_another_version_is_rejected"
-            ),
-        ),
+        tests=(f"{PARTITION_STATE}::test_a_command_for_another_version_is_rejected",),
     ),
     Guard(
         name="every change is a new version",
@@ -27,12 +25,7 @@ STATES: Final = [
         module="raftlog/replication/partition_state.py",
         function="apply",
         change=argument("call replace", "version", "_.keywords[0].value.left"),
-        tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_every_accepted_command_makes_the_next_version"
-            ),
-        ),
+        tests=(f"{PARTITION_STATE}::test_every_accepted_command_makes_the_next_version",),
     ),
     Guard(
         name="the ISR is changed in the leader's own epoch",
@@ -40,12 +33,7 @@ STATES: Final = [
         module="raftlog/replication/partition_state.py",
         function="_change_isr",
         change=never("if leader_epoch"),
-        tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_an_isr_change_of_another_leader_epoch_is_rejected"
-            ),
-        ),
+        tests=(f"{PARTITION_STATE}::test_an_isr_change_of_another_leader_epoch_is_rejected",),
     ),
     Guard(
         name="the leader is in the ISR",
@@ -53,7 +41,7 @@ STATES: Final = [
         module="raftlog/replication/partition_state.py",
         function="_change_isr",
         change=value("if leader", "not _.values[1].left.func.value"),
-        tests=("tests/replication/test_partition_state.py::test_a_senseless_isr_is_rejected",),
+        tests=(f"{PARTITION_STATE}::test_a_senseless_isr_is_rejected",),
     ),
     Guard(
         name="only replicas are in the ISR",
@@ -61,7 +49,7 @@ STATES: Final = [
         module="raftlog/replication/partition_state.py",
         function="_change_isr",
         change=value("if sorted #1/2", "_ is None"),
-        tests=("tests/replication/test_partition_state.py::test_a_senseless_isr_is_rejected",),
+        tests=(f"{PARTITION_STATE}::test_a_senseless_isr_is_rejected",),
     ),
     Guard(
         name="a copy is in sync or lost",
@@ -69,7 +57,7 @@ STATES: Final = [
         module="raftlog/replication/partition_state.py",
         function="_change_isr",
         change=value("if keys", "_.left is None"),
-        tests=("tests/replication/test_partition_state.py::test_a_senseless_isr_is_rejected",),
+        tests=(f"{PARTITION_STATE}::test_a_senseless_isr_is_rejected",),
     ),
     Guard(
         name="a lost copy is not eligible",
@@ -78,10 +66,7 @@ STATES: Final = [
         function="_change_isr",
         change=value("assign keys #2/2", "_.right"),
         tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_a_lost_copy_is_forgotten_and_the_epoch_fences_what_it_said"
-            ),
+            f"{PARTITION_STATE}::test_a_lost_copy_is_forgotten_and_the_epoch_fences_what_it_said",
         ),
     ),
     Guard(
@@ -91,10 +76,7 @@ STATES: Final = [
         function="_change_isr",
         change=argument("call replace", 0, "_.args[0].body.args[0]"),
         tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_a_lost_copy_is_forgotten_and_the_epoch_fences_what_it_said"
-            ),
+            f"{PARTITION_STATE}::test_a_lost_copy_is_forgotten_and_the_epoch_fences_what_it_said",
         ),
     ),
     Guard(
@@ -103,7 +85,7 @@ STATES: Final = [
         module="raftlog/replication/partition_state.py",
         function="_change_isr",
         change=never("if min_isr"),
-        tests=("tests/replication/test_partition_state.py::test_a_senseless_isr_is_rejected",),
+        tests=(f"{PARTITION_STATE}::test_a_senseless_isr_is_rejected",),
     ),
     Guard(
         name="only members of the ISR or ELR lead",
@@ -112,10 +94,7 @@ STATES: Final = [
         function="_elect",
         change=never("if get #2/2"),
         tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_who_is_not_in_the_isr_or_elr_on_that_disk_is_not_elected"
-            ),
+            f"{PARTITION_STATE}::test_who_is_not_in_the_isr_or_elr_on_that_disk_is_not_elected",
         ),
     ),
     Guard(
@@ -125,10 +104,7 @@ STATES: Final = [
         function="_elect",
         change=value("if _without", "_.left.args[0] not in _.left.func.value"),
         tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_who_is_not_in_the_isr_or_elr_on_that_disk_is_not_elected"
-            ),
+            f"{PARTITION_STATE}::test_who_is_not_in_the_isr_or_elr_on_that_disk_is_not_elected",
         ),
     ),
     Guard(
@@ -137,12 +113,7 @@ STATES: Final = [
         module="raftlog/replication/partition_state.py",
         function="_elect",
         change=argument("call replace", "leader_epoch", "_.keywords[1].value.left"),
-        tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_a_member_of_the_isr_is_elected_and_the_isr_stays"
-            ),
-        ),
+        tests=(f"{PARTITION_STATE}::test_a_member_of_the_isr_is_elected_and_the_isr_stays",),
     ),
     Guard(
         name="an unclean election is a new epoch",
@@ -150,12 +121,7 @@ STATES: Final = [
         module="raftlog/replication/partition_state.py",
         function="_elect_unclean",
         change=argument("call replace", "leader_epoch", "_.keywords[1].value.left"),
-        tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_an_unclean_election_takes_any_replica_and_only_that"
-            ),
-        ),
+        tests=(f"{PARTITION_STATE}::test_an_unclean_election_takes_any_replica_and_only_that",),
     ),
     Guard(
         name="an election is for one incarnation of the leader",
@@ -163,12 +129,7 @@ STATES: Final = [
         module="raftlog/replication/partition_state.py",
         function="_elect",
         change=drop("keyword boot"),
-        tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_a_member_of_the_isr_is_elected_and_the_isr_stays"
-            ),
-        ),
+        tests=(f"{PARTITION_STATE}::test_a_member_of_the_isr_is_elected_and_the_isr_stays",),
     ),
     Guard(
         name="a leader from the ELR is alone in the ISR",
@@ -191,12 +152,7 @@ STATES: Final = [
         module="raftlog/replication/partition_state.py",
         function="_elr_after",
         change=never("compare len"),
-        tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_who_leaves_an_isr_that_is_then_too_small_is_eligible"
-            ),
-        ),
+        tests=(f"{PARTITION_STATE}::test_who_leaves_an_isr_that_is_then_too_small_is_eligible",),
     ),
     Guard(
         name="the ELR is cleared when the ISR can commit",
@@ -205,10 +161,7 @@ STATES: Final = [
         function="_elr_after",
         change=value("return len", "_.body"),
         tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_who_leaves_an_isr_that_is_large_enough_is_a_former_member"
-            ),
+            f"{PARTITION_STATE}::test_who_leaves_an_isr_that_is_large_enough_is_a_former_member",
         ),
     ),
     Guard(
@@ -217,12 +170,7 @@ STATES: Final = [
         module="raftlog/replication/partition_state.py",
         function="_change_replicas",
         change=swap("compare leader", "is"),
-        tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_a_change_that_drops_what_is_needed_is_rejected"
-            ),
-        ),
+        tests=(f"{PARTITION_STATE}::test_a_change_that_drops_what_is_needed_is_rejected",),
     ),
     Guard(
         name="one member of the ISR is left",
@@ -230,12 +178,7 @@ STATES: Final = [
         module="raftlog/replication/partition_state.py",
         function="_change_replicas",
         change=value("if not #2/2", "_.operand is None"),
-        tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_a_change_that_drops_what_is_needed_is_rejected"
-            ),
-        ),
+        tests=(f"{PARTITION_STATE}::test_a_change_that_drops_what_is_needed_is_rejected",),
     ),
     Guard(
         name="required copies are not removed",
@@ -243,12 +186,7 @@ STATES: Final = [
         module="raftlog/replication/partition_state.py",
         function="_change_replicas",
         change=never("compare min_isr"),
-        tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_a_change_that_drops_what_is_needed_is_rejected"
-            ),
-        ),
+        tests=(f"{PARTITION_STATE}::test_a_change_that_drops_what_is_needed_is_rejected",),
     ),
     Guard(
         name="a removed replica ends the epoch",
@@ -269,12 +207,7 @@ STATES: Final = [
         module="raftlog/replication/partition_state.py",
         function="_change_replicas",
         change=drop("compare !="),
-        tests=(
-            (
-                "tests/replication/test_partition_state.py"
-                "::test_a_change_that_drops_what_is_needed_is_rejected"
-            ),
-        ),
+        tests=(f"{PARTITION_STATE}::test_a_change_that_drops_what_is_needed_is_rejected",),
     ),
 ]
 
@@ -285,12 +218,7 @@ ELECTIONS: Final = [
         module="raftlog/replication/election.py",
         function="choose_member",
         change=move("attribute isr", after="attribute elr"),
-        tests=(
-            (
-                "tests/replication/test_election.py"
-                "::test_the_elr_leads_only_when_no_member_of_the_isr_can"
-            ),
-        ),
+        tests=(f"{ELECTION}::test_the_elr_leads_only_when_no_member_of_the_isr_can",),
     ),
     Guard(
         name="the ELR leads when the ISR cannot",
@@ -298,12 +226,7 @@ ELECTIONS: Final = [
         module="raftlog/replication/election.py",
         function="choose_member",
         change=drop("attribute elr"),
-        tests=(
-            (
-                "tests/replication/test_election.py"
-                "::test_the_elr_leads_only_when_no_member_of_the_isr_can"
-            ),
-        ),
+        tests=(f"{ELECTION}::test_the_elr_leads_only_when_no_member_of_the_isr_can",),
     ),
     Guard(
         name="a candidate is on the disk that is a member",
@@ -311,7 +234,7 @@ ELECTIONS: Final = [
         module="raftlog/replication/election.py",
         function="_there",
         change=drop("compare =="),
-        tests=("tests/replication/test_election.py::test_a_leader_on_another_disk_is_no_leader",),
+        tests=(f"{ELECTION}::test_a_leader_on_another_disk_is_no_leader",),
     ),
     Guard(
         name="a candidate is live",
@@ -319,12 +242,7 @@ ELECTIONS: Final = [
         module="raftlog/replication/election.py",
         function="_there",
         change=drop("call is_live"),
-        tests=(
-            (
-                "tests/replication/test_election.py"
-                "::test_a_dead_leader_is_followed_by_the_first_in_preferred_order"
-            ),
-        ),
+        tests=(f"{ELECTION}::test_a_dead_leader_is_followed_by_the_first_in_preferred_order",),
     ),
     Guard(
         name="a leader that starts again is elected again",
@@ -332,9 +250,7 @@ ELECTIONS: Final = [
         module="raftlog/replication/election.py",
         function="has_leader",
         change=replace("call boot_of", "None"),
-        tests=(
-            "tests/replication/test_election.py::test_a_leader_of_another_run_is_elected_again",
-        ),
+        tests=(f"{ELECTION}::test_a_leader_of_another_run_is_elected_again",),
     ),
     Guard(
         name="a leader on another disk is replaced",
@@ -342,7 +258,7 @@ ELECTIONS: Final = [
         module="raftlog/replication/election.py",
         function="has_leader",
         change=drop("compare get"),
-        tests=("tests/replication/test_election.py::test_a_leader_on_another_disk_is_no_leader",),
+        tests=(f"{ELECTION}::test_a_leader_on_another_disk_is_no_leader",),
     ),
     Guard(
         name="leadership is transferred to ISR members only",
@@ -350,12 +266,7 @@ ELECTIONS: Final = [
         module="raftlog/replication/election.py",
         function="transfer",
         change=drop("compare isr !="),
-        tests=(
-            (
-                "tests/replication/test_election.py"
-                "::test_leadership_does_not_move_to_a_dead_broker_or_an_empty_disk"
-            ),
-        ),
+        tests=(f"{ELECTION}::test_leadership_does_not_move_to_a_dead_broker_or_an_empty_disk",),
     ),
     Guard(
         name="a failed member of the ISR is not replaced",
@@ -363,12 +274,7 @@ ELECTIONS: Final = [
         module="raftlog/replication/election.py",
         function="choose_replacement",
         change=drop("starred elr"),
-        tests=(
-            (
-                "tests/replication/test_election.py"
-                "::test_a_dead_eligible_replica_stays_until_another_copy_is_in_sync"
-            ),
-        ),
+        tests=(f"{ELECTION}::test_a_dead_eligible_replica_stays_until_another_copy_is_in_sync",),
     ),
     Guard(
         name="a surplus replica waits for the others",
@@ -376,9 +282,7 @@ ELECTIONS: Final = [
         module="raftlog/replication/election.py",
         function="_drop_surplus",
         change=drop("call all"),
-        tests=(
-            "tests/replication/test_election.py::test_a_replica_too_many_becomes_a_witness_again",
-        ),
+        tests=(f"{ELECTION}::test_a_replica_too_many_becomes_a_witness_again",),
     ),
 ]
 

@@ -11,6 +11,7 @@ from raftlog.server.flusher import GroupCommit
 from raftlog.server.metrics import Counters
 from raftlog.server.workers import Workers
 from raftlog.storage import Log
+from tests.running import runs
 
 
 class Ticket:
@@ -102,113 +103,97 @@ async def turn() -> None:
     await asyncio.sleep(0)
 
 
-def test_what_one_turn_appends_goes_into_one_sync() -> None:
-    async def test(s: Scene) -> None:
-        s.append(3)
-        assert s.workers.out == []
-        await turn()
-        assert [ticket.end for ticket in s.log.begun] == [3]
-        s.workers.finish()
-        assert s.durable == [3]
-        await turn()
-        assert len(s.log.begun) == 1
-
-    scene(test)
+@runs(scene)
+async def test_what_one_turn_appends_goes_into_one_sync(s: Scene) -> None:
+    s.append(3)
+    assert s.workers.out == []
+    await turn()
+    assert [ticket.end for ticket in s.log.begun] == [3]
+    s.workers.finish()
+    assert s.durable == [3]
+    await turn()
+    assert len(s.log.begun) == 1
 
 
-def test_what_comes_during_a_sync_goes_into_the_next_at_once() -> None:
-    async def test(s: Scene) -> None:
-        s.append()
-        await turn()
-        s.append(5)
-        await turn()
-        assert len(s.workers.out) == 1
-        s.workers.finish()
-        assert [ticket.end for ticket in s.log.begun] == [1, 6]
-        s.workers.finish()
-        assert s.durable == [1, 6]
-
-    scene(test)
+@runs(scene)
+async def test_what_comes_during_a_sync_goes_into_the_next_at_once(s: Scene) -> None:
+    s.append()
+    await turn()
+    s.append(5)
+    await turn()
+    assert len(s.workers.out) == 1
+    s.workers.finish()
+    assert [ticket.end for ticket in s.log.begun] == [1, 6]
+    s.workers.finish()
+    assert s.durable == [1, 6]
 
 
-def test_a_snapshot_is_asked_for_once() -> None:
-    async def test(s: Scene) -> None:
-        s.append()
-        s.commit.request(snapshot=True)
-        await turn()
-        s.append()
-        s.workers.finish()
-        assert [ticket.snapshot for ticket in s.log.begun] == [True, False]
-
-    scene(test)
+@runs(scene)
+async def test_a_snapshot_is_asked_for_once(s: Scene) -> None:
+    s.append()
+    s.commit.request(snapshot=True)
+    await turn()
+    s.append()
+    s.workers.finish()
+    assert [ticket.snapshot for ticket in s.log.begun] == [True, False]
 
 
-def test_jobs_run_between_syncs() -> None:
-    async def test(s: Scene) -> None:
-        seen: list[tuple[str, int]] = []
-        s.commit.between_syncs(lambda: seen.append(("idle", len(s.workers.out))))
-        s.append()
-        await turn()
-        s.append()
-        s.commit.between_syncs(lambda: seen.append(("busy", len(s.workers.out))))
-        assert seen == [("idle", 0)]
-        s.workers.finish()
-        assert seen == [("idle", 0), ("busy", 0)]
-        assert len(s.workers.out) == 1
-
-    scene(test)
+@runs(scene)
+async def test_jobs_run_between_syncs(s: Scene) -> None:
+    seen: list[tuple[str, int]] = []
+    s.commit.between_syncs(lambda: seen.append(("idle", len(s.workers.out))))
+    s.append()
+    await turn()
+    s.append()
+    s.commit.between_syncs(lambda: seen.append(("busy", len(s.workers.out))))
+    assert seen == [("idle", 0)]
+    s.workers.finish()
+    assert seen == [("idle", 0), ("busy", 0)]
+    assert len(s.workers.out) == 1
 
 
-def test_after_stop_no_sync_begins() -> None:
-    async def test(s: Scene) -> None:
-        s.append()
-        await turn()
-        s.append()
-        s.commit.stop()
-        quiet: list[bool] = []
-        s.commit.between_syncs(lambda: quiet.append(True))
-        s.workers.finish()
-        assert quiet == [True]
-        s.append()
-        await turn()
-        assert len(s.log.begun) == 1
-
-    scene(test)
+@runs(scene)
+async def test_after_stop_no_sync_begins(s: Scene) -> None:
+    s.append()
+    await turn()
+    s.append()
+    s.commit.stop()
+    quiet: list[bool] = []
+    s.commit.between_syncs(lambda: quiet.append(True))
+    s.workers.finish()
+    assert quiet == [True]
+    s.append()
+    await turn()
+    assert len(s.log.begun) == 1
 
 
-def test_stopping_before_the_turn_ends_begins_none() -> None:
-    async def test(s: Scene) -> None:
-        s.append()
-        s.commit.stop()
-        await turn()
-        assert s.log.begun == []
-
-    scene(test)
+@runs(scene)
+async def test_stopping_before_the_turn_ends_begins_none(s: Scene) -> None:
+    s.append()
+    s.commit.stop()
+    await turn()
+    assert s.log.begun == []
 
 
-def test_a_failed_sync_is_the_last() -> None:
-    async def test(s: Scene) -> None:
-        s.append()
-        await turn()
-        s.append()
-        jobs: list[bool] = []
-        s.commit.between_syncs(lambda: jobs.append(True))
-        s.workers.finish(OSError(5, "Input/output error"))
-        assert len(s.failed) == 1
-        assert s.durable == []
-        assert jobs == [True]
-        s.append()
-        await turn()
-        assert s.workers.out == []
-
-    scene(test)
+@runs(scene)
+async def test_a_failed_sync_is_the_last(s: Scene) -> None:
+    s.append()
+    await turn()
+    s.append()
+    jobs: list[bool] = []
+    s.commit.between_syncs(lambda: jobs.append(True))
+    s.workers.finish(OSError(5, "Input/output error"))
+    assert len(s.failed) == 1
+    assert s.durable == []
+    assert jobs == [True]
+    s.append()
+    await turn()
+    assert s.workers.out == []
 
 
-def test_any_error_in_a_sync_leaves_its_outcome_unknown() -> None:
-    async def test(s: Scene) -> None:
-        s.append()
-        await turn()
-        s.workers.finish(ValueError("a bug of ours"))
-        assert "a bug of ours" in str(s.failed[0])
-
-    scene(test)
+@runs(scene)
+async def test_any_error_in_a_sync_leaves_its_outcome_unknown(s: Scene) -> None:
+    s.append()
+    await turn()
+    s.workers.finish(ValueError("a bug of ours"))
+    assert "a bug of ours" in str(s.failed[0])

@@ -28,6 +28,7 @@ from raftlog.server.handlers import list_offsets
 from raftlog.server.offset_waiters import Acknowledge
 from raftlog.server.partition import Partition
 from raftlog.storage import Log
+from tests.running import runs
 from tests.server.cluster.paper import PaperReply, Scene, append, play, state_of, write
 from tests.server.harness import batch_of
 
@@ -51,130 +52,111 @@ def copy_of(s: Scene, *values: bytes) -> bytes:
 # -- appending -------------------------------------------------------------------------------------
 
 
-def test_who_follows_appends_nothing() -> None:
-    async def test(s: Scene) -> None:
-        host = leader(s)
-        host.follow(2, 6)
-        with pytest.raises(NotLeaderError, match="broker 2 is the leader"):
-            append(host, b"a")
-        assert host.log.log_end_offset == 0
-
-    play(test)
+@runs(play)
+async def test_who_follows_appends_nothing(s: Scene) -> None:
+    host = leader(s)
+    host.follow(2, 6)
+    with pytest.raises(NotLeaderError, match="broker 2 is the leader"):
+        append(host, b"a")
+    assert host.log.log_end_offset == 0
 
 
-def test_what_could_not_be_committed_is_not_appended() -> None:
-    async def test(s: Scene) -> None:
-        host = leader(s, isr=(1,), min_isr=2)
-        with pytest.raises(NotEnoughReplicasError):
-            append(host, b"a")
-        assert host.log.log_end_offset == 0
-        batch = batch_of(b"a")
-        host.append(batch, validate(batch), to_be_committed=False)
-        assert host.log.log_end_offset == 1
-
-    play(test)
+@runs(play)
+async def test_what_could_not_be_committed_is_not_appended(s: Scene) -> None:
+    host = leader(s, isr=(1,), min_isr=2)
+    with pytest.raises(NotEnoughReplicasError):
+        append(host, b"a")
+    assert host.log.log_end_offset == 0
+    batch = batch_of(b"a")
+    host.append(batch, validate(batch), to_be_committed=False)
+    assert host.log.log_end_offset == 1
 
 
-def test_a_producer_that_waits_hears_that_the_leader_is_none_any_more() -> None:
+@runs(play)
+async def test_a_producer_that_waits_hears_that_the_leader_is_none_any_more(s: Scene) -> None:
     """And is not acknowledged by what the next leader has in that place."""
-
-    async def test(s: Scene) -> None:
-        told: list[RaftlogError | None] = []
-        host = leader(s)
-        host.when_committed(append(host, b"a"), told.append)
-        await s.settle()
-        assert told == []
-        host.follow(2, 6)
-        assert [type(error) for error in told] == [CommitUnknownError]
-        host.advance_high_watermark(1)
-        assert len(told) == 1
-
-    play(test)
+    told: list[RaftlogError | None] = []
+    host = leader(s)
+    host.when_committed(append(host, b"a"), told.append)
+    await s.settle()
+    assert told == []
+    host.follow(2, 6)
+    assert [type(error) for error in told] == [CommitUnknownError]
+    host.advance_high_watermark(1)
+    assert len(told) == 1
 
 
 # -- watermarks ------------------------------------------------------------------------------------
 
 
-def test_the_watermark_of_a_follower_never_goes_back() -> None:
-    async def test(s: Scene) -> None:
-        host = s.host()
-        host.follow(2, 5)
-        host.append_copied(copy_of(s, b"a", b"b"))
-        host.advance_high_watermark(2)
-        host.advance_high_watermark(1)
-        assert host.high_watermark == 2
-
-    play(test)
+@runs(play)
+async def test_the_watermark_of_a_follower_never_goes_back(s: Scene) -> None:
+    host = s.host()
+    host.follow(2, 5)
+    host.append_copied(copy_of(s, b"a", b"b"))
+    host.advance_high_watermark(2)
+    host.advance_high_watermark(1)
+    assert host.high_watermark == 2
 
 
-def test_a_time_is_looked_up_in_what_is_committed() -> None:
-    async def test(s: Scene) -> None:
-        host = s.host()
-        host.follow(2, 5)
-        host.append_copied(copy_of(s, b"a", b"b"))
-        assert host.offset_for_timestamp(0) is None
-        host.advance_high_watermark(2)
-        found = host.offset_for_timestamp(0)
-        assert found is not None
-        assert found.offset == 0
-
-    play(test)
+@runs(play)
+async def test_a_time_is_looked_up_in_what_is_committed(s: Scene) -> None:
+    host = s.host()
+    host.follow(2, 5)
+    host.append_copied(copy_of(s, b"a", b"b"))
+    assert host.offset_for_timestamp(0) is None
+    host.advance_high_watermark(2)
+    found = host.offset_for_timestamp(0)
+    assert found is not None
+    assert found.offset == 0
 
 
-def test_a_new_leader_is_ready_when_all_that_it_found_is_committed() -> None:
-    async def test(s: Scene) -> None:
-        log = s.log()
-        write(log, b"a", b"b")
-        host = leader(s, log)
-        assert not host.is_ready
-        host.on_follower(2, "disk-2", fetch_offset=1, durable_offset=1)
-        assert not host.is_ready
-        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
-        assert (host.is_ready, host.high_watermark) == (True, 2)
-
-    play(test)
+@runs(play)
+async def test_a_new_leader_is_ready_when_all_that_it_found_is_committed(s: Scene) -> None:
+    log = s.log()
+    write(log, b"a", b"b")
+    host = leader(s, log)
+    assert not host.is_ready
+    host.on_follower(2, "disk-2", fetch_offset=1, durable_offset=1)
+    assert not host.is_ready
+    host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+    assert (host.is_ready, host.high_watermark) == (True, 2)
 
 
 # -- epochs ----------------------------------------------------------------------------------------
 
 
-def test_a_client_of_another_epoch_is_told_which_of_the_two_is_older() -> None:
-    async def test(s: Scene) -> None:
-        host = leader(s, epoch=5)
-        host.check_epoch(5)
-        host.check_epoch(-1)
-        with pytest.raises(FencedLeaderEpochError):
-            host.check_epoch(4)
-        with pytest.raises(UnknownLeaderEpochError):
-            host.check_epoch(6)
-
-    play(test)
+@runs(play)
+async def test_a_client_of_another_epoch_is_told_which_of_the_two_is_older(s: Scene) -> None:
+    host = leader(s, epoch=5)
+    host.check_epoch(5)
+    host.check_epoch(-1)
+    with pytest.raises(FencedLeaderEpochError):
+        host.check_epoch(4)
+    with pytest.raises(UnknownLeaderEpochError):
+        host.check_epoch(6)
 
 
-def test_a_broker_alone_begins_an_epoch_at_each_start() -> None:
-    async def test(s: Scene) -> None:
-        log = s.log()
-        write(log, b"a", epoch=3)
-        host = s.host(log)
-        host.lead_alone(1, "disk-1")
-        assert host.leader_epoch == 4
-
-    play(test)
+@runs(play)
+async def test_a_broker_alone_begins_an_epoch_at_each_start(s: Scene) -> None:
+    log = s.log()
+    write(log, b"a", epoch=3)
+    host = s.host(log)
+    host.lead_alone(1, "disk-1")
+    assert host.leader_epoch == 4
 
 
-def test_a_replica_follows_one_leader_in_one_epoch() -> None:
-    async def test(s: Scene) -> None:
-        host = s.host()
-        host.follow(2, 5)
-        assert host.follows(2, 5)
-        assert not host.follows(2, 4)
-        assert not host.follows(3, 5)
-        host.follow(2, 6)
-        assert not host.follows(2, 5)
-        host.follow(None, 7)
-        assert not host.follows(2, 7)
-
-    play(test)
+@runs(play)
+async def test_a_replica_follows_one_leader_in_one_epoch(s: Scene) -> None:
+    host = s.host()
+    host.follow(2, 5)
+    assert host.follows(2, 5)
+    assert not host.follows(2, 4)
+    assert not host.follows(3, 5)
+    host.follow(2, 6)
+    assert not host.follows(2, 5)
+    host.follow(None, 7)
+    assert not host.follows(2, 7)
 
 
 # -- list_offsets ----------------------------------------------------------------------------------
@@ -211,98 +193,89 @@ def failure(reply: PaperReply) -> type[RaftlogError]:
 
 
 @pytest.mark.parametrize(("at", "offset"), [("latest", 2), (0, 0)])
-def test_an_offset_is_told_once_the_leader_is_ready_and_confirmed(at: At, offset: int) -> None:
+@runs(play)
+async def test_an_offset_is_told_once_the_leader_is_ready_and_confirmed(
+    s: Scene, *, at: At, offset: int
+) -> None:
     """A time is looked up in what is committed: a new leader does not know how much that is."""
+    log = s.log()
+    write(log, b"a", b"b")
+    asked = Asked(leader(s, log))
+    reply = PaperReply()
+    asked.look_up(reply, at)
+    assert failure(reply) is LeaderNotAvailableError
+    assert asked.waiting == []
+    asked.host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+    reply = PaperReply()
+    asked.look_up(reply, at)
+    assert reply.answers == []
+    asked.waiting.pop()(None)
+    assert answer(reply).offset == offset
+    reply = PaperReply()
+    asked.look_up(reply, at)
+    asked.waiting.pop()(NotLeaderError("another one does"))
+    assert failure(reply) is NotLeaderError
 
-    async def test(s: Scene) -> None:
-        log = s.log()
-        write(log, b"a", b"b")
-        asked = Asked(leader(s, log))
+
+@runs(play)
+async def test_a_start_is_told_once_no_later_leader_can_start_lower(s: Scene) -> None:
+    log = s.log()
+    write(log, b"a", b"b")
+    asked = Asked(leader(s, log))
+    host = asked.host
+    told: list[RaftlogError | None] = []
+
+    def earliest() -> PaperReply:
         reply = PaperReply()
-        asked.look_up(reply, at)
-        assert failure(reply) is LeaderNotAvailableError
-        assert asked.waiting == []
-        asked.host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
-        reply = PaperReply()
-        asked.look_up(reply, at)
-        assert reply.answers == []
+        asked.look_up(reply, "earliest")
         asked.waiting.pop()(None)
-        assert answer(reply).offset == offset
-        reply = PaperReply()
-        asked.look_up(reply, at)
-        asked.waiting.pop()(NotLeaderError("another one does"))
-        assert failure(reply) is NotLeaderError
+        return reply
 
-    play(test)
-
-
-def test_a_start_is_told_once_no_later_leader_can_start_lower() -> None:
-    async def test(s: Scene) -> None:
-        log = s.log()
-        write(log, b"a", b"b")
-        asked = Asked(leader(s, log))
-        host = asked.host
-        told: list[RaftlogError | None] = []
-
-        def earliest() -> PaperReply:
-            reply = PaperReply()
-            asked.look_up(reply, "earliest")
-            asked.waiting.pop()(None)
-            return reply
-
-        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
-        assert answer(earliest()).offset == 0
-        host.delete_records(1, told.append)
-        await s.settle()
-        assert (log.durable_start_offset, told) == (1, [])
-        assert failure(earliest()) is LeaderNotAvailableError
-        with pytest.raises(LeaderNotAvailableError):
-            host.read(start_offset=0, bytes_max=100)
-        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2, log_start=1)
-        assert told == [None]
-        assert answer(earliest()).offset == 1
-        with pytest.raises(OffsetOutOfRangeError):
-            host.read(start_offset=0, bytes_max=100)
-
-    play(test)
+    host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+    assert answer(earliest()).offset == 0
+    host.delete_records(1, told.append)
+    await s.settle()
+    assert (log.durable_start_offset, told) == (1, [])
+    assert failure(earliest()) is LeaderNotAvailableError
+    with pytest.raises(LeaderNotAvailableError):
+        host.read(start_offset=0, bytes_max=100)
+    host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2, log_start=1)
+    assert told == [None]
+    assert answer(earliest()).offset == 1
+    with pytest.raises(OffsetOutOfRangeError):
+        host.read(start_offset=0, bytes_max=100)
 
 
-def test_a_deletion_that_a_deposed_leader_began_has_no_known_outcome() -> None:
-    async def test(s: Scene) -> None:
-        log = s.log()
-        write(log, b"a", b"b")
-        host = leader(s, log)
-        told: list[RaftlogError | None] = []
-        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
-        host.delete_records(1, told.append)
-        await s.settle()
-        host.follow(2, 6)
-        assert [type(error) for error in told] == [OutcomeUnknownError]
-
-    play(test)
+@runs(play)
+async def test_a_deletion_that_a_deposed_leader_began_has_no_known_outcome(s: Scene) -> None:
+    log = s.log()
+    write(log, b"a", b"b")
+    host = leader(s, log)
+    told: list[RaftlogError | None] = []
+    host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+    host.delete_records(1, told.append)
+    await s.settle()
+    host.follow(2, 6)
+    assert [type(error) for error in told] == [OutcomeUnknownError]
 
 
-def test_nothing_is_deleted_below_min_isr() -> None:
-    async def test(s: Scene) -> None:
-        log = s.log()
-        write(log, b"a", b"b")
-        host = leader(s, log, isr=[1, 2])
-        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
-        assert host.leadership is not None
-        host.leadership.state = replace(host.leadership.state, min_isr=3)
-        with pytest.raises(NotEnoughReplicasError):
-            host.delete_records(1, lambda _error: None)
-        assert log.log_start_offset == 0
-
-    play(test)
+@runs(play)
+async def test_nothing_is_deleted_below_min_isr(s: Scene) -> None:
+    log = s.log()
+    write(log, b"a", b"b")
+    host = leader(s, log, isr=[1, 2])
+    host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+    assert host.leadership is not None
+    host.leadership.state = replace(host.leadership.state, min_isr=3)
+    with pytest.raises(NotEnoughReplicasError):
+        host.delete_records(1, lambda _error: None)
+    assert log.log_start_offset == 0
 
 
-def test_a_follower_tells_no_end() -> None:
-    async def test(s: Scene) -> None:
-        host = s.host()
-        host.follow(2, 5)
-        reply = PaperReply()
-        Asked(host).look_up(reply, "latest")
-        assert failure(reply) is NotLeaderError
-
-    play(test)
+@runs(play)
+async def test_a_follower_tells_no_end(s: Scene) -> None:
+    host = s.host()
+    host.follow(2, 5)
+    reply = PaperReply()
+    Asked(host).look_up(reply, "latest")
+    assert failure(reply) is NotLeaderError

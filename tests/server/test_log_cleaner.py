@@ -28,6 +28,7 @@ from raftlog.storage import CompactionStatus
 from raftlog.storage.compaction import LastPass
 from raftlog.storage.faults import storage_error
 from raftlog.types import TopicPartition
+from tests.running import runs
 from tests.server.cluster.paper import Scene, play
 
 
@@ -111,81 +112,77 @@ def of(test: Callable[[Scene, list[int]], Any]) -> None:
     play(lambda s: test(s, []))
 
 
-def test_the_dirtiest_comes_first_and_each_as_long_as_it_is_due() -> None:
-    async def test(s: Scene, order: list[int]) -> None:
-        hosts = [PaperHost(n, order, ratio) for n, ratio in enumerate((0.5, 0.9, 0.0, 0.7))]
-        await compactor(s, hosts).step()
-        assert order == [1, 3, 0]
-        (begun,) = hosts[1].compaction.begun
-        assert begun["high_watermark"]() == 50
-        assert begun["tombstones_kept_from"]() == 30
-        assert begun["terms"].memory_bytes == BrokerConfig().log_cleaner_dedupe_buffer_size
-        assert begun["terms"].chance_seed == int.from_bytes(b"\x01" * 8)
-
-    of(test)
-
-
-def test_only_compacted_topics_are_compacted_from_when_they_are() -> None:
-    async def test(s: Scene, order: list[int]) -> None:
-        policies = ("delete", "compact", "compact,delete")
-        hosts = [PaperHost(n, order, policy=policy) for n, policy in enumerate(policies)]
-        c = compactor(s, hosts)
-        await c.step()
-        assert order == [1, 2]
-        hosts[0].log.config = TopicConfig(cleanup_policy="compact")  # as `topic alter` does
-        await c.step()
-        assert order == [1, 2, 0]
-
-    of(test)
+@runs(of)
+async def test_the_dirtiest_comes_first_and_each_as_long_as_it_is_due(
+    s: Scene, order: list[int]
+) -> None:
+    hosts = [PaperHost(n, order, ratio) for n, ratio in enumerate((0.5, 0.9, 0.0, 0.7))]
+    await compactor(s, hosts).step()
+    assert order == [1, 3, 0]
+    (begun,) = hosts[1].compaction.begun
+    assert begun["high_watermark"]() == 50
+    assert begun["tombstones_kept_from"]() == 30
+    assert begun["terms"].memory_bytes == BrokerConfig().log_cleaner_dedupe_buffer_size
+    assert begun["terms"].chance_seed == int.from_bytes(b"\x01" * 8)
 
 
-def test_nothing_is_compacted_while_the_time_is_unknown() -> None:
-    async def test(s: Scene, order: list[int]) -> None:
-        clock = BrokerClock(s.services.clock.machine, broker_id=1, voters=[1, 2, 3])
-        c = compactor(s, [PaperHost(0, order)], clock)
-        await c.step()
-        assert order == []
-        clock.on_peer(2, clock.wall_ms(), 0.0)
-        clock.update()
-        await c.step()
-        assert order == [0]
-
-    of(test)
-
-
-def test_closed_hosts_are_left_alone() -> None:
-    async def test(s: Scene, order: list[int]) -> None:
-        host = PaperHost(0, order)
-        host.closed = BrokerUnavailableError("gone")
-        await compactor(s, [host]).step()
-        assert order == []
-
-    of(test)
+@runs(of)
+async def test_only_compacted_topics_are_compacted_from_when_they_are(
+    s: Scene, order: list[int]
+) -> None:
+    policies = ("delete", "compact", "compact,delete")
+    hosts = [PaperHost(n, order, policy=policy) for n, policy in enumerate(policies)]
+    c = compactor(s, hosts)
+    await c.step()
+    assert order == [1, 2]
+    hosts[0].log.config = TopicConfig(cleanup_policy="compact")  # as `topic alter` does
+    await c.step()
+    assert order == [1, 2, 0]
 
 
-def test_one_that_did_not_come_about_is_left_until_the_next_step() -> None:
-    async def test(s: Scene, order: list[int]) -> None:
-        hosts = [PaperHost(0, order, 0.9, Pass()), PaperHost(1, order, 0.6)]
-        c = compactor(s, hosts)
-        await c.step()
-        assert order == [0, 1]
-        await c.step()
-        assert order == [0, 1, 0]
+@runs(of)
+async def test_nothing_is_compacted_while_the_time_is_unknown(s: Scene, order: list[int]) -> None:
+    clock = BrokerClock(s.services.clock.machine, broker_id=1, voters=[1, 2, 3])
+    c = compactor(s, [PaperHost(0, order)], clock)
+    await c.step()
+    assert order == []
+    clock.on_peer(2, clock.wall_ms(), 0.0)
+    clock.update()
+    await c.step()
+    assert order == [0]
 
-    of(test)
+
+@runs(of)
+async def test_closed_hosts_are_left_alone(s: Scene, order: list[int]) -> None:
+    host = PaperHost(0, order)
+    host.closed = BrokerUnavailableError("gone")
+    await compactor(s, [host]).step()
+    assert order == []
 
 
-def test_a_pass_is_told_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(s: Scene, order: list[int]) -> None:
-        with caplog.at_level(logging.INFO):
-            await compactor(s, [PaperHost(4, order)]).step()
-        (line,) = caplog.messages
-        assert (
-            "compaction done: partition=t:4 clean_end=40 bytes_before=1000 bytes_after=500 "
-            "records_removed=7"
-        ) in line
+@runs(of)
+async def test_one_that_did_not_come_about_is_left_until_the_next_step(
+    s: Scene, order: list[int]
+) -> None:
+    hosts = [PaperHost(0, order, 0.9, Pass()), PaperHost(1, order, 0.6)]
+    c = compactor(s, hosts)
+    await c.step()
+    assert order == [0, 1]
+    await c.step()
+    assert order == [0, 1, 0]
 
-    of(test)
+
+@runs(of)
+async def test_a_pass_is_told_in_a_line(
+    s: Scene, order: list[int], *, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        await compactor(s, [PaperHost(4, order)]).step()
+    (line,) = caplog.messages
+    assert (
+        "compaction done: partition=t:4 clean_end=40 bytes_before=1000 bytes_after=500 "
+        "records_removed=7"
+    ) in line
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), DiskFullError("full")])
@@ -211,37 +208,35 @@ def test_a_full_disk_puts_it_off_and_is_told_once(
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "bad"), StorageFailedError("bad")])
-def test_a_disk_that_fails_is_reported(error: Exception) -> None:
-    async def test(s: Scene, order: list[int]) -> None:
-        await compactor(s, [PaperHost(0, order, 0.7, Pass(error=error))]).step()
-        (failure,) = s.failures
-        assert isinstance(failure, StorageFailedError)
-        assert "bad" in str(failure)
-
-    of(test)
-
-
-def test_a_pass_of_several_tickets_is_told_when_it_is_through(
-    caplog: pytest.LogCaptureFixture,
+@runs(of)
+async def test_a_disk_that_fails_is_reported(
+    s: Scene, order: list[int], *, error: Exception
 ) -> None:
-    async def test(s: Scene, order: list[int]) -> None:
-        host = PaperHost(0, order)
-        c = compactor(s, [host])
-        begin = host.compaction.begin
+    await compactor(s, [PaperHost(0, order, 0.7, Pass(error=error))]).step()
+    (failure,) = s.failures
+    assert isinstance(failure, StorageFailedError)
+    assert "bad" in str(failure)
 
-        def begin_first(terms: Terms, *, finished: Finished, **others: Any) -> None:
-            begin(terms, finished=finished, **others)
-            host.compaction.begin = begin  # type: ignore[method-assign]
-            host.log.ratio = 1.0
-            host.log.compaction = replace(host.log.compaction, is_under_way=True)
 
-        host.compaction.begin = begin_first  # type: ignore[method-assign]
-        with caplog.at_level(logging.INFO):
-            await c.step()
-        assert order == [0, 0]
-        assert len(caplog.messages) == 1
+@runs(of)
+async def test_a_pass_of_several_tickets_is_told_when_it_is_through(
+    s: Scene, order: list[int], *, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = PaperHost(0, order)
+    c = compactor(s, [host])
+    begin = host.compaction.begin
 
-    of(test)
+    def begin_first(terms: Terms, *, finished: Finished, **others: Any) -> None:
+        begin(terms, finished=finished, **others)
+        host.compaction.begin = begin  # type: ignore[method-assign]
+        host.log.ratio = 1.0
+        host.log.compaction = replace(host.log.compaction, is_under_way=True)
+
+    host.compaction.begin = begin_first  # type: ignore[method-assign]
+    with caplog.at_level(logging.INFO):
+        await c.step()
+    assert order == [0, 0]
+    assert len(caplog.messages) == 1
 
 
 def test_damage_that_it_meets_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -283,15 +278,13 @@ def test_a_mistake_is_told_and_no_other_log_suffers(caplog: pytest.LogCaptureFix
     assert "compaction failed: partition=" in caplog.text
 
 
-def test_nobody_waits_any_more_when_it_ends() -> None:
-    async def test(s: Scene, order: list[int]) -> None:
-        host = PaperHost(0, order)
-        task = asyncio.ensure_future(compactor(s, [host]).step())
-        while not order:  # noqa: ASYNC110 - each turn of the loop may change it
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await s.settle()
-
-    of(test)
+@runs(of)
+async def test_nobody_waits_any_more_when_it_ends(s: Scene, order: list[int]) -> None:
+    host = PaperHost(0, order)
+    task = asyncio.ensure_future(compactor(s, [host]).step())
+    while not order:  # noqa: ASYNC110 - each turn of the loop may change it
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await s.settle()

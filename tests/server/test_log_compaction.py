@@ -22,6 +22,7 @@ from raftlog.server.log_compaction import (
 )
 from raftlog.server.metrics import Counters
 from raftlog.storage import Log
+from tests.running import runs
 from tests.server.cluster.paper import Scene, play
 from tests.server.test_log_start import write_unsynced
 
@@ -100,156 +101,137 @@ class Compacting:
         )
 
 
-def test_a_ticket_is_run_and_given_back() -> None:
-    async def test(s: Scene) -> None:
-        ticket = PaperTicket()
-        c = Compacting(s, ticket)
-        c.begin()
-        assert c.log.asked == [{**TERMS._asdict(), "high_watermark": 10, "tombstones_kept_from": 7}]
-        assert c.passes == []
-        await s.settle()
-        assert c.log.ends == [("completed", ticket)]
-        assert c.passes == [Pass(is_done=True)]
-
-    play(test)
+@runs(play)
+async def test_a_ticket_is_run_and_given_back(s: Scene) -> None:
+    ticket = PaperTicket()
+    c = Compacting(s, ticket)
+    c.begin()
+    assert c.log.asked == [{**TERMS._asdict(), "high_watermark": 10, "tombstones_kept_from": 7}]
+    assert c.passes == []
+    await s.settle()
+    assert c.log.ends == [("completed", ticket)]
+    assert c.passes == [Pass(is_done=True)]
 
 
-def test_there_may_be_nothing_to_do_and_it_may_fail_to_begin() -> None:
-    async def test(s: Scene) -> None:
-        error = OSError(errno.ENOSPC, "full")
-        c = Compacting(s, None, error)
-        c.begin()
-        c.begin()
-        assert c.passes == [Pass(), Pass(error=error)]
-        assert c.log.ends == []
-
-    play(test)
+@runs(play)
+async def test_there_may_be_nothing_to_do_and_it_may_fail_to_begin(s: Scene) -> None:
+    error = OSError(errno.ENOSPC, "full")
+    c = Compacting(s, None, error)
+    c.begin()
+    c.begin()
+    assert c.passes == [Pass(), Pass(error=error)]
+    assert c.log.ends == []
 
 
-def test_it_begins_and_ends_between_two_syncs() -> None:
-    async def test(s: Scene) -> None:
-        c = Compacting(s, PaperTicket())
-        write_unsynced(c.synced)
-        s.workers.hold()
-        c.commit.request()
-        await s.settle()
-        c.begin()
-        assert c.log.asked == []
-        c.high_watermark = 20
-        assert s.workers.held is not None
-        work, done = s.workers.held.pop()
-        done(work(), None)
-        assert [asked["high_watermark"] for asked in c.log.asked] == [20], "as it is by then"
-        compaction = s.workers.held.pop(0)
-        write_unsynced(c.synced)
-        c.commit.request()
-        await s.settle()
-        compaction[1](compaction[0](), None)
-        assert c.log.ends == []
-        s.workers.release()
-        await s.settle()
-        assert [how for how, _ in c.log.ends] == ["completed"]
-
-    play(test)
+@runs(play)
+async def test_it_begins_and_ends_between_two_syncs(s: Scene) -> None:
+    c = Compacting(s, PaperTicket())
+    write_unsynced(c.synced)
+    s.workers.hold()
+    c.commit.request()
+    await s.settle()
+    c.begin()
+    assert c.log.asked == []
+    c.high_watermark = 20
+    assert s.workers.held is not None
+    work, done = s.workers.held.pop()
+    done(work(), None)
+    assert [asked["high_watermark"] for asked in c.log.asked] == [20], "as it is by then"
+    compaction = s.workers.held.pop(0)
+    write_unsynced(c.synced)
+    c.commit.request()
+    await s.settle()
+    compaction[1](compaction[0](), None)
+    assert c.log.ends == []
+    s.workers.release()
+    await s.settle()
+    assert [how for how, _ in c.log.ends] == ["completed"]
 
 
-def test_who_waits_for_its_end_has_it_given_up() -> None:
-    async def test(s: Scene) -> None:
-        ticket = PaperTicket()
-        c = Compacting(s, ticket)
-        told: list[str] = []
-        s.workers.hold()
-        c.begin()
-        c.compaction.when_over(lambda: told.append("over"))
-        assert c.compaction.is_given_up
-        assert told == []
-        s.workers.release()
-        await s.settle()
-        assert ticket.steps == 0
-        assert c.log.ends == [("abandoned", ticket)]
-        assert told == ["over"]
-        assert c.passes == [Pass()]
-        assert not c.compaction.is_given_up
-        c.compaction.when_over(lambda: told.append("at once"))
-        assert told[1:] == ["at once"]
-
-    play(test)
+@runs(play)
+async def test_who_waits_for_its_end_has_it_given_up(s: Scene) -> None:
+    ticket = PaperTicket()
+    c = Compacting(s, ticket)
+    told: list[str] = []
+    s.workers.hold()
+    c.begin()
+    c.compaction.when_over(lambda: told.append("over"))
+    assert c.compaction.is_given_up
+    assert told == []
+    s.workers.release()
+    await s.settle()
+    assert ticket.steps == 0
+    assert c.log.ends == [("abandoned", ticket)]
+    assert told == ["over"]
+    assert c.passes == [Pass()]
+    assert not c.compaction.is_given_up
+    c.compaction.when_over(lambda: told.append("at once"))
+    assert told[1:] == ["at once"]
 
 
-def test_one_that_is_done_when_it_is_given_up_counts_for_nothing() -> None:
+@runs(play)
+async def test_one_that_is_done_when_it_is_given_up_counts_for_nothing(s: Scene) -> None:
     """What waits will cut the log: what was compacted may be what is cut."""
-
-    async def test(s: Scene) -> None:
-        ticket = PaperTicket()
-        c = Compacting(s, ticket)
-        s.workers.hold()
-        c.begin()
-        assert s.workers.held is not None
-        work, done = s.workers.held.pop()
-        work()
-        c.compaction.when_over(lambda: None)
-        done(None, None)
-        assert c.log.ends == [("abandoned", ticket)]
-        assert c.passes == [Pass()]
-
-    play(test)
+    ticket = PaperTicket()
+    c = Compacting(s, ticket)
+    s.workers.hold()
+    c.begin()
+    assert s.workers.held is not None
+    work, done = s.workers.held.pop()
+    work()
+    c.compaction.when_over(lambda: None)
+    done(None, None)
+    assert c.log.ends == [("abandoned", ticket)]
+    assert c.passes == [Pass()]
 
 
-def test_one_that_the_log_has_no_use_for_is_not_done() -> None:
-    async def test(s: Scene) -> None:
-        ticket = PaperTicket()
-        c = Compacting(s, ticket)
-        c.begin()
-        ticket.is_stale = True
-        await s.settle()
-        assert c.log.ends == [("abandoned", ticket)]
-        assert c.passes == [Pass()]
-
-    play(test)
+@runs(play)
+async def test_one_that_the_log_has_no_use_for_is_not_done(s: Scene) -> None:
+    ticket = PaperTicket()
+    c = Compacting(s, ticket)
+    c.begin()
+    ticket.is_stale = True
+    await s.settle()
+    assert c.log.ends == [("abandoned", ticket)]
+    assert c.passes == [Pass()]
 
 
-def test_one_that_has_yet_to_begin_is_given_up_too() -> None:
-    async def test(s: Scene) -> None:
-        c = Compacting(s, PaperTicket())
-        write_unsynced(c.synced)
-        s.workers.hold()
-        c.commit.request()
-        await s.settle()
-        c.begin()
-        c.compaction.closed = GONE
-        s.workers.release()
-        await s.settle()
-        assert c.log.asked == []
-        assert c.passes == [Pass()]
-
-    play(test)
+@runs(play)
+async def test_one_that_has_yet_to_begin_is_given_up_too(s: Scene) -> None:
+    c = Compacting(s, PaperTicket())
+    write_unsynced(c.synced)
+    s.workers.hold()
+    c.commit.request()
+    await s.settle()
+    c.begin()
+    c.compaction.closed = GONE
+    s.workers.release()
+    await s.settle()
+    assert c.log.asked == []
+    assert c.passes == [Pass()]
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "bad"), DamagedLogError("rot")])
-def test_an_error_abandons_it_and_is_told(error: Exception) -> None:
-    async def test(s: Scene) -> None:
-        ticket = PaperTicket(error)
-        c = Compacting(s, ticket)
-        c.begin()
-        await s.settle()
-        assert c.log.ends == [("abandoned", ticket)]
-        assert c.passes == [Pass(error=error)]
-
-    play(test)
+@runs(play)
+async def test_an_error_abandons_it_and_is_told(s: Scene, *, error: Exception) -> None:
+    ticket = PaperTicket(error)
+    c = Compacting(s, ticket)
+    c.begin()
+    await s.settle()
+    assert c.log.ends == [("abandoned", ticket)]
+    assert c.passes == [Pass(error=error)]
 
 
-def test_an_error_at_its_very_end_is_told() -> None:
-    async def test(s: Scene) -> None:
-        c = Compacting(s, PaperTicket())
-        c.log.refuses = OSError(errno.ENOSPC, "full")
-        c.begin()
-        await s.settle()
-        assert c.passes == [Pass(error=c.log.refuses)]
-        told: list[str] = []
-        c.compaction.when_over(lambda: told.append("over"))
-        assert told == ["over"]
-
-    play(test)
+@runs(play)
+async def test_an_error_at_its_very_end_is_told(s: Scene) -> None:
+    c = Compacting(s, PaperTicket())
+    c.log.refuses = OSError(errno.ENOSPC, "full")
+    c.begin()
+    await s.settle()
+    assert c.passes == [Pass(error=c.log.refuses)]
+    told: list[str] = []
+    c.compaction.when_over(lambda: told.append("over"))
+    assert told == ["over"]
 
 
 # -- the thread's manners --------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from raftlog.replication.partition_state import PartitionState
 from raftlog.server.operations import describe_partitions
 from raftlog.server.partition import Partition
 from raftlog.server.topic_table import HostedTopic, TopicTable
+from tests.running import runs
 from tests.server.cluster.paper import DISKS, TOPIC_ID, Scene, append, play, state_of
 from tests.server.harness import Client, FakeClock, RunningBroker, batch_of, finished, running
 
@@ -112,51 +113,43 @@ def table(states: dict[int, PartitionState], *hosts: Partition | None, s: Scene)
     return topics
 
 
-def test_a_partition_of_which_nothing_is_known_is_told_as_such() -> None:
-    async def test(s: Scene) -> None:
-        (told,) = described(table({}, None, s=s), DescribeClusterRequest(), 1, 0.0)
-        assert (told.leader, told.leader_epoch, told.replicas) == (None, -1, [])
-
-    play(test)
+@runs(play)
+async def test_a_partition_of_which_nothing_is_known_is_told_as_such(s: Scene) -> None:
+    (told,) = described(table({}, None, s=s), DescribeClusterRequest(), 1, 0.0)
+    assert (told.leader, told.leader_epoch, told.replicas) == (None, -1, [])
 
 
-def test_a_partition_that_is_elsewhere_has_no_offsets_here() -> None:
-    async def test(s: Scene) -> None:
-        state = state_of(2, 3, witnesses=[1], elr=[3], isr=[2], min_isr=2)
-        (told,) = described(table({0: state}, None, s=s), DescribeClusterRequest(), 1, 0.0)
-        assert (told.leader, told.isr, told.elr, told.witnesses) == (2, [2], [3], [1])
-        assert (told.high_watermark, told.log_start_offset, told.replica_status) == (-1, -1, [])
-
-    play(test)
+@runs(play)
+async def test_a_partition_that_is_elsewhere_has_no_offsets_here(s: Scene) -> None:
+    state = state_of(2, 3, witnesses=[1], elr=[3], isr=[2], min_isr=2)
+    (told,) = described(table({0: state}, None, s=s), DescribeClusterRequest(), 1, 0.0)
+    assert (told.leader, told.isr, told.elr, told.witnesses) == (2, [2], [3], [1])
+    assert (told.high_watermark, told.log_start_offset, told.replica_status) == (-1, -1, [])
 
 
-def test_a_leader_tells_how_far_its_followers_are() -> None:
-    async def test(s: Scene) -> None:
-        state = state_of(1, 2, 3, isr=[1, 2], min_isr=1)
-        host = s.host()
-        host.lead(state, 1, lag_max_seconds=10)
-        append(host, b"a", b"b")
-        await s.settle()
-        host.on_follower(2, DISKS[2], fetch_offset=2, durable_offset=1)
-        now = s.loop.time() + 3
-        (told,) = described(table({0: state}, host, s=s), DescribeClusterRequest(), 1, now)
-        mine, two, three = told.replica_status
-        assert (mine.broker, mine.in_isr, mine.lag_ms) == (1, True, 0)
-        assert (two.broker, two.log_end_offset, two.durable_end_offset) == (2, 2, 1)
-        assert (two.in_isr, two.lag_ms) == (True, 3_000)
-        assert (three.broker, three.in_isr, three.log_end_offset) == (3, False, -1)
-
-    play(test)
+@runs(play)
+async def test_a_leader_tells_how_far_its_followers_are(s: Scene) -> None:
+    state = state_of(1, 2, 3, isr=[1, 2], min_isr=1)
+    host = s.host()
+    host.lead(state, 1, lag_max_seconds=10)
+    append(host, b"a", b"b")
+    await s.settle()
+    host.on_follower(2, DISKS[2], fetch_offset=2, durable_offset=1)
+    now = s.loop.time() + 3
+    (told,) = described(table({0: state}, host, s=s), DescribeClusterRequest(), 1, now)
+    mine, two, three = told.replica_status
+    assert (mine.broker, mine.in_isr, mine.lag_ms) == (1, True, 0)
+    assert (two.broker, two.log_end_offset, two.durable_end_offset) == (2, 2, 1)
+    assert (two.in_isr, two.lag_ms) == (True, 3_000)
+    assert (three.broker, three.in_isr, three.log_end_offset) == (3, False, -1)
 
 
-def test_damage_is_told() -> None:
-    async def test(s: Scene) -> None:
-        state = state_of(2, 1)
-        host = s.host()
-        host.follow(2, 1)
-        host.log.note_damage("a flipped bit", offset=0)
-        (told,) = described(table({0: state}, host, s=s), DescribeClusterRequest(), 1, 0.0)
-        (mine,) = told.replica_status
-        assert (mine.damage, mine.in_isr, mine.lag_ms) == ("a flipped bit", False, -1)
-
-    play(test)
+@runs(play)
+async def test_damage_is_told(s: Scene) -> None:
+    state = state_of(2, 1)
+    host = s.host()
+    host.follow(2, 1)
+    host.log.note_damage("a flipped bit", offset=0)
+    (told,) = described(table({0: state}, host, s=s), DescribeClusterRequest(), 1, 0.0)
+    (mine,) = told.replica_status
+    assert (mine.damage, mine.in_isr, mine.lag_ms) == ("a flipped bit", False, -1)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from raftlog.server.partition import Partition
 from raftlog.server.purgatory import LOOKED_AT_ONCE_MAX, Purgatory
+from tests.running import runs
 
 LONG_S = 100.0
 
@@ -71,80 +72,80 @@ def park(
     purgatory.park(owner, watched, fetch, timer_seconds=s, size_bytes=size_bytes)
 
 
-def test_a_fetch_is_looked_at_whenever_a_partition_moves_until_it_is_answered() -> None:
-    async def test(purgatory: Purgatory, hosts: list[FakeHost]) -> None:
-        fetch = Fetch(enough_after=2)
-        park(purgatory, hosts, fetch)
-        hosts[0].move()
-        assert len(purgatory) == 1
-        hosts[1].move()
-        hosts[1].move()
-        assert (fetch.looks, fetch.resumed) == (2, [False])
-
-    on_a_loop(test)
-
-
-def test_when_time_is_up_the_last_attempt_answers() -> None:
-    async def test(purgatory: Purgatory, hosts: list[FakeHost]) -> None:
-        fetch = Fetch(enough_after=99)
-        park(purgatory, hosts, fetch, s=0.001)
-        await asyncio.wait_for(fetch.answered.wait(), LONG_S)
-        hosts[0].move()
-        assert (fetch.looks, fetch.resumed) == (0, [True])
-
-    on_a_loop(test)
+@runs(on_a_loop)
+async def test_a_fetch_is_looked_at_whenever_a_partition_moves_until_it_is_answered(
+    purgatory: Purgatory, hosts: list[FakeHost]
+) -> None:
+    fetch = Fetch(enough_after=2)
+    park(purgatory, hosts, fetch)
+    hosts[0].move()
+    assert len(purgatory) == 1
+    hosts[1].move()
+    hosts[1].move()
+    assert (fetch.looks, fetch.resumed) == (2, [False])
 
 
-def test_a_closed_connections_fetches_are_forgotten_and_no_others() -> None:
-    async def test(purgatory: Purgatory, hosts: list[FakeHost]) -> None:
-        gone, other = Fetch(enough_after=1), Fetch(enough_after=1)
-        park(purgatory, hosts, gone)
-        park(purgatory, hosts, gone)
-        park(purgatory, hosts, other, owner="d")
-        purgatory.cancel("c")
-        assert len(purgatory) == 1
-        hosts[0].move()
-        assert (gone.resumed, other.resumed) == ([], [False])
-
-    on_a_loop(test)
+@runs(on_a_loop)
+async def test_when_time_is_up_the_last_attempt_answers(
+    purgatory: Purgatory, hosts: list[FakeHost]
+) -> None:
+    fetch = Fetch(enough_after=99)
+    park(purgatory, hosts, fetch, s=0.001)
+    await asyncio.wait_for(fetch.answered.wait(), LONG_S)
+    hosts[0].move()
+    assert (fetch.looks, fetch.resumed) == (0, [True])
 
 
-def test_all_are_answered_when_the_broker_stops() -> None:
-    async def test(purgatory: Purgatory, hosts: list[FakeHost]) -> None:
-        fetches = [Fetch(enough_after=99) for _ in range(3)]
-        for number, fetch in enumerate(fetches):
-            park(purgatory, hosts, fetch, owner=f"c{number % 2}")
-        purgatory.expire_all()
-        assert [fetch.resumed for fetch in fetches] == [[True]] * 3
-
-    on_a_loop(test)
-
-
-def test_a_wide_fetch_is_looked_at_once_in_a_turn_of_the_loop() -> None:
-    async def test(purgatory: Purgatory, hosts: list[FakeHost]) -> None:
-        fetch = Fetch(enough_after=2)
-        park(purgatory, hosts * LOOKED_AT_ONCE_MAX, fetch)
-        for _ in range(2):
-            for _ in range(5):
-                hosts[0].move()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-        assert (fetch.looks, fetch.resumed) == (2, [False])
-
-    on_a_loop(test)
+@runs(on_a_loop)
+async def test_a_closed_connections_fetches_are_forgotten_and_no_others(
+    purgatory: Purgatory, hosts: list[FakeHost]
+) -> None:
+    gone, other = Fetch(enough_after=1), Fetch(enough_after=1)
+    park(purgatory, hosts, gone)
+    park(purgatory, hosts, gone)
+    park(purgatory, hosts, other, owner="d")
+    purgatory.cancel("c")
+    assert len(purgatory) == 1
+    hosts[0].move()
+    assert (gone.resumed, other.resumed) == ([], [False])
 
 
-def test_over_the_bound_who_has_most_is_answered_before_its_time() -> None:
-    async def test(purgatory: Purgatory, hosts: list[FakeHost]) -> None:
-        small, many = Fetch(enough_after=99), [Fetch(enough_after=99) for _ in range(3)]
-        park(purgatory, hosts, small, owner="modest", size_bytes=10)
-        for fetch in many:
-            park(purgatory, hosts, fetch, owner="greedy", size_bytes=40)
-        assert purgatory.bytes == 90
-        assert [fetch.resumed for fetch in (small, *many)] == [[], [True], [], []]
-        park(purgatory, hosts, Fetch(enough_after=99), owner="another", size_bytes=11)
-        assert [fetch.resumed for fetch in (small, *many)] == [[True], [True], [], []]
-        purgatory.expire_all()
-        assert purgatory.bytes == 0
+@runs(on_a_loop)
+async def test_all_are_answered_when_the_broker_stops(
+    purgatory: Purgatory, hosts: list[FakeHost]
+) -> None:
+    fetches = [Fetch(enough_after=99) for _ in range(3)]
+    for number, fetch in enumerate(fetches):
+        park(purgatory, hosts, fetch, owner=f"c{number % 2}")
+    purgatory.expire_all()
+    assert [fetch.resumed for fetch in fetches] == [[True]] * 3
 
-    on_a_loop(test)
+
+@runs(on_a_loop)
+async def test_a_wide_fetch_is_looked_at_once_in_a_turn_of_the_loop(
+    purgatory: Purgatory, hosts: list[FakeHost]
+) -> None:
+    fetch = Fetch(enough_after=2)
+    park(purgatory, hosts * LOOKED_AT_ONCE_MAX, fetch)
+    for _ in range(2):
+        for _ in range(5):
+            hosts[0].move()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert (fetch.looks, fetch.resumed) == (2, [False])
+
+
+@runs(on_a_loop)
+async def test_over_the_bound_who_has_most_is_answered_before_its_time(
+    purgatory: Purgatory, hosts: list[FakeHost]
+) -> None:
+    small, many = Fetch(enough_after=99), [Fetch(enough_after=99) for _ in range(3)]
+    park(purgatory, hosts, small, owner="modest", size_bytes=10)
+    for fetch in many:
+        park(purgatory, hosts, fetch, owner="greedy", size_bytes=40)
+    assert purgatory.bytes == 90
+    assert [fetch.resumed for fetch in (small, *many)] == [[], [True], [], []]
+    park(purgatory, hosts, Fetch(enough_after=99), owner="another", size_bytes=11)
+    assert [fetch.resumed for fetch in (small, *many)] == [[True], [True], [], []]
+    purgatory.expire_all()
+    assert purgatory.bytes == 0

@@ -26,6 +26,7 @@ from raftlog.server.scrubber import (
 from raftlog.storage import Log
 from raftlog.testing.disk import Fault
 from raftlog.types import Offset
+from tests.running import runs
 from tests.server.cluster.paper import Scene, append, play, write
 
 VALUE = b"x" * 1_000
@@ -81,262 +82,228 @@ def scene(test: Callable[[Parts], Coroutine[Any, Any, None]], **options: Any) ->
 # -- on a doubt ------------------------------------------------------------------------------------
 
 
-def test_damage_is_noted_told_and_counted_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(p: Parts) -> None:
-        host = p.add(10)
-        p.verifier.doubt(host, 0, bytes_max=1 << 20)
-        p.harm(host.log, 4)
-        p.verifier.doubt(host, 0, bytes_max=2_000)
-        assert not p.told, "that far it is good"
-        with caplog.at_level(logging.ERROR):
-            for _ in range(3):
-                p.verifier.doubt(host, 4, bytes_max=1)
-                p.verifier.doubt(host, 3, bytes_max=1)
-        assert p.told == [host]
-        assert p.counters.damage_found == 1
-        assert len(caplog.records) == 1
-        assert "log corrupt: partition=t:0" in caplog.text
-        assert "offset 4" in host.log.damage
-
-    scene(test)
-
-
-def test_a_doubt_costs_a_bounded_amount_of_work() -> None:
-    async def test(p: Parts) -> None:
-        host = p.add(1)
-        p.verifier.doubt(host, 0, bytes_max=1 << 30)
-        p.verifier.doubt(host, 0, bytes_max=5)
-        assert [bytes_max for _, _, bytes_max in p.looked] == [DOUBT_BYTES_MAX, 5]
-
-    scene(test)
+@runs(scene)
+async def test_damage_is_noted_told_and_counted_once(
+    p: Parts, *, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = p.add(10)
+    p.verifier.doubt(host, 0, bytes_max=1 << 20)
+    p.harm(host.log, 4)
+    p.verifier.doubt(host, 0, bytes_max=2_000)
+    assert not p.told, "that far it is good"
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            p.verifier.doubt(host, 4, bytes_max=1)
+            p.verifier.doubt(host, 3, bytes_max=1)
+    assert p.told == [host]
+    assert p.counters.damage_found == 1
+    assert len(caplog.records) == 1
+    assert "log corrupt: partition=t:0" in caplog.text
+    assert "offset 4" in host.log.damage
 
 
-def test_what_is_out_of_range_is_not_damaged() -> None:
-    async def test(p: Parts) -> None:
-        host = p.add(1)
-        p.verifier.doubt(host, 9, bytes_max=5)
-        assert not host.log.damage
+@runs(scene)
+async def test_a_doubt_costs_a_bounded_amount_of_work(p: Parts) -> None:
+    host = p.add(1)
+    p.verifier.doubt(host, 0, bytes_max=1 << 30)
+    p.verifier.doubt(host, 0, bytes_max=5)
+    assert [bytes_max for _, _, bytes_max in p.looked] == [DOUBT_BYTES_MAX, 5]
 
-    scene(test)
+
+@runs(scene)
+async def test_what_is_out_of_range_is_not_damaged(p: Parts) -> None:
+    host = p.add(1)
+    p.verifier.doubt(host, 9, bytes_max=5)
+    assert not host.log.damage
 
 
 # -- all over --------------------------------------------------------------------------------------
 
 
-def test_every_log_has_its_turn_and_then_again() -> None:
-    async def test(p: Parts) -> None:
-        for _ in range(3):
-            p.add(2)
-        p.add(0)
-        assert await p.steps(2) == [[(0, 0), (1, 0), (2, 0)]] * 2
-        assert all(bytes_max <= LOOK_BYTES for _, _, bytes_max in p.looked)
-
-    scene(test)
+@runs(scene)
+async def test_every_log_has_its_turn_and_then_again(p: Parts) -> None:
+    for _ in range(3):
+        p.add(2)
+    p.add(0)
+    assert await p.steps(2) == [[(0, 0), (1, 0), (2, 0)]] * 2
+    assert all(bytes_max <= LOOK_BYTES for _, _, bytes_max in p.looked)
 
 
-def test_a_large_log_is_verified_in_steps() -> None:
-    async def test(p: Parts) -> None:
-        count = 3 * STEP_BYTES_MIN // len(VALUE)
-        p.add(count)
-        p.add(1)
-        found = await p.steps(5)
-        assert [partition for step in found for partition, _ in step] == [0, 0, 0, 0, 1, 0]
-        offsets = [offset for step in found for partition, offset in step if partition == 0]
-        assert offsets[0] == 0
-        assert offsets[:4] == sorted(set(offsets[:4]))
-        assert offsets[4] == 0, "the next round"
-        assert max(b - a for a, b in itertools.pairwise(offsets)) < count / 2
-
-    scene(test)
+@runs(scene)
+async def test_a_large_log_is_verified_in_steps(p: Parts) -> None:
+    count = 3 * STEP_BYTES_MIN // len(VALUE)
+    p.add(count)
+    p.add(1)
+    found = await p.steps(5)
+    assert [partition for step in found for partition, _ in step] == [0, 0, 0, 0, 1, 0]
+    offsets = [offset for step in found for partition, offset in step if partition == 0]
+    assert offsets[0] == 0
+    assert offsets[:4] == sorted(set(offsets[:4]))
+    assert offsets[4] == 0, "the next round"
+    assert max(b - a for a, b in itertools.pairwise(offsets)) < count / 2
 
 
-def test_the_pace_is_that_of_the_interval_within_limits() -> None:
-    async def test(p: Parts) -> None:
-        p.add(200)  # more than 200 kB
-        for interval_ms, least, most in [
-            (INTERVAL_MS, STEP_BYTES_MIN, STEP_BYTES_MIN),
-            (2_000, 100_000, 120_000),
-            (1, STEP_BYTES_MAX, STEP_BYTES_MAX),
-        ]:
-            scrub = Scrubber(lambda: p.hosts, p.verifier, interval_ms=interval_ms)
-            del p.looked[:]
-            await scrub.step()
-            assert least <= scrub._step_bytes <= most
-            assert sum(bytes_max for _, _, bytes_max in p.looked) <= most
-            assert len(p.looked) == 1
-
-    scene(test)
+@runs(scene)
+async def test_the_pace_is_that_of_the_interval_within_limits(p: Parts) -> None:
+    p.add(200)  # more than 200 kB
+    for interval_ms, least, most in [
+        (INTERVAL_MS, STEP_BYTES_MIN, STEP_BYTES_MIN),
+        (2_000, 100_000, 120_000),
+        (1, STEP_BYTES_MAX, STEP_BYTES_MAX),
+    ]:
+        scrub = Scrubber(lambda: p.hosts, p.verifier, interval_ms=interval_ms)
+        del p.looked[:]
+        await scrub.step()
+        assert least <= scrub._step_bytes <= most
+        assert sum(bytes_max for _, _, bytes_max in p.looked) <= most
+        assert len(p.looked) == 1
 
 
-def test_what_has_grown_is_measured_again() -> None:
-    async def test(p: Parts) -> None:
-        p.add(1)
-        await p.steps(1)
-        host = p.add(500)
-        await p.steps(MEASURE_EVERY_STEPS - 1)
-        assert p.scrub._step_bytes == STEP_BYTES_MIN
-        await p.steps(1)
-        assert p.scrub._step_bytes == (p.hosts[0].log.size_bytes + host.log.size_bytes) // 5
-
-    scene(test, interval_ms=5_000)
+@runs(scene, interval_ms=5_000)
+async def test_what_has_grown_is_measured_again(p: Parts) -> None:
+    p.add(1)
+    await p.steps(1)
+    host = p.add(500)
+    await p.steps(MEASURE_EVERY_STEPS - 1)
+    assert p.scrub._step_bytes == STEP_BYTES_MIN
+    await p.steps(1)
+    assert p.scrub._step_bytes == (p.hosts[0].log.size_bytes + host.log.size_bytes) // 5
 
 
-def test_what_is_found_is_noted_told_and_not_looked_at_again(
-    caplog: pytest.LogCaptureFixture,
+@runs(scene)
+async def test_what_is_found_is_noted_told_and_not_looked_at_again(
+    p: Parts, *, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(p: Parts) -> None:
-        bad, good = p.add(10), p.add(10)
-        p.harm(bad.log, 7)
-        with caplog.at_level(logging.ERROR):
-            assert await p.steps(1) == [[(0, 0)]]
-            assert await p.steps(2) == [[(1, 0)]] * 2
-        assert p.told == [bad]
-        assert p.counters.damage_found == 1
-        assert len(caplog.records) == 1
-        assert bad.log.readable_end_offset == 7
-        with pytest.raises(DamagedLogError):
-            bad.log.read(start_offset=7, end_offset=10, bytes_max=1)
-        assert not good.log.damage
-
-    scene(test)
-
-
-def test_closed_hosts_are_passed_over() -> None:
-    async def test(p: Parts) -> None:
-        p.add(1).close(NotLeaderError("no replica any more"))
-        p.add(1)
-        assert await p.steps(2) == [[(1, 0)]] * 2
-
-    scene(test)
-
-
-def test_a_host_that_closes_in_the_middle_of_it_ends_it() -> None:
-    async def test(p: Parts) -> None:
-        first = p.add(3 * STEP_BYTES_MIN // len(VALUE))
-        p.add(1)
-        await p.steps(1)
-        first.close(UnknownTopicError("deleted"))
-        assert await p.steps(1) == [[(1, 0)]]
-
-    scene(test)
-
-
-def test_partitions_come_and_go_meanwhile() -> None:
-    async def test(p: Parts) -> None:
-        large = 3 * STEP_BYTES_MIN // len(VALUE)
-        p.add(0)
-        p.add(large)
-        p.add(1)
-        assert await p.steps(1) == [[(1, 0)]]
-        del p.hosts[0]
-        (step,) = await p.steps(1)
-        assert step[0][0] == 1, "it goes on where it was"
-        assert step[0][1] > 0
-        del p.hosts[0]
-        assert await p.steps(1) == [[(2, 0)]]
-        del p.hosts[0]
-        assert await p.steps(2) == [[], []]
-
-    scene(test)
-
-
-def test_a_log_may_be_cut_or_begin_anew_meanwhile() -> None:
-    async def test(p: Parts) -> None:
-        count = 3 * STEP_BYTES_MIN // len(VALUE)
-        host = p.add(count)
-        await p.steps(1)
-        host.log.truncate_to(3)
-        assert await p.steps(2) == [[], [(0, 0)]], "what is there was verified; the next round"
-        host.log.restart_at(9_000)
-        write(host.log, VALUE)
-        assert await p.steps(1) == [[(0, 9_000)]]
-        assert not p.told
-
-    scene(test)
-
-
-def test_records_that_are_dropped_meanwhile_are_passed_over() -> None:
-    async def test(p: Parts) -> None:
-        host = p.add(3 * STEP_BYTES_MIN // len(VALUE))
-        await p.steps(1)
-        host.log.advance_log_start(150).run()
-        (step,) = await p.steps(1)
-        assert step == [(0, 150)]
-
-    scene(test)
-
-
-def test_a_log_that_grows_all_the_time_does_not_keep_the_others_waiting() -> None:
-    async def test(p: Parts) -> None:
-        host = p.add(2 * STEP_BYTES_MIN // len(VALUE))
-        p.add(1)
-        seen = set()
-        for _ in range(4):
-            (step,) = await p.steps(1)
-            seen |= {partition for partition, _ in step}
-            write(host.log, *[VALUE] * 100)
-        assert seen == {0, 1}
-
-    scene(test)
-
-
-def test_records_that_are_not_durable_yet_are_no_damage() -> None:
-    async def test(p: Parts) -> None:
-        host = p.add(1)
-        host.lead_alone(1, "disk-1")
-        p.s.workers.hold()
-        append(host, b"on its way")
-        assert host.log.durable_end_offset == 1
+    bad, good = p.add(10), p.add(10)
+    p.harm(bad.log, 7)
+    with caplog.at_level(logging.ERROR):
         assert await p.steps(1) == [[(0, 0)]]
-        assert not host.log.damage
-        p.s.workers.release()
+        assert await p.steps(2) == [[(1, 0)]] * 2
+    assert p.told == [bad]
+    assert p.counters.damage_found == 1
+    assert len(caplog.records) == 1
+    assert bad.log.readable_end_offset == 7
+    with pytest.raises(DamagedLogError):
+        bad.log.read(start_offset=7, end_offset=10, bytes_max=1)
+    assert not good.log.damage
 
-    scene(test)
+
+@runs(scene)
+async def test_closed_hosts_are_passed_over(p: Parts) -> None:
+    p.add(1).close(NotLeaderError("no replica any more"))
+    p.add(1)
+    assert await p.steps(2) == [[(1, 0)]] * 2
 
 
-def test_a_file_that_cannot_be_opened_is_looked_at_next_time(
-    caplog: pytest.LogCaptureFixture,
+@runs(scene)
+async def test_a_host_that_closes_in_the_middle_of_it_ends_it(p: Parts) -> None:
+    first = p.add(3 * STEP_BYTES_MIN // len(VALUE))
+    p.add(1)
+    await p.steps(1)
+    first.close(UnknownTopicError("deleted"))
+    assert await p.steps(1) == [[(1, 0)]]
+
+
+@runs(scene)
+async def test_partitions_come_and_go_meanwhile(p: Parts) -> None:
+    large = 3 * STEP_BYTES_MIN // len(VALUE)
+    p.add(0)
+    p.add(large)
+    p.add(1)
+    assert await p.steps(1) == [[(1, 0)]]
+    del p.hosts[0]
+    (step,) = await p.steps(1)
+    assert step[0][0] == 1, "it goes on where it was"
+    assert step[0][1] > 0
+    del p.hosts[0]
+    assert await p.steps(1) == [[(2, 0)]]
+    del p.hosts[0]
+    assert await p.steps(2) == [[], []]
+
+
+@runs(scene)
+async def test_a_log_may_be_cut_or_begin_anew_meanwhile(p: Parts) -> None:
+    count = 3 * STEP_BYTES_MIN // len(VALUE)
+    host = p.add(count)
+    await p.steps(1)
+    host.log.truncate_to(3)
+    assert await p.steps(2) == [[], [(0, 0)]], "what is there was verified; the next round"
+    host.log.restart_at(9_000)
+    write(host.log, VALUE)
+    assert await p.steps(1) == [[(0, 9_000)]]
+    assert not p.told
+
+
+@runs(scene)
+async def test_records_that_are_dropped_meanwhile_are_passed_over(p: Parts) -> None:
+    host = p.add(3 * STEP_BYTES_MIN // len(VALUE))
+    await p.steps(1)
+    host.log.advance_log_start(150).run()
+    (step,) = await p.steps(1)
+    assert step == [(0, 150)]
+
+
+@runs(scene)
+async def test_a_log_that_grows_all_the_time_does_not_keep_the_others_waiting(p: Parts) -> None:
+    host = p.add(2 * STEP_BYTES_MIN // len(VALUE))
+    p.add(1)
+    seen = set()
+    for _ in range(4):
+        (step,) = await p.steps(1)
+        seen |= {partition for partition, _ in step}
+        write(host.log, *[VALUE] * 100)
+    assert seen == {0, 1}
+
+
+@runs(scene)
+async def test_records_that_are_not_durable_yet_are_no_damage(p: Parts) -> None:
+    host = p.add(1)
+    host.lead_alone(1, "disk-1")
+    p.s.workers.hold()
+    append(host, b"on its way")
+    assert host.log.durable_end_offset == 1
+    assert await p.steps(1) == [[(0, 0)]]
+    assert not host.log.damage
+    p.s.workers.release()
+
+
+@runs(scene)
+async def test_a_file_that_cannot_be_opened_is_looked_at_next_time(
+    p: Parts, *, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(p: Parts) -> None:
-        host = p.add(1)
-        p.add(1)
-        host.log._segments[0].close()
-        p.s.disk.faults.append(Fault({"open"}, error=errno.EMFILE, path="*.log"))
-        await p.steps(2)
-        assert not host.log.damage
-        assert "verification skipped: partition=t:0" in caplog.text
-        assert (await p.steps(1))[0][0] == (0, 0)
-
-    scene(test)
+    host = p.add(1)
+    p.add(1)
+    host.log._segments[0].close()
+    p.s.disk.faults.append(Fault({"open"}, error=errno.EMFILE, path="*.log"))
+    await p.steps(2)
+    assert not host.log.damage
+    assert "verification skipped: partition=t:0" in caplog.text
+    assert (await p.steps(1))[0][0] == (0, 0)
 
 
-def test_a_round_leaves_no_file_open_that_was_not() -> None:
-    async def test(p: Parts) -> None:
-        host = p.add(1)
-        segment = host.log._segments[0]
-        for is_open in (True, False):
-            if not is_open:
-                segment.close()
-            assert await p.steps(1) == [[(0, 0)]]
-            assert segment.is_open == is_open
-
-    scene(test)
+@runs(scene)
+async def test_a_round_leaves_no_file_open_that_was_not(p: Parts) -> None:
+    host = p.add(1)
+    segment = host.log._segments[0]
+    for is_open in (True, False):
+        if not is_open:
+            segment.close()
+        assert await p.steps(1) == [[(0, 0)]]
+        assert segment.is_open == is_open
 
 
-def test_the_loop_goes_on_between_two_looks() -> None:
-    async def test(p: Parts) -> None:
-        for _ in range(2 * HOSTS_PER_TURN):
-            p.add(0)
-        p.add(2 * LOOK_BYTES // len(VALUE))
-        turns: list[int] = []
+@runs(scene, interval_ms=1)
+async def test_the_loop_goes_on_between_two_looks(p: Parts) -> None:
+    for _ in range(2 * HOSTS_PER_TURN):
+        p.add(0)
+    p.add(2 * LOOK_BYTES // len(VALUE))
+    turns: list[int] = []
 
-        def turn() -> None:
-            turns.append(len(p.looked))
-            p.s.loop.call_soon(turn)
+    def turn() -> None:
+        turns.append(len(p.looked))
+        p.s.loop.call_soon(turn)
 
-        turn()
-        await p.scrub.step()
-        assert turns.count(0) >= 4, "while measuring, and while finding something to read"
-        assert {1, 2} <= set(turns)
-
-    scene(test, interval_ms=1)
+    turn()
+    await p.scrub.step()
+    assert turns.count(0) >= 4, "while measuring, and while finding something to read"
+    assert {1, 2} <= set(turns)

@@ -18,6 +18,7 @@ from raftlog.server.listener import Connections
 from raftlog.server.metrics import Counters
 from raftlog.server.turns import Steps, Turns
 from raftlog.server.workers import Done, Workers
+from tests.running import runs
 
 TICK_S = SHARE_SECONDS / 4
 ANSWER = MetadataResponse(cluster_id="c", brokers=[], topics=[])
@@ -120,123 +121,111 @@ async def until(condition: Callable[[], bool]) -> int:
     raise AssertionError("it never came to pass")
 
 
-def test_a_long_request_gives_way_to_a_short_one_of_another_connection() -> None:
-    async def test() -> None:
-        scene = Scene(in_steps)
-        ask(*scene.connect("long"), steps=100)
-        ask(*scene.connect("short"), steps=1)
-        await until(lambda: len(scene.answered) == 2)
-        assert scene.answered == ["short", "long"]
-        scene.connections.abort("over")
-
-    play(test)
+@runs(play)
+async def test_a_long_request_gives_way_to_a_short_one_of_another_connection() -> None:
+    scene = Scene(in_steps)
+    ask(*scene.connect("long"), steps=100)
+    ask(*scene.connect("short"), steps=1)
+    await until(lambda: len(scene.answered) == 2)
+    assert scene.answered == ["short", "long"]
+    scene.connections.abort("over")
 
 
-def test_one_turn_of_the_loop_does_no_more_than_its_share() -> None:
-    async def test() -> None:
-        done: list[int] = []
+@runs(play)
+async def test_one_turn_of_the_loop_does_no_more_than_its_share() -> None:
+    done: list[int] = []
 
-        def counted(connection: Connection, request: Request) -> Steps:
-            for step in range(steps_of(request)):
-                done.append(step)
-                yield None
-            connection.respond(request, ANSWER)
+    def counted(connection: Connection, request: Request) -> Steps:
+        for step in range(steps_of(request)):
+            done.append(step)
+            yield None
+        connection.respond(request, ANSWER)
 
-        scene = Scene(counted)
-        for number in range(10):
-            ask(*scene.connect(str(number)), steps=50)
-        assert len(done) * TICK_S <= TURN_SECONDS  # they were read in one turn of the loop
+    scene = Scene(counted)
+    for number in range(10):
+        ask(*scene.connect(str(number)), steps=50)
+    assert len(done) * TICK_S <= TURN_SECONDS  # they were read in one turn of the loop
+    before = len(done)
+    while len(scene.answered) < 10:
+        await asyncio.sleep(0)
+        assert (len(done) - before) * TICK_S <= TURN_SECONDS + SHARE_SECONDS
         before = len(done)
-        while len(scene.answered) < 10:
-            await asyncio.sleep(0)
-            assert (len(done) - before) * TICK_S <= TURN_SECONDS + SHARE_SECONDS
-            before = len(done)
-        scene.connections.abort("over")
-
-    play(test)
+    scene.connections.abort("over")
 
 
-def test_those_that_wait_take_turns() -> None:
-    async def test() -> None:
-        scene = Scene(in_steps)
-        for name in ("a", "b", "c"):
-            ask(*scene.connect(name), steps=90 if name == "a" else 40)
-        await until(lambda: len(scene.answered) == 3)
-        assert scene.answered == ["b", "c", "a"]
-        scene.connections.abort("over")
-
-    play(test)
+@runs(play)
+async def test_those_that_wait_take_turns() -> None:
+    scene = Scene(in_steps)
+    for name in ("a", "b", "c"):
+        ask(*scene.connect(name), steps=90 if name == "a" else 40)
+    await until(lambda: len(scene.answered) == 3)
+    assert scene.answered == ["b", "c", "a"]
+    scene.connections.abort("over")
 
 
-def test_requests_of_one_connection_are_done_one_after_the_other() -> None:
-    async def test() -> None:
-        order: list[int] = []
+@runs(play)
+async def test_requests_of_one_connection_are_done_one_after_the_other() -> None:
+    order: list[int] = []
 
-        def noted(connection: Connection, request: Request) -> Steps:
-            yield from in_steps(connection, request)
-            order.append(steps_of(request))
+    def noted(connection: Connection, request: Request) -> Steps:
+        yield from in_steps(connection, request)
+        order.append(steps_of(request))
 
-        scene = Scene(noted)
-        connection, state = scene.connect("a")
-        for steps in (50, 1, 20):
-            ask(connection, state, steps=steps)
-        await until(lambda: len(order) == 3)
-        assert order == [50, 1, 20]
-        scene.connections.abort("over")
-
-    play(test)
+    scene = Scene(noted)
+    connection, state = scene.connect("a")
+    for steps in (50, 1, 20):
+        ask(connection, state, steps=steps)
+    await until(lambda: len(order) == 3)
+    assert order == [50, 1, 20]
+    scene.connections.abort("over")
 
 
-def test_work_for_a_thread_gives_its_result_or_its_error() -> None:
-    async def test() -> None:
-        got: list[object] = []
+@runs(play)
+async def test_work_for_a_thread_gives_its_result_or_its_error() -> None:
+    got: list[object] = []
 
-        def fail() -> None:
-            raise CorruptBatchError("bad")
+    def fail() -> None:
+        raise CorruptBatchError("bad")
 
-        def handle(connection: Connection, request: Request) -> Steps:
-            got.append((yield lambda: 5))
-            try:
-                yield fail
-            except CorruptBatchError as error:
-                got.append(str(error))
+    def handle(connection: Connection, request: Request) -> Steps:
+        got.append((yield lambda: 5))
+        try:
+            yield fail
+        except CorruptBatchError as error:
+            got.append(str(error))
+        connection.respond(request, ANSWER)
+
+    scene = Scene(handle)
+    connection, state = scene.connect("a")
+    ask(connection, state, steps=1)
+    ask(connection, state, steps=1)
+    assert len(scene.threads.given) == 1, "the second request waits for the first"
+    scene.threads.finish()
+    scene.threads.finish()
+    assert got == [5, "bad"]
+    await until(lambda: len(scene.answered) == 1)
+    scene.threads.finish()
+    scene.threads.finish()
+    await until(lambda: len(scene.answered) == 2)
+    scene.connections.abort("over")
+
+
+@runs(play)
+async def test_a_connection_that_is_lost_ends_what_it_began() -> None:
+    ended: list[str] = []
+
+    def handle(connection: Connection, request: Request) -> Steps:
+        try:
+            yield lambda: 5
             connection.respond(request, ANSWER)
+        finally:
+            ended.append("a")
 
-        scene = Scene(handle)
-        connection, state = scene.connect("a")
-        ask(connection, state, steps=1)
-        ask(connection, state, steps=1)
-        assert len(scene.threads.given) == 1, "the second request waits for the first"
-        scene.threads.finish()
-        scene.threads.finish()
-        assert got == [5, "bad"]
-        await until(lambda: len(scene.answered) == 1)
-        scene.threads.finish()
-        scene.threads.finish()
-        await until(lambda: len(scene.answered) == 2)
-        scene.connections.abort("over")
-
-    play(test)
-
-
-def test_a_connection_that_is_lost_ends_what_it_began() -> None:
-    async def test() -> None:
-        ended: list[str] = []
-
-        def handle(connection: Connection, request: Request) -> Steps:
-            try:
-                yield lambda: 5
-                connection.respond(request, ANSWER)
-            finally:
-                ended.append("a")
-
-        scene = Scene(handle)
-        connection, state = scene.connect("a")
-        ask(connection, state, steps=1)
-        connection.connection_lost(None)
-        assert ended == ["a"]
-        scene.threads.finish()  # and nobody waits for it
-        assert scene.answered == []
-        scene.connections.abort("over")
-
-    play(test)
+    scene = Scene(handle)
+    connection, state = scene.connect("a")
+    ask(connection, state, steps=1)
+    connection.connection_lost(None)
+    assert ended == ["a"]
+    scene.threads.finish()  # and nobody waits for it
+    assert scene.answered == []
+    scene.connections.abort("over")

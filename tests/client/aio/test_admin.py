@@ -55,6 +55,7 @@ from tests.client.consumer_groups.coordinated import Coordination
 from tests.client.test_fetcher import fill
 from tests.client.test_subscription import A, B
 from tests.client.world import FakeCluster, Peer, answer_with, refuse, run, vanish
+from tests.running import runs
 
 
 def admin_of(fake: FakeCluster) -> AsyncAdmin:
@@ -70,118 +71,104 @@ def results(*outcomes: tuple[str, RaftlogError | None]) -> TopicsResponse:
     )
 
 
-def test_creating_sends_what_was_asked_for() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.next(apis.CREATE_TOPICS, answer_with(results(("a", None))))
-        async with admin_of(fake) as admin:
-            topic = NewTopic("a", partitions=6, replication_factor=3, config={"retention.ms": "1"})
-            assert await admin.create_topics([topic], validate_only=True) == {"a": "a-id"}
-            (request,) = fake.asked(CreateTopicsRequest)
-            assert request.validate_only
-            (sent,) = request.topics
-            assert (sent.name, sent.partitions, sent.replication_factor) == ("a", 6, 3)
-            assert sent.config == {"retention.ms": "1"}
-            assert await admin.create_topics([]) == {}
-
-    run(test)
+@runs(run)
+async def test_creating_sends_what_was_asked_for(fake: FakeCluster) -> None:
+    fake.next(apis.CREATE_TOPICS, answer_with(results(("a", None))))
+    async with admin_of(fake) as admin:
+        topic = NewTopic("a", partitions=6, replication_factor=3, config={"retention.ms": "1"})
+        assert await admin.create_topics([topic], validate_only=True) == {"a": "a-id"}
+        (request,) = fake.asked(CreateTopicsRequest)
+        assert request.validate_only
+        (sent,) = request.topics
+        assert (sent.name, sent.partitions, sent.replication_factor) == ("a", 6, 3)
+        assert sent.config == {"retention.ms": "1"}
+        assert await admin.create_topics([]) == {}
 
 
-def test_all_topics_are_tried_and_the_first_failure_is_raised_with_its_name() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.next(
-            apis.CREATE_TOPICS,
-            answer_with(
-                results(
-                    ("good", None),
-                    ("old", TopicExistsError("it is there already")),
-                    ("odd", InvalidConfigError("x is no setting")),
-                )
-            ),
-        )
-        async with admin_of(fake) as admin:
-            with pytest.raises(TopicExistsError, match="old: it is there already"):
-                await admin.create_topics([NewTopic("good"), NewTopic("old"), NewTopic("odd")])
-
-    run(test)
-
-
-def test_a_bad_name_does_not_hold_up_its_neighbours() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.next(apis.CREATE_TOPICS, answer_with(results(("good", None))))
-        async with admin_of(fake) as admin:
-            with pytest.raises(InvalidTopicError, match=r"a b"):
-                await admin.create_topics(
-                    [NewTopic("a b"), NewTopic("x" * 5_000), NewTopic("good")]
-                )
-            (request,) = fake.asked(CreateTopicsRequest)
-            assert [topic.name for topic in request.topics] == ["good"]
-
-    run(test)
+@runs(run)
+async def test_all_topics_are_tried_and_the_first_failure_is_raised_with_its_name(
+    fake: FakeCluster,
+) -> None:
+    fake.next(
+        apis.CREATE_TOPICS,
+        answer_with(
+            results(
+                ("good", None),
+                ("old", TopicExistsError("it is there already")),
+                ("odd", InvalidConfigError("x is no setting")),
+            )
+        ),
+    )
+    async with admin_of(fake) as admin:
+        with pytest.raises(TopicExistsError, match="old: it is there already"):
+            await admin.create_topics([NewTopic("good"), NewTopic("old"), NewTopic("odd")])
 
 
-def test_many_topics_take_several_requests() -> None:
-    async def test(fake: FakeCluster) -> None:
-        names = [f"t{number}" for number in range(limits.TOPICS_PER_REQUEST_MAX + 1)]
-        fake.next(
-            apis.DELETE_TOPICS,
-            answer_with(results(*[(name, None) for name in names[:-1]])),
-            answer_with(results((names[-1], None))),
-        )
-        described = [TopicDescription(name=name) for name in names]
-        fake.next(
-            apis.DESCRIBE_TOPICS,
-            answer_with(DescribeTopicsResponse(topics=described[:-1])),
-            answer_with(DescribeTopicsResponse(topics=described[-1:])),
-        )
-        async with admin_of(fake) as admin:
-            await admin.delete_topics(names)
-            assert [topic.name for topic in await admin.describe_topics(names)] == names
-
-    run(test)
+@runs(run)
+async def test_a_bad_name_does_not_hold_up_its_neighbours(fake: FakeCluster) -> None:
+    fake.next(apis.CREATE_TOPICS, answer_with(results(("good", None))))
+    async with admin_of(fake) as admin:
+        with pytest.raises(InvalidTopicError, match=r"a b"):
+            await admin.create_topics([NewTopic("a b"), NewTopic("x" * 5_000), NewTopic("good")])
+        (request,) = fake.asked(CreateTopicsRequest)
+        assert [topic.name for topic in request.topics] == ["good"]
 
 
-def test_describing() -> None:
-    async def test(fake: FakeCluster) -> None:
-        gone = TopicDescription(name="b", failure=Failure.of(UnknownTopicError("no such topic")))
-        here = TopicDescription(name="a")
-        fake.next(
-            apis.DESCRIBE_TOPICS,
-            answer_with(DescribeTopicsResponse(topics=[here])),
-            answer_with(DescribeTopicsResponse(topics=[here, gone])),
-        )
-        async with admin_of(fake) as admin:
-            assert [topic.name for topic in await admin.describe_topics()] == ["a"]
-            assert fake.asked(DescribeTopicsRequest)[0].topics is None
-            with pytest.raises(UnknownTopicError, match="b: no such topic"):
-                await admin.describe_topics(["a", "b"])
-
-    run(test)
-
-
-def test_an_unknown_outcome_is_told_and_not_repeated() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.next(apis.CREATE_TOPICS, vanish)
-        async with admin_of(fake) as admin:
-            with pytest.raises(ConnectionLostError):
-                await admin.create_topics([NewTopic("a")])
-            assert len(fake.asked(CreateTopicsRequest)) == 1
-
-    run(test)
+@runs(run)
+async def test_many_topics_take_several_requests(fake: FakeCluster) -> None:
+    names = [f"t{number}" for number in range(limits.TOPICS_PER_REQUEST_MAX + 1)]
+    fake.next(
+        apis.DELETE_TOPICS,
+        answer_with(results(*[(name, None) for name in names[:-1]])),
+        answer_with(results((names[-1], None))),
+    )
+    described = [TopicDescription(name=name) for name in names]
+    fake.next(
+        apis.DESCRIBE_TOPICS,
+        answer_with(DescribeTopicsResponse(topics=described[:-1])),
+        answer_with(DescribeTopicsResponse(topics=described[-1:])),
+    )
+    async with admin_of(fake) as admin:
+        await admin.delete_topics(names)
+        assert [topic.name for topic in await admin.describe_topics(names)] == names
 
 
-def test_offsets() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t")
-        fill(fake, 3)
-        fake.next(apis.LIST_OFFSETS, vanish)
-        async with admin_of(fake) as admin:
-            found = await admin.list_offsets({A: 1_700_000_000_000})
-            assert found == {A: OffsetAndTimestamp(0, 1_700_000_000_000)}
-            assert await admin.offsets("t") == {0: 3}
-            assert await admin.list_offsets({A: 1_900_000_000_000}) == {A: None}
-            assert await admin.list_offsets({}) == {}
+@runs(run)
+async def test_describing(fake: FakeCluster) -> None:
+    gone = TopicDescription(name="b", failure=Failure.of(UnknownTopicError("no such topic")))
+    here = TopicDescription(name="a")
+    fake.next(
+        apis.DESCRIBE_TOPICS,
+        answer_with(DescribeTopicsResponse(topics=[here])),
+        answer_with(DescribeTopicsResponse(topics=[here, gone])),
+    )
+    async with admin_of(fake) as admin:
+        assert [topic.name for topic in await admin.describe_topics()] == ["a"]
+        assert fake.asked(DescribeTopicsRequest)[0].topics is None
+        with pytest.raises(UnknownTopicError, match="b: no such topic"):
+            await admin.describe_topics(["a", "b"])
 
-    run(test)
+
+@runs(run)
+async def test_an_unknown_outcome_is_told_and_not_repeated(fake: FakeCluster) -> None:
+    fake.next(apis.CREATE_TOPICS, vanish)
+    async with admin_of(fake) as admin:
+        with pytest.raises(ConnectionLostError):
+            await admin.create_topics([NewTopic("a")])
+        assert len(fake.asked(CreateTopicsRequest)) == 1
+
+
+@runs(run)
+async def test_offsets(fake: FakeCluster) -> None:
+    fake.create("t")
+    fill(fake, 3)
+    fake.next(apis.LIST_OFFSETS, vanish)
+    async with admin_of(fake) as admin:
+        found = await admin.list_offsets({A: 1_700_000_000_000})
+        assert found == {A: OffsetAndTimestamp(0, 1_700_000_000_000)}
+        assert await admin.offsets("t") == {0: 3}
+        assert await admin.list_offsets({A: 1_900_000_000_000}) == {A: None}
+        assert await admin.list_offsets({}) == {}
 
 
 @pytest.mark.parametrize(
@@ -206,27 +193,25 @@ def test_offsets() -> None:
         (lambda admin: admin.offsets("a b"), InvalidTopicError),
     ],
 )
-def test_arguments_are_checked_before_anything_is_asked(call: Any, error: type[Exception]) -> None:
-    async def test(fake: FakeCluster) -> None:
-        async with admin_of(fake) as admin:
-            with pytest.raises(error):
-                await call(admin)
-            assert not fake.requests
+@runs(run)
+async def test_arguments_are_checked_before_anything_is_asked(
+    fake: FakeCluster, *, call: Any, error: type[Exception]
+) -> None:
+    async with admin_of(fake) as admin:
+        with pytest.raises(error):
+            await call(admin)
+        assert not fake.requests
 
-    run(test)
 
-
-def test_closing() -> None:
-    async def test(fake: FakeCluster) -> None:
-        admin = admin_of(fake)
+@runs(run)
+async def test_closing(fake: FakeCluster) -> None:
+    admin = admin_of(fake)
+    await admin.list_topics()
+    await admin.close()
+    await admin.close()
+    with pytest.raises(ClosedError):
         await admin.list_topics()
-        await admin.close()
-        await admin.close()
-        with pytest.raises(ClosedError):
-            await admin.list_topics()
-        await AsyncAdmin("a:1").close()
-
-    run(test)
+    await AsyncAdmin("a:1").close()
 
 
 def test_an_unclosed_one_warns() -> None:
@@ -247,232 +232,214 @@ def test_an_unclosed_one_warns() -> None:
 
 
 @pytest.mark.parametrize("factor", [0, None])
-def test_the_clusters_default_replication_factor(factor: Any) -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.next(apis.CREATE_TOPICS, answer_with(results(("a", None))))
-        async with admin_of(fake) as admin:
-            await admin.create_topics([NewTopic("a", replication_factor=factor)])
-            assert fake.asked(CreateTopicsRequest)[0].topics[0].replication_factor == 0
-            with pytest.raises(InvalidRequestError, match="replication_factor=-1"):
-                await admin.create_topics([NewTopic("a", replication_factor=-1)])
-
-    run(test)
+@runs(run)
+async def test_the_clusters_default_replication_factor(fake: FakeCluster, *, factor: Any) -> None:
+    fake.next(apis.CREATE_TOPICS, answer_with(results(("a", None))))
+    async with admin_of(fake) as admin:
+        await admin.create_topics([NewTopic("a", replication_factor=factor)])
+        assert fake.asked(CreateTopicsRequest)[0].topics[0].replication_factor == 0
+        with pytest.raises(InvalidRequestError, match="replication_factor=-1"):
+            await admin.create_topics([NewTopic("a", replication_factor=-1)])
 
 
-def test_what_may_pass_is_asked_for_again_and_only_that_and_elsewhere() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t")
-        early = ClusterNotReadyError("no quorum")
-        fake.next(
-            apis.CREATE_TOPICS,
-            answer_with(results(("a", None), ("b", early), ("c", InvalidConfigError("odd")))),
-            answer_with(results(("b", None))),
+@runs(run, brokers=2)
+async def test_what_may_pass_is_asked_for_again_and_only_that_and_elsewhere(
+    fake: FakeCluster,
+) -> None:
+    fake.create("t")
+    early = ClusterNotReadyError("no quorum")
+    fake.next(
+        apis.CREATE_TOPICS,
+        answer_with(results(("a", None), ("b", early), ("c", InvalidConfigError("odd")))),
+        answer_with(results(("b", None))),
+    )
+    async with admin_of(fake) as admin:
+        await admin.list_topics()
+        with pytest.raises(InvalidConfigError, match="c: odd"):
+            await admin.create_topics([NewTopic("a"), NewTopic("b"), NewTopic("c")])
+        asked = [
+            (broker, [topic.name for topic in message.topics])
+            for broker, message in fake.requests
+            if isinstance(message, CreateTopicsRequest)
+        ]
+        assert asked == [(1, ["a", "b", "c"]), (2, ["b"])]
+
+
+@runs(run)
+async def test_what_does_not_pass_in_time_is_told(fake: FakeCluster) -> None:
+    answer = answer_with(results(("a", ClusterNotReadyError("no quorum"))))
+    fake.next(apis.CREATE_TOPICS, *[answer] * 1_000)
+    async with admin_of(fake) as admin:
+        with pytest.raises(ClusterNotReadyError, match="a: no quorum"):
+            await admin.create_topics([NewTopic("a")])
+        assert 28 < asyncio.get_running_loop().time() - 1_000 < 31
+        fake._next.clear()
+        fake.next(apis.CREATE_TOPICS, answer, vanish)
+        with pytest.raises(ConnectionLostError):
+            await admin.create_topics([NewTopic("a")])
+        fake.next(apis.CREATE_TOPICS, answer_with(results(("a", CommitUnknownError("maybe")))))
+        with pytest.raises(CommitUnknownError, match="maybe"):
+            await admin.create_topics([NewTopic("a")])
+
+
+@runs(run, brokers=3)
+async def test_transferring_a_leader_asks_the_one_that_leads(fake: FakeCluster) -> None:
+    topic = fake.create("t", 2, leaders=[1, 2])
+    fake.next(
+        apis.TRANSFER_LEADER,
+        refuse(NotLeaderError("it has moved")),
+        answer_with(TransferLeaderResponse(leader=3, leader_epoch=7)),
+    )
+    async with admin_of(fake) as admin:
+        assert await admin.transfer_leader("t", 1, to=3) == LeaderDescription(3, 7)
+        asked = [(b, m.to) for b, m in fake.requests if isinstance(m, TransferLeaderRequest)]
+        assert asked == [(2, 3), (2, 3)]
+        fake.kill(2)
+        answer = answer_with(TransferLeaderResponse(leader=3, leader_epoch=8))
+        fake.next(apis.TRANSFER_LEADER, answer)
+        assert (await admin.transfer_leader("t", 1)).leader_epoch == 8, "another that votes"
+        topic.leaders[0] = None
+        fake.next(apis.TRANSFER_LEADER, vanish)
+        with pytest.raises(ConnectionLostError):
+            await admin.transfer_leader("t", 0)
+        with pytest.raises(UnknownTopicError):
+            await admin.transfer_leader("u", 0)
+        with pytest.raises(UnknownPartitionError):
+            await admin.transfer_leader("t", 2)
+
+
+@runs(run)
+async def test_moving_replicas(fake: FakeCluster) -> None:
+    moving = ReassignResponse(moving=[PartitionMove(partition=1, replicas=[3, 1])])
+    fake.next(apis.REASSIGN, answer_with(moving), answer_with(ReassignResponse()), vanish)
+    async with admin_of(fake) as admin:
+        found = await admin.reassign_partitions("t", {1: [3, 1]}, before={1: (1, 2)})
+        assert found == {1: (3, 1)}
+        assert await admin.cancel_reassignment("t") == {}
+        move = PartitionMove(partition=1, replicas=[3, 1], before=[1, 2])
+        asked = [m for _, m in fake.requests if isinstance(m, ReassignRequest)]
+        assert asked == [
+            ReassignRequest(topic="t", moves=[move]),
+            ReassignRequest(topic="t", cancel=True),
+        ]
+        with pytest.raises(ConnectionLostError):
+            await admin.reassign_partitions("t", {0: [1]}, replication_factor=1)
+        for partition, broker in ((-1, 1), (0, -1)):
+            with pytest.raises(InvalidRequestError):
+                await admin.reassign_partitions("t", {partition: [broker]})
+
+
+@runs(run, brokers=3)
+async def test_recovering_a_cluster(fake: FakeCluster) -> None:
+    fake.down = {1, 3}
+    answer = answer_with(RecoverClusterResponse(partitions=[], cluster_note="2 votes alone"))
+    fake.next(apis.RECOVER_CLUSTER, answer, answer, vanish)
+    async with admin_of(fake) as admin:
+        found = await admin.recover_cluster()
+        assert found == RecoveryDescription((), "2 votes alone")
+        await admin.recover_cluster(
+            accept_loss=True, topics=["t"], broker="broker-2:9100", dry_run=True
         )
-        async with admin_of(fake) as admin:
-            await admin.list_topics()
-            with pytest.raises(InvalidConfigError, match="c: odd"):
-                await admin.create_topics([NewTopic("a"), NewTopic("b"), NewTopic("c")])
-            asked = [
-                (broker, [topic.name for topic in message.topics])
-                for broker, message in fake.requests
-                if isinstance(message, CreateTopicsRequest)
-            ]
-            assert asked == [(1, ["a", "b", "c"]), (2, ["b"])]
-
-    run(test, brokers=2)
+        asked = fake.asked(RecoverClusterRequest)
+        assert [(m.accept_loss, m.topics, m.dry_run) for m in asked] == [
+            (False, None, False),
+            (True, ["t"], True),
+        ]
+        with pytest.raises(ConnectionLostError):
+            await admin.recover_cluster()
+        with pytest.raises(BrokerUnavailableError):
+            await admin.recover_cluster(broker="broker-1:9100")
+        assert len(fake.asked(RecoverClusterRequest)) == 3
 
 
-def test_what_does_not_pass_in_time_is_told() -> None:
-    async def test(fake: FakeCluster) -> None:
-        answer = answer_with(results(("a", ClusterNotReadyError("no quorum"))))
-        fake.next(apis.CREATE_TOPICS, *[answer] * 1_000)
-        async with admin_of(fake) as admin:
-            with pytest.raises(ClusterNotReadyError, match="a: no quorum"):
-                await admin.create_topics([NewTopic("a")])
-            assert 28 < asyncio.get_running_loop().time() - 1_000 < 31
-            fake._next.clear()
-            fake.next(apis.CREATE_TOPICS, answer, vanish)
-            with pytest.raises(ConnectionLostError):
-                await admin.create_topics([NewTopic("a")])
-            fake.next(apis.CREATE_TOPICS, answer_with(results(("a", CommitUnknownError("maybe")))))
-            with pytest.raises(CommitUnknownError, match="maybe"):
-                await admin.create_topics([NewTopic("a")])
+@runs(run)
+async def test_recovering_takes_longer_than_a_request(fake: FakeCluster) -> None:
+    gate = asyncio.Event()
 
-    run(test)
+    def late(peer: Peer, request: Request) -> None:
+        async def answer() -> None:
+            await gate.wait()
+            peer.write(peer.state.reply(request, RecoverClusterResponse(partitions=[])))
 
+        fake.keep(answer())
 
-def test_transferring_a_leader_asks_the_one_that_leads() -> None:
-    async def test(fake: FakeCluster) -> None:
-        topic = fake.create("t", 2, leaders=[1, 2])
-        fake.next(
-            apis.TRANSFER_LEADER,
-            refuse(NotLeaderError("it has moved")),
-            answer_with(TransferLeaderResponse(leader=3, leader_epoch=7)),
-        )
-        async with admin_of(fake) as admin:
-            assert await admin.transfer_leader("t", 1, to=3) == LeaderDescription(3, 7)
-            asked = [(b, m.to) for b, m in fake.requests if isinstance(m, TransferLeaderRequest)]
-            assert asked == [(2, 3), (2, 3)]
-            fake.kill(2)
-            answer = answer_with(TransferLeaderResponse(leader=3, leader_epoch=8))
-            fake.next(apis.TRANSFER_LEADER, answer)
-            assert (await admin.transfer_leader("t", 1)).leader_epoch == 8, "another that votes"
-            topic.leaders[0] = None
-            fake.next(apis.TRANSFER_LEADER, vanish)
-            with pytest.raises(ConnectionLostError):
-                await admin.transfer_leader("t", 0)
-            with pytest.raises(UnknownTopicError):
-                await admin.transfer_leader("u", 0)
-            with pytest.raises(UnknownPartitionError):
-                await admin.transfer_leader("t", 2)
-
-    run(test, brokers=3)
-
-
-def test_moving_replicas() -> None:
-    async def test(fake: FakeCluster) -> None:
-        moving = ReassignResponse(moving=[PartitionMove(partition=1, replicas=[3, 1])])
-        fake.next(apis.REASSIGN, answer_with(moving), answer_with(ReassignResponse()), vanish)
-        async with admin_of(fake) as admin:
-            found = await admin.reassign_partitions("t", {1: [3, 1]}, before={1: (1, 2)})
-            assert found == {1: (3, 1)}
-            assert await admin.cancel_reassignment("t") == {}
-            move = PartitionMove(partition=1, replicas=[3, 1], before=[1, 2])
-            asked = [m for _, m in fake.requests if isinstance(m, ReassignRequest)]
-            assert asked == [
-                ReassignRequest(topic="t", moves=[move]),
-                ReassignRequest(topic="t", cancel=True),
-            ]
-            with pytest.raises(ConnectionLostError):
-                await admin.reassign_partitions("t", {0: [1]}, replication_factor=1)
-            for partition, broker in ((-1, 1), (0, -1)):
-                with pytest.raises(InvalidRequestError):
-                    await admin.reassign_partitions("t", {partition: [broker]})
-
-    run(test)
-
-
-def test_recovering_a_cluster() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.down = {1, 3}
-        answer = answer_with(RecoverClusterResponse(partitions=[], cluster_note="2 votes alone"))
-        fake.next(apis.RECOVER_CLUSTER, answer, answer, vanish)
-        async with admin_of(fake) as admin:
-            found = await admin.recover_cluster()
-            assert found == RecoveryDescription((), "2 votes alone")
-            await admin.recover_cluster(
-                accept_loss=True, topics=["t"], broker="broker-2:9100", dry_run=True
-            )
-            asked = fake.asked(RecoverClusterRequest)
-            assert [(m.accept_loss, m.topics, m.dry_run) for m in asked] == [
-                (False, None, False),
-                (True, ["t"], True),
-            ]
-            with pytest.raises(ConnectionLostError):
-                await admin.recover_cluster()
-            with pytest.raises(BrokerUnavailableError):
-                await admin.recover_cluster(broker="broker-1:9100")
-            assert len(fake.asked(RecoverClusterRequest)) == 3
-
-    run(test, brokers=3)
-
-
-def test_recovering_takes_longer_than_a_request() -> None:
-    async def test(fake: FakeCluster) -> None:
-        gate = asyncio.Event()
-
-        def late(peer: Peer, request: Request) -> None:
-            async def answer() -> None:
-                await gate.wait()
-                peer.write(peer.state.reply(request, RecoverClusterResponse(partitions=[])))
-
-            fake.keep(answer())
-
-        fake.next(apis.RECOVER_CLUSTER, late)
-        async with admin_of(fake) as admin:
-            asyncio.get_running_loop().call_later(300, gate.set)
-            assert (await admin.recover_cluster()).partitions == ()
-
-    run(test)
+    fake.next(apis.RECOVER_CLUSTER, late)
+    async with admin_of(fake) as admin:
+        asyncio.get_running_loop().call_later(300, gate.set)
+        assert (await admin.recover_cluster()).partitions == ()
 
 
 # -- consumer groups -------------------------------------------------------------------------------
 
 
-def test_every_call_about_groups() -> None:
-    async def test(fake: FakeCluster) -> None:
-        world = Coordination(fake)
-        fake.create("t", 2)
-        fill(fake, 10)
-        async with admin_of(fake) as admin:
-            await admin.alter_group_offsets("g", {A: 4, B: OffsetAndMetadata(0, "own")})
-            await admin.commit_offsets("g", {A: 5}, metadata="note")
-            assert await admin.group_offsets("g") == {
-                A: OffsetAndMetadata(5, "note", 3),
-                B: OffsetAndMetadata(0, "own", 3),
-            }
-            assert [row.group for row in await admin.list_groups()] == ["g"]
-            (described,) = await admin.describe_groups(["g", "g"])
-            # The fake's records are 1,000 s old when its loop starts.
-            assert (described.lag, described.lag_seconds) == (5, 1_000.0)
-            await admin.delete_group_offsets("g", [B, B])
-            assert list(await admin.group_offsets("g")) == [A]
-            await admin.delete_groups(["g"])
-            assert not world.groups
-        with pytest.raises(ClosedError):
-            await admin.list_groups()
-
-    run(test)
+@runs(run)
+async def test_every_call_about_groups(fake: FakeCluster) -> None:
+    world = Coordination(fake)
+    fake.create("t", 2)
+    fill(fake, 10)
+    async with admin_of(fake) as admin:
+        await admin.alter_group_offsets("g", {A: 4, B: OffsetAndMetadata(0, "own")})
+        await admin.commit_offsets("g", {A: 5}, metadata="note")
+        assert await admin.group_offsets("g") == {
+            A: OffsetAndMetadata(5, "note", 3),
+            B: OffsetAndMetadata(0, "own", 3),
+        }
+        assert [row.group for row in await admin.list_groups()] == ["g"]
+        (described,) = await admin.describe_groups(["g", "g"])
+        # The fake's records are 1,000 s old when its loop starts.
+        assert (described.lag, described.lag_seconds) == (5, 1_000.0)
+        await admin.delete_group_offsets("g", [B, B])
+        assert list(await admin.group_offsets("g")) == [A]
+        await admin.delete_groups(["g"])
+        assert not world.groups
+    with pytest.raises(ClosedError):
+        await admin.list_groups()
 
 
-def test_an_offset_out_of_range_changes_nothing() -> None:
-    async def test(fake: FakeCluster) -> None:
-        world = Coordination(fake)
-        fake.create("t", 2)
-        fill(fake, 10)
-        async with admin_of(fake) as admin:
-            with pytest.raises(OffsetOutOfRangeError, match=r"t:1\. Use an offset from 0 to 0"):
-                await admin.alter_group_offsets("g", {A: 4, B: 1})
-            assert not fake.asked(OffsetCommitRequest)
-            # A program that keeps its place elsewhere is taken at its word.
-            await admin.commit_offsets("g", {B: 1})
-            assert world.groups["g"].offsets[B].offset == 1
-
-    run(test)
+@runs(run)
+async def test_an_offset_out_of_range_changes_nothing(fake: FakeCluster) -> None:
+    world = Coordination(fake)
+    fake.create("t", 2)
+    fill(fake, 10)
+    async with admin_of(fake) as admin:
+        with pytest.raises(OffsetOutOfRangeError, match=r"t:1\. Use an offset from 0 to 0"):
+            await admin.alter_group_offsets("g", {A: 4, B: 1})
+        assert not fake.asked(OffsetCommitRequest)
+        # A program that keeps its place elsewhere is taken at its word.
+        await admin.commit_offsets("g", {B: 1})
+        assert world.groups["g"].offsets[B].offset == 1
 
 
 @pytest.mark.parametrize("name", ["", "x" * 300, "two\nlines", " g"])
-def test_a_name_that_is_none_is_refused_before_anything_is_asked(name: str) -> None:
-    async def test(fake: FakeCluster) -> None:
-        async with admin_of(fake) as admin:
-            for refused in (
-                admin.describe_groups([name]),
-                admin.delete_groups([name]),
-                admin.delete_group_offsets(name, [A]),
-                admin.group_offsets(name),
-                admin.alter_group_offsets(name, {A: 1}),
-                admin.commit_offsets(name, {A: 1}),
-            ):
-                with pytest.raises(InvalidGroupError, match="is not a name of a consumer group"):
-                    await refused
-        assert not fake.connects
-
-    run(test)
+@runs(run)
+async def test_a_name_that_is_none_is_refused_before_anything_is_asked(
+    fake: FakeCluster, *, name: str
+) -> None:
+    async with admin_of(fake) as admin:
+        for refused in (
+            admin.describe_groups([name]),
+            admin.delete_groups([name]),
+            admin.delete_group_offsets(name, [A]),
+            admin.group_offsets(name),
+            admin.alter_group_offsets(name, {A: 1}),
+            admin.commit_offsets(name, {A: 1}),
+        ):
+            with pytest.raises(InvalidGroupError, match="is not a name of a consumer group"):
+                await refused
+    assert not fake.connects
 
 
 @pytest.mark.parametrize(
     ("groups", "message"),
     [("g", "a list of names"), (b"g", "a list of names"), ([7], "is not the name")],
 )
-def test_names_are_a_list_of_texts(groups: Any, message: str) -> None:
-    async def test(fake: FakeCluster) -> None:
-        async with admin_of(fake) as admin:
-            with pytest.raises(TypeError, match=message):
-                await admin.describe_groups(groups)
-            with pytest.raises(TypeError, match=message):
-                await admin.delete_groups(groups)
-
-    run(test)
+@runs(run)
+async def test_names_are_a_list_of_texts(fake: FakeCluster, *, groups: Any, message: str) -> None:
+    async with admin_of(fake) as admin:
+        with pytest.raises(TypeError, match=message):
+            await admin.describe_groups(groups)
+        with pytest.raises(TypeError, match=message):
+            await admin.delete_groups(groups)
 
 
 @pytest.mark.parametrize(
@@ -488,15 +455,13 @@ def test_names_are_a_list_of_texts(groups: Any, message: str) -> None:
         ({A: OffsetAndMetadata(1, "x" * 5_000)}, "", InvalidRequestError, "5000 characters"),
     ],
 )
-def test_offsets_are_checked(
-    offsets: Any, metadata: Any, error: type[Exception], message: str
+@runs(run)
+async def test_offsets_are_checked(
+    fake: FakeCluster, *, offsets: Any, metadata: Any, error: type[Exception], message: str
 ) -> None:
-    async def test(fake: FakeCluster) -> None:
-        async with admin_of(fake) as admin:
-            with pytest.raises(error, match=message):
-                await admin.commit_offsets("g", offsets, metadata=metadata)
-            with pytest.raises(error, match=message):
-                await admin.alter_group_offsets("g", offsets, metadata=metadata)
-        assert not fake.connects
-
-    run(test)
+    async with admin_of(fake) as admin:
+        with pytest.raises(error, match=message):
+            await admin.commit_offsets("g", offsets, metadata=metadata)
+        with pytest.raises(error, match=message):
+            await admin.alter_group_offsets("g", offsets, metadata=metadata)
+    assert not fake.connects

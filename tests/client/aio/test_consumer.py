@@ -15,6 +15,7 @@ from raftlog.types import OffsetAndTimestamp
 from tests.client.test_fetcher import fill
 from tests.client.test_subscription import A, B
 from tests.client.world import FakeCluster, run
+from tests.running import runs
 
 
 def consumer_of(fake: FakeCluster, **settings: Any) -> AsyncConsumer:
@@ -28,55 +29,51 @@ def filled(fake: FakeCluster) -> None:
     fill(fake, 3, 2)
 
 
-def test_polling_and_iterating() -> None:
-    async def test(fake: FakeCluster) -> None:
-        filled(fake)
-        async with consumer_of(fake) as consumer:
-            await consumer.subscribe(["t"])
-            assert await consumer.assignment() == {A, B}
-            assert [record.offset for record in await consumer.poll(max_records=2)] == [0, 1]
-            seen = []
-            async for record in consumer:
-                seen.append(record.offset)
-                if len(seen) == 3:
-                    break
-            assert seen == [2, 3, 4]
-            assert await consumer.position(A) == 5
-            start = asyncio.get_running_loop().time()
-            assert await consumer.poll(timeout_ms=2_000) == []
-            assert asyncio.get_running_loop().time() - start == pytest.approx(2, abs=0.1)
-
-    run(test)
+@runs(run)
+async def test_polling_and_iterating(fake: FakeCluster) -> None:
+    filled(fake)
+    async with consumer_of(fake) as consumer:
+        await consumer.subscribe(["t"])
+        assert await consumer.assignment() == {A, B}
+        assert [record.offset for record in await consumer.poll(max_records=2)] == [0, 1]
+        seen = []
+        async for record in consumer:
+            seen.append(record.offset)
+            if len(seen) == 3:
+                break
+        assert seen == [2, 3, 4]
+        assert await consumer.position(A) == 5
+        start = asyncio.get_running_loop().time()
+        assert await consumer.poll(timeout_ms=2_000) == []
+        assert asyncio.get_running_loop().time() - start == pytest.approx(2, abs=0.1)
 
 
-def test_where_to_read() -> None:
-    async def test(fake: FakeCluster) -> None:
-        filled(fake)
-        async with consumer_of(fake, value_deserializer=bytes.decode) as consumer:
-            assert await consumer.partitions_for("t") == {0, 1}
-            await consumer.assign([A, B])
-            assert await consumer.beginning_offsets([A]) == {A: 0}
-            assert await consumer.end_offsets([A, B]) == {A: 5, B: 0}
-            assert await consumer.offsets_for_times({A: 1_700_000_000_003}) == {
-                A: OffsetAndTimestamp(3, 1_700_000_000_003)
-            }
-            await consumer.seek_to_end()
-            assert await consumer.position(A) == 5
-            await consumer.seek_to_beginning([A])
-            assert await consumer.position(A) == 0
-            await consumer.seek(A, 4)
-            assert [record.value async for record in limited(consumer, 1)] == ["x"]
-            await consumer.pause([A])
-            assert await consumer.paused() == {A}
-            await consumer.seek(A, 0)
-            assert await consumer.poll(timeout_ms=10) == []
-            await consumer.resume([A])
-            assert len(await consumer.poll()) >= 3
-            await consumer.unsubscribe()
-            with pytest.raises(InvalidRequestError, match="subscribe"):
-                await consumer.poll()
-
-    run(test)
+@runs(run)
+async def test_where_to_read(fake: FakeCluster) -> None:
+    filled(fake)
+    async with consumer_of(fake, value_deserializer=bytes.decode) as consumer:
+        assert await consumer.partitions_for("t") == {0, 1}
+        await consumer.assign([A, B])
+        assert await consumer.beginning_offsets([A]) == {A: 0}
+        assert await consumer.end_offsets([A, B]) == {A: 5, B: 0}
+        assert await consumer.offsets_for_times({A: 1_700_000_000_003}) == {
+            A: OffsetAndTimestamp(3, 1_700_000_000_003)
+        }
+        await consumer.seek_to_end()
+        assert await consumer.position(A) == 5
+        await consumer.seek_to_beginning([A])
+        assert await consumer.position(A) == 0
+        await consumer.seek(A, 4)
+        assert [record.value async for record in limited(consumer, 1)] == ["x"]
+        await consumer.pause([A])
+        assert await consumer.paused() == {A}
+        await consumer.seek(A, 0)
+        assert await consumer.poll(timeout_ms=10) == []
+        await consumer.resume([A])
+        assert len(await consumer.poll()) >= 3
+        await consumer.unsubscribe()
+        with pytest.raises(InvalidRequestError, match="subscribe"):
+            await consumer.poll()
 
 
 async def limited(consumer: AsyncConsumer, count: int) -> Any:
@@ -126,36 +123,32 @@ def test_others_have_their_turn() -> None:
     run(test)
 
 
-def test_what_is_a_groups_needs_one() -> None:
-    async def test(fake: FakeCluster) -> None:
-        with pytest.raises(InvalidRequestError, match="Set group="):
-            consumer_of(fake, group_instance_id="one")
-        consumer = consumer_of(fake)
-        for call in (consumer.commit, lambda: consumer.committed(A)):
-            with pytest.raises(InvalidRequestError, match="group="):
-                await call()
+@runs(run)
+async def test_what_is_a_groups_needs_one(fake: FakeCluster) -> None:
+    with pytest.raises(InvalidRequestError, match="Set group="):
+        consumer_of(fake, group_instance_id="one")
+    consumer = consumer_of(fake)
+    for call in (consumer.commit, lambda: consumer.committed(A)):
         with pytest.raises(InvalidRequestError, match="group="):
-            consumer.commit_async()
-        await consumer.close()
+            await call()
+    with pytest.raises(InvalidRequestError, match="group="):
+        consumer.commit_async()
+    await consumer.close()
 
-    run(test)
 
-
-def test_closing_ends_a_poll() -> None:
-    async def test(fake: FakeCluster) -> None:
-        filled(fake)
-        consumer = consumer_of(fake, auto_offset_reset="latest")
-        await consumer.assign([A])
-        polling = asyncio.ensure_future(consumer.poll(60_000))
-        await asyncio.sleep(1)
-        await consumer.close()
-        await consumer.close()
-        with pytest.raises(ClosedError):
-            await polling
-        with pytest.raises(ClosedError):
-            await consumer.poll()
-
-    run(test)
+@runs(run)
+async def test_closing_ends_a_poll(fake: FakeCluster) -> None:
+    filled(fake)
+    consumer = consumer_of(fake, auto_offset_reset="latest")
+    await consumer.assign([A])
+    polling = asyncio.ensure_future(consumer.poll(60_000))
+    await asyncio.sleep(1)
+    await consumer.close()
+    await consumer.close()
+    with pytest.raises(ClosedError):
+        await polling
+    with pytest.raises(ClosedError):
+        await consumer.poll()
 
 
 def test_an_unclosed_one_warns() -> None:

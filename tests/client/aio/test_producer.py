@@ -22,61 +22,56 @@ from raftlog.errors import (
 from raftlog.protocol import api as apis
 from raftlog.types import OffsetRange, RecordMetadata
 from tests.client.world import FakeCluster, ignore, run
+from tests.running import runs
 
 
 def producer_of(fake: FakeCluster, **settings: Any) -> AsyncProducer:
     return AsyncProducer(fake.bootstrap, host=fake.host, **settings)
 
 
-def test_records_and_runs() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t")
-        async with producer_of(fake) as producer:
-            future = await producer.send("t", b"v", b"k", {"h": b"x"}, 5)
-            assert await future == RecordMetadata("t", 0, 0, 5)
-            assert await future == future.result(0)
-            many = await producer.send_many("t", [b"1", b"2"], timestamps_ms=6)
-            assert await many == [OffsetRange("t", 0, 1, 2)]
-            await producer.flush()
-
-    run(test)
+@runs(run)
+async def test_records_and_runs(fake: FakeCluster) -> None:
+    fake.create("t")
+    async with producer_of(fake) as producer:
+        future = await producer.send("t", b"v", b"k", {"h": b"x"}, 5)
+        assert await future == RecordMetadata("t", 0, 0, 5)
+        assert await future == future.result(0)
+        many = await producer.send_many("t", [b"1", b"2"], timestamps_ms=6)
+        assert await many == [OffsetRange("t", 0, 1, 2)]
+        await producer.flush()
 
 
-def test_closing_flushes() -> None:
-    async def test(fake: FakeCluster) -> None:
-        log = fake.create("t").logs[0]
-        producer = producer_of(fake, linger_ms=10_000)
-        await producer.send("t", b"a")
-        await producer.close()
-        await producer.close()
-        assert log.values() == [b"a"]
-        assert asyncio.get_running_loop().time() < 1_001
-        with pytest.raises(ClosedError):
-            await producer.send("t", b"b")
-        await AsyncProducer("a:1").close()
-
-    run(test)
+@runs(run)
+async def test_closing_flushes(fake: FakeCluster) -> None:
+    log = fake.create("t").logs[0]
+    producer = producer_of(fake, linger_ms=10_000)
+    await producer.send("t", b"a")
+    await producer.close()
+    await producer.close()
+    assert log.values() == [b"a"]
+    assert asyncio.get_running_loop().time() < 1_001
+    with pytest.raises(ClosedError):
+        await producer.send("t", b"b")
+    await AsyncProducer("a:1").close()
 
 
-def test_full_memory_is_waited_for_and_then_told_of() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t")
-        fake.next(apis.PRODUCE, *[ignore] * 15)
-        small = {"buffer_memory": 10_000, "batch_bytes_max": 2_000}
-        producer = producer_of(fake, **small, request_timeout_ms=100_000, linger_ms=0)
-        with pytest.raises(ThrottledError, match="max_block_ms=60000"):
-            await fill_up(producer)
-        assert 1_060 <= asyncio.get_running_loop().time() < 1_062
-        with pytest.raises(ThrottledError):
-            await producer.send_many("t", [b"x" * 1_000])
-        await producer.close(0)
-        async with producer_of(fake, **small) as other:
-            for _ in range(500):
-                await other.send("t", b"x" * 100)
-            many = await other.send_many("t", [b"x" * 100] * 500)
-            assert sum(part.last - part.first + 1 for part in await many) == 500
-
-    run(test)
+@runs(run)
+async def test_full_memory_is_waited_for_and_then_told_of(fake: FakeCluster) -> None:
+    fake.create("t")
+    fake.next(apis.PRODUCE, *[ignore] * 15)
+    small = {"buffer_memory": 10_000, "batch_bytes_max": 2_000}
+    producer = producer_of(fake, **small, request_timeout_ms=100_000, linger_ms=0)
+    with pytest.raises(ThrottledError, match="max_block_ms=60000"):
+        await fill_up(producer)
+    assert 1_060 <= asyncio.get_running_loop().time() < 1_062
+    with pytest.raises(ThrottledError):
+        await producer.send_many("t", [b"x" * 1_000])
+    await producer.close(0)
+    async with producer_of(fake, **small) as other:
+        for _ in range(500):
+            await other.send("t", b"x" * 100)
+        many = await other.send_many("t", [b"x" * 100] * 500)
+        assert sum(part.last - part.first + 1 for part in await many) == 500
 
 
 async def fill_up(producer: AsyncProducer) -> None:
@@ -84,73 +79,65 @@ async def fill_up(producer: AsyncProducer) -> None:
         await producer.send("t", b"x" * 100)
 
 
-def test_a_run_that_finds_no_room_in_the_middle() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t")
-        fake.next(apis.PRODUCE, *[ignore] * 5)
-        producer = producer_of(
-            fake, buffer_memory=10_000, batch_bytes_max=2_000, max_block_ms=10, linger_ms=0
-        )
-        future = await producer.send_many("t", [b"x" * 100] * 200)
-        await producer.close(0)
-        with pytest.raises(RaftlogError):
-            await future
-
-    run(test)
+@runs(run)
+async def test_a_run_that_finds_no_room_in_the_middle(fake: FakeCluster) -> None:
+    fake.create("t")
+    fake.next(apis.PRODUCE, *[ignore] * 5)
+    producer = producer_of(
+        fake, buffer_memory=10_000, batch_bytes_max=2_000, max_block_ms=10, linger_ms=0
+    )
+    future = await producer.send_many("t", [b"x" * 100] * 200)
+    await producer.close(0)
+    with pytest.raises(RaftlogError):
+        await future
 
 
-def test_the_worlds_refusals_come_out_of_the_future() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t")
+@runs(run)
+async def test_the_worlds_refusals_come_out_of_the_future(fake: FakeCluster) -> None:
+    fake.create("t")
+    async with producer_of(fake) as producer:
+        with pytest.raises(UnknownTopicError):
+            await (await producer.send("nope", b"a"))
+        with pytest.raises(UnknownTopicError):
+            await (await producer.send_many("nope", [b"a"]))
+        with pytest.raises(UnknownPartitionError):
+            await (await producer.send("t", b"a", partition=7))
+        with pytest.raises(UnknownPartitionError):
+            await (await producer.send_many("t", [b"a"], partition=7))
+        with pytest.raises(TypeError):
+            await producer.send("t", "text")
+        with pytest.raises(TypeError):
+            await producer.send(3, b"a")  # type: ignore[arg-type]
+
+
+@runs(run)
+async def test_a_flush_that_takes_too_long(fake: FakeCluster) -> None:
+    fake.create("t")
+    fake.next(apis.PRODUCE, ignore)
+    producer = producer_of(fake)
+    future = await producer.send("t", b"a")
+    with pytest.raises(TimeoutError, match="continues to send"):
+        await producer.flush(timeout=2)
+    await producer.close(timeout=0)
+    with pytest.raises(ConnectionLostError):
+        await future
+
+
+@runs(run)
+async def test_a_cancelled_task_leaves_quickly(fake: FakeCluster) -> None:
+    fake.create("t")
+    fake.next(apis.PRODUCE, *[ignore] * 9)
+
+    async def work() -> None:
         async with producer_of(fake) as producer:
-            with pytest.raises(UnknownTopicError):
-                await (await producer.send("nope", b"a"))
-            with pytest.raises(UnknownTopicError):
-                await (await producer.send_many("nope", [b"a"]))
-            with pytest.raises(UnknownPartitionError):
-                await (await producer.send("t", b"a", partition=7))
-            with pytest.raises(UnknownPartitionError):
-                await (await producer.send_many("t", [b"a"], partition=7))
-            with pytest.raises(TypeError):
-                await producer.send("t", "text")
-            with pytest.raises(TypeError):
-                await producer.send(3, b"a")  # type: ignore[arg-type]
+            await (await producer.send("t", b"a"))
 
-    run(test)
-
-
-def test_a_flush_that_takes_too_long() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t")
-        fake.next(apis.PRODUCE, ignore)
-        producer = producer_of(fake)
-        future = await producer.send("t", b"a")
-        with pytest.raises(TimeoutError, match="continues to send"):
-            await producer.flush(timeout=2)
-        await producer.close(timeout=0)
-        with pytest.raises(ConnectionLostError):
-            await future
-
-    run(test)
-
-
-def test_a_cancelled_task_leaves_quickly() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t")
-        fake.next(apis.PRODUCE, *[ignore] * 9)
-
-        async def work() -> None:
-            async with producer_of(fake) as producer:
-                await (await producer.send("t", b"a"))
-
-        task = asyncio.ensure_future(work())
-        await asyncio.sleep(1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert asyncio.get_running_loop().time() < 1_003
-
-    run(test)
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.get_running_loop().time() < 1_003
 
 
 def test_one_loop_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from tests.client.test_cluster import cluster_of
 from tests.client.test_fetcher import fill
 from tests.client.test_subscription import A, B
 from tests.client.world import FakeCluster, answer_with, run
+from tests.running import runs
 
 
 def test_offsets_are_taken_as_numbers_or_with_a_note() -> None:
@@ -54,21 +55,19 @@ def test_what_is_no_offset_is_refused(given: Any, error: type[Exception]) -> Non
         check_offsets(given)
 
 
-def test_ends_are_looked_up_only_where_they_are_not_known() -> None:
-    async def test(fake: FakeCluster) -> None:
-        fake.create("t", 2)
-        fill(fake, 5)
-        cluster = cluster_of(fake)
-        await check_ends(cluster, check_offsets({A: 4, B: 0}), known={A: 4})
-        assert not fake.asked(ListOffsetsRequest)
-        await check_ends(cluster, check_offsets({A: 5, B: 0}), known={A: 4})
-        assert len(fake.asked(ListOffsetsRequest)) == 1
-        with pytest.raises(InvalidRequestError, match="t:1: offset 1 is beyond the end offset 0"):
-            await check_ends(cluster, check_offsets({A: 4, B: 1}), known={A: 4})
-        with pytest.raises(UnknownTopicError):
-            await check_ends(cluster, check_offsets({("nope", 0): 0}), known={})
-
-    run(test)
+@runs(run)
+async def test_ends_are_looked_up_only_where_they_are_not_known(fake: FakeCluster) -> None:
+    fake.create("t", 2)
+    fill(fake, 5)
+    cluster = cluster_of(fake)
+    await check_ends(cluster, check_offsets({A: 4, B: 0}), known={A: 4})
+    assert not fake.asked(ListOffsetsRequest)
+    await check_ends(cluster, check_offsets({A: 5, B: 0}), known={A: 4})
+    assert len(fake.asked(ListOffsetsRequest)) == 1
+    with pytest.raises(InvalidRequestError, match="t:1: offset 1 is beyond the end offset 0"):
+        await check_ends(cluster, check_offsets({A: 4, B: 1}), known={A: 4})
+    with pytest.raises(UnknownTopicError):
+        await check_ends(cluster, check_offsets({("nope", 0): 0}), known={})
 
 
 def test_committed_offsets_come_in_as_many_requests_as_it_takes(
@@ -89,19 +88,15 @@ def test_committed_offsets_come_in_as_many_requests_as_it_takes(
     run(test)
 
 
-def test_one_that_cannot_be_had_is_told() -> None:
-    async def test(fake: FakeCluster) -> None:
-        FakeCoordinator(fake)
-        failure = Failure.of(UnknownTopicError("no such topic"))
-        fake.next(
-            apis.OFFSET_FETCH,
-            answer_with(
-                OffsetFetchResponse(
-                    offsets=[FetchedOffset(topic="t", partition=0, failure=failure)]
-                )
-            ),
-        )
-        with pytest.raises(UnknownTopicError):
-            await fetch_offsets(Coordinators(cluster_of(fake)), "g", [A])
-
-    run(test)
+@runs(run)
+async def test_one_that_cannot_be_had_is_told(fake: FakeCluster) -> None:
+    FakeCoordinator(fake)
+    failure = Failure.of(UnknownTopicError("no such topic"))
+    fake.next(
+        apis.OFFSET_FETCH,
+        answer_with(
+            OffsetFetchResponse(offsets=[FetchedOffset(topic="t", partition=0, failure=failure)])
+        ),
+    )
+    with pytest.raises(UnknownTopicError):
+        await fetch_offsets(Coordinators(cluster_of(fake)), "g", [A])

@@ -26,6 +26,7 @@ from raftlog.server.cluster.administration import (
     ClusterTopics,
 )
 from raftlog.server.cluster.membership import CLUSTER_GROUP
+from tests.running import runs
 from tests.server.cluster.hosting import Hosting, hosting
 
 
@@ -71,185 +72,158 @@ def asking(test: Callable[[Asking], Coroutine[Any, Any, None]], **options: Any) 
     hosting(run)
 
 
-def test_a_topic_is_created_when_it_is_led() -> None:
-    async def test(a: Asking) -> None:
-        task = await a.begin(a.create(config={"retention.ms": "5"}))
-        assert not task.done()
-        record = a.plane.agree().value
-        await a.h.s.settle()
-        assert a.h.host().log.config.retention_ms == 5
-        await asyncio.sleep(1)
-        assert not task.done(), "nobody leads it"
-        await a.h.elect(2)
-        assert await task == record
-
-    asking(test)
+@runs(asking)
+async def test_a_topic_is_created_when_it_is_led(a: Asking) -> None:
+    task = await a.begin(a.create(config={"retention.ms": "5"}))
+    assert not task.done()
+    record = a.plane.agree().value
+    await a.h.s.settle()
+    assert a.h.host().log.config.retention_ms == 5
+    await asyncio.sleep(1)
+    assert not task.done(), "nobody leads it"
+    await a.h.elect(2)
+    assert await task == record
 
 
-def test_a_topic_that_nobody_leads_is_answered_after_a_while() -> None:
-    async def test(a: Asking) -> None:
-        task = await a.begin(a.create())
-        a.plane.agree()
-        await asyncio.sleep(LEADERS_TIMEOUT_SECONDS * 1.1)
-        assert task.done()
-        assert task.result().name == "t"
-
-    asking(test)
+@runs(asking)
+async def test_a_topic_that_nobody_leads_is_answered_after_a_while(a: Asking) -> None:
+    task = await a.begin(a.create())
+    a.plane.agree()
+    await asyncio.sleep(LEADERS_TIMEOUT_SECONDS * 1.1)
+    assert task.done()
+    assert task.result().name == "t"
 
 
-def test_what_the_cluster_refuses_is_refused() -> None:
-    async def test(a: Asking) -> None:
-        await a.there()
-        task = await a.begin(a.create())
-        a.plane.agree()
-        with pytest.raises(TopicExistsError):
-            await task
-        task = await a.begin(a.create("u", replication_factor=4))
-        a.plane.agree()
-        with pytest.raises(InvalidPartitionsError):
-            await task
-
-    asking(test)
+@runs(asking)
+async def test_what_the_cluster_refuses_is_refused(a: Asking) -> None:
+    await a.there()
+    task = await a.begin(a.create())
+    a.plane.agree()
+    with pytest.raises(TopicExistsError):
+        await task
+    task = await a.begin(a.create("u", replication_factor=4))
+    a.plane.agree()
+    with pytest.raises(InvalidPartitionsError):
+        await task
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_creation_that_nobody_knows_the_outcome_of_is_made_once(applied: bool) -> None:
-    async def test(a: Asking) -> None:
-        task = await a.begin(a.create())
-        first = a.plane.proposals[0].command
-        a.plane.lose(applied=applied)
+@runs(asking)
+async def test_a_creation_that_nobody_knows_the_outcome_of_is_made_once(
+    a: Asking, *, applied: bool
+) -> None:
+    task = await a.begin(a.create())
+    first = a.plane.proposals[0].command
+    a.plane.lose(applied=applied)
+    await a.h.s.settle()
+    assert a.plane.proposals[0].command == first
+    a.plane.agree()
+    await a.h.s.settle()
+    await a.h.elect(1)
+    assert (await task).id == "T1"
+    assert list(a.h.s.machine.topics) == ["t"]
+
+
+@runs(asking)
+async def test_what_stays_unknown_is_told_as_such(a: Asking) -> None:
+    task = await a.begin(a.create())
+    for _ in range(2):
+        a.plane.lose()
         await a.h.s.settle()
-        assert a.plane.proposals[0].command == first
-        a.plane.agree()
-        await a.h.s.settle()
-        await a.h.elect(1)
-        assert (await task).id == "T1"
-        assert list(a.h.s.machine.topics) == ["t"]
-
-    asking(test)
+    with pytest.raises(CommitUnknownError):
+        await task
 
 
-def test_what_stays_unknown_is_told_as_such() -> None:
-    async def test(a: Asking) -> None:
-        task = await a.begin(a.create())
-        for _ in range(2):
-            a.plane.lose()
-            await a.h.s.settle()
-        with pytest.raises(CommitUnknownError):
-            await task
-
-    asking(test)
+@runs(asking)
+async def test_without_a_cluster_nothing_is_changed_and_that_is_said(a: Asking) -> None:
+    task = await a.begin(a.create())
+    a.plane.refuse()
+    with pytest.raises(ClusterNotReadyError):
+        await task
 
 
-def test_without_a_cluster_nothing_is_changed_and_that_is_said() -> None:
-    async def test(a: Asking) -> None:
-        task = await a.begin(a.create())
-        a.plane.refuse()
-        with pytest.raises(ClusterNotReadyError):
-            await task
-
-    asking(test)
-
-
-def test_a_plan_changes_nothing() -> None:
-    async def test(a: Asking) -> None:
-        plan = await a.topics.plan("t", partitions=2, replication_factor=3, config={})
-        assert len(plan.partitions) == 2
-        with pytest.raises(InvalidPartitionsError):
-            await a.topics.plan("t", partitions=1, replication_factor=9, config={})
-        assert not a.h.s.machine.topics
-        assert not a.plane.proposals
-
-    asking(test)
+@runs(asking)
+async def test_a_plan_changes_nothing(a: Asking) -> None:
+    plan = await a.topics.plan("t", partitions=2, replication_factor=3, config={})
+    assert len(plan.partitions) == 2
+    with pytest.raises(InvalidPartitionsError):
+        await a.topics.plan("t", partitions=1, replication_factor=9, config={})
+    assert not a.h.s.machine.topics
+    assert not a.plane.proposals
 
 
 @pytest.mark.parametrize(("asked", "made"), [(0, 2), (1, 1), (3, 3)])
-def test_how_many_copies_is_the_clusters_default(asked: int, made: int) -> None:
-    async def test(a: Asking) -> None:
-        plan = await a.topics.plan("t", partitions=1, replication_factor=asked, config={})
-        assert plan.replication_factor == made
-
-    asking(test, default_replication_factor=2)
+@runs(asking, default_replication_factor=2)
+async def test_how_many_copies_is_the_clusters_default(a: Asking, *, asked: int, made: int) -> None:
+    plan = await a.topics.plan("t", partitions=1, replication_factor=asked, config={})
+    assert plan.replication_factor == made
 
 
-def test_a_deletion_is_of_the_topic_that_is_known_here_and_no_later_one() -> None:
-    async def test(a: Asking) -> None:
-        record = await a.there()
-        task = await a.begin(a.topics.delete("t"))
-        deletion = decode_command(a.plane.proposals[0].command)
-        assert deletion == DeleteTopic(name="t", topic_id=record.id)
-        a.h.s.machine.apply(DeleteTopic(name="t").encode())
-        a.h.s.command(CreateTopic(name="t", topic_id="T9", partitions=1, replication_factor=1))
-        a.plane.agree()
-        with pytest.raises(UnknownTopicError):
-            await task
-        assert a.h.s.machine.topics["t"].id == "T9"
-
-    asking(test)
+@runs(asking)
+async def test_a_deletion_is_of_the_topic_that_is_known_here_and_no_later_one(a: Asking) -> None:
+    record = await a.there()
+    task = await a.begin(a.topics.delete("t"))
+    deletion = decode_command(a.plane.proposals[0].command)
+    assert deletion == DeleteTopic(name="t", topic_id=record.id)
+    a.h.s.machine.apply(DeleteTopic(name="t").encode())
+    a.h.s.command(CreateTopic(name="t", topic_id="T9", partitions=1, replication_factor=1))
+    a.plane.agree()
+    with pytest.raises(UnknownTopicError):
+        await task
+    assert a.h.s.machine.topics["t"].id == "T9"
 
 
-def test_a_deletion_by_a_broker_that_knows_no_such_topic_deletes_none() -> None:
+@runs(asking)
+async def test_a_deletion_by_a_broker_that_knows_no_such_topic_deletes_none(a: Asking) -> None:
     """It was asked again elsewhere, and a topic of that name was made, before this one decided."""
-
-    async def test(a: Asking) -> None:
-        task = await a.begin(a.topics.delete("t"))
-        a.h.s.command(CreateTopic(name="t", topic_id="T9", partitions=1, replication_factor=1))
-        a.plane.agree()
-        with pytest.raises(ClusterNotReadyError, match="Delete it again"):
-            await task
-        assert a.h.s.machine.topics["t"].id == "T9", "clients ask again, and it is known then"
-        task = await a.begin(a.topics.delete("u"))
-        a.plane.agree()
-        with pytest.raises(UnknownTopicError):
-            await task
-
-    asking(test)
+    task = await a.begin(a.topics.delete("t"))
+    a.h.s.command(CreateTopic(name="t", topic_id="T9", partitions=1, replication_factor=1))
+    a.plane.agree()
+    with pytest.raises(ClusterNotReadyError, match="Delete it again"):
+        await task
+    assert a.h.s.machine.topics["t"].id == "T9", "clients ask again, and it is known then"
+    task = await a.begin(a.topics.delete("u"))
+    a.plane.agree()
+    with pytest.raises(UnknownTopicError):
+        await task
 
 
-def test_a_deleted_topic_is_gone_here_when_that_is_answered() -> None:
-    async def test(a: Asking) -> None:
-        record = await a.there()
-        task = await a.begin(a.topics.delete("t"))
-        a.plane.agree()
-        assert await task == record
-        assert "t" not in a.h.topics
-        assert a.h.on_disk() == []
-
-    asking(test)
+@runs(asking)
+async def test_a_deleted_topic_is_gone_here_when_that_is_answered(a: Asking) -> None:
+    record = await a.there()
+    task = await a.begin(a.topics.delete("t"))
+    a.plane.agree()
+    assert await task == record
+    assert "t" not in a.h.topics
+    assert a.h.on_disk() == []
 
 
-def test_settings_are_changed_when_the_log_goes_by_them() -> None:
-    async def test(a: Asking) -> None:
-        await a.there()
-        task = await a.begin(a.topics.alter("t", {"retention.ms": "7"}))
-        a.plane.agree()
-        record = await task
-        assert record.overrides == {"retention.ms": "7"}
-        assert a.h.host().log.config.retention_ms == 7
-
-    asking(test)
+@runs(asking)
+async def test_settings_are_changed_when_the_log_goes_by_them(a: Asking) -> None:
+    await a.there()
+    task = await a.begin(a.topics.alter("t", {"retention.ms": "7"}))
+    a.plane.agree()
+    record = await task
+    assert record.overrides == {"retention.ms": "7"}
+    assert a.h.host().log.config.retention_ms == 7
 
 
-def test_more_partitions_are_there_when_they_are_led() -> None:
-    async def test(a: Asking) -> None:
-        await a.there()
-        task = await a.begin(a.topics.add_partitions("t", 2))
-        a.plane.agree()
-        await asyncio.sleep(1)
-        assert not task.done()
-        await a.h.elect(1, partition=1)
-        assert len((await task).partitions) == 2
-
-    asking(test)
+@runs(asking)
+async def test_more_partitions_are_there_when_they_are_led(a: Asking) -> None:
+    await a.there()
+    task = await a.begin(a.topics.add_partitions("t", 2))
+    a.plane.agree()
+    await asyncio.sleep(1)
+    assert not task.done()
+    await a.h.elect(1, partition=1)
+    assert len((await task).partitions) == 2
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_said_to_be() -> None:
-    async def test(a: Asking) -> None:
-        await a.there()
-        task = await a.begin(a.topics.alter("t", {"retention.ms": "7"}))
-        a.plane.agree()
-        a.h.s.machine.apply(DeleteTopic(name="t").encode())
-        with pytest.raises(RaftlogError, match="deleted during the request"):
-            await task
-
-    asking(test)
+@runs(asking)
+async def test_a_topic_that_is_deleted_meanwhile_is_said_to_be(a: Asking) -> None:
+    await a.there()
+    task = await a.begin(a.topics.alter("t", {"retention.ms": "7"}))
+    a.plane.agree()
+    a.h.s.machine.apply(DeleteTopic(name="t").encode())
+    with pytest.raises(RaftlogError, match="deleted during the request"):
+        await task

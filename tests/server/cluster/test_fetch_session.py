@@ -13,6 +13,7 @@ from raftlog.errors import (
     UnknownLeaderEpochError,
     UnknownTopicError,
 )
+from tests.running import runs
 from tests.server.cluster.leading import WAIT_MS, Leading, at, only, values
 from tests.server.cluster.paper import (
     TOPIC_ID,
@@ -24,126 +25,111 @@ from tests.server.cluster.paper import (
 from tests.server.harness import error_of
 
 
-def test_what_is_there_is_answered_at_once_durable_or_not() -> None:
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        host = lead.leader()
-        s.workers.hold()
-        append(host, b"a", b"b")
-        await s.settle()
-        reply = lead.fetch(at(0), full=True)
-        part = only(reply)
-        assert values(reply) == [b"a", b"b"]
-        assert part.length == sum(map(len, reply.answers[0][1]))
-        assert (part.leader_epoch, part.high_watermark, part.log_start_offset) == (5, 0, 0)
-        assert part.failure is part.diverged is part.restart_at is None
-
-    play(test)
+@runs(play)
+async def test_what_is_there_is_answered_at_once_durable_or_not(s: Scene) -> None:
+    lead = Leading(s)
+    host = lead.leader()
+    s.workers.hold()
+    append(host, b"a", b"b")
+    await s.settle()
+    reply = lead.fetch(at(0), full=True)
+    part = only(reply)
+    assert values(reply) == [b"a", b"b"]
+    assert part.length == sum(map(len, reply.answers[0][1]))
+    assert (part.leader_epoch, part.high_watermark, part.log_start_offset) == (5, 0, 0)
+    assert part.failure is part.diverged is part.restart_at is None
 
 
-def test_a_fetch_waits_for_an_append_and_no_longer_than_it_said() -> None:
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        host = lead.leader()
-        first = lead.fetch(at(0), full=True)
-        assert not first.answers
-        append(host, b"a")
-        assert values(first) == [b"a"]
-        second = lead.fetch(at(1, last_epoch=5))
-        await asyncio.sleep(WAIT_MS / 1_000 * 0.9)
-        assert not second.answers
-        await asyncio.sleep(WAIT_MS / 1_000 * 0.2)
-        assert second.answers
-
-    play(test)
+@runs(play)
+async def test_a_fetch_waits_for_an_append_and_no_longer_than_it_said(s: Scene) -> None:
+    lead = Leading(s)
+    host = lead.leader()
+    first = lead.fetch(at(0), full=True)
+    assert not first.answers
+    append(host, b"a")
+    assert values(first) == [b"a"]
+    second = lead.fetch(at(1, last_epoch=5))
+    await asyncio.sleep(WAIT_MS / 1_000 * 0.9)
+    assert not second.answers
+    await asyncio.sleep(WAIT_MS / 1_000 * 0.2)
+    assert second.answers
 
 
-def test_one_position_is_answered_once() -> None:
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        host = lead.leader()
-        append(host, b"a")
-        assert values(lead.fetch(at(0), full=True)) == [b"a"]
-        again = lead.fetch()
-        append(host, b"b")
-        assert not again.answers, "until the follower says that it has moved"
-        moved = lead.fetch(at(1, last_epoch=5))
-        assert again.parts == []
-        assert values(moved) == [b"b"]
-
-    play(test)
+@runs(play)
+async def test_one_position_is_answered_once(s: Scene) -> None:
+    lead = Leading(s)
+    host = lead.leader()
+    append(host, b"a")
+    assert values(lead.fetch(at(0), full=True)) == [b"a"]
+    again = lead.fetch()
+    append(host, b"b")
+    assert not again.answers, "until the follower says that it has moved"
+    moved = lead.fetch(at(1, last_epoch=5))
+    assert again.parts == []
+    assert values(moved) == [b"b"]
 
 
-def test_a_newer_request_is_the_end_of_the_one_that_waits() -> None:
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        lead.leader()
-        first = lead.fetch(at(0), full=True)
-        second = lead.fetch()
-        assert len(first.answers) == 1
-        assert not second.answers
-
-    play(test)
+@runs(play)
+async def test_a_newer_request_is_the_end_of_the_one_that_waits(s: Scene) -> None:
+    lead = Leading(s)
+    lead.leader()
+    first = lead.fetch(at(0), full=True)
+    second = lead.fetch()
+    assert len(first.answers) == 1
+    assert not second.answers
 
 
-def test_what_is_committed_takes_the_followers_disk() -> None:
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        host = lead.leader()
-        append(host, b"a", b"b")
-        await s.settle()
-        lead.fetch(at(0), full=True)
-        lead.fetch(at(2, last_epoch=5, durable=0))
-        assert host.high_watermark == 0, "it has the bytes, and its disk has not"
-        lead.durable(2)
-        assert host.high_watermark == 2
-
-    play(test)
+@runs(play)
+async def test_what_is_committed_takes_the_followers_disk(s: Scene) -> None:
+    lead = Leading(s)
+    host = lead.leader()
+    append(host, b"a", b"b")
+    await s.settle()
+    lead.fetch(at(0), full=True)
+    lead.fetch(at(2, last_epoch=5, durable=0))
+    assert host.high_watermark == 0, "it has the bytes, and its disk has not"
+    lead.durable(2)
+    assert host.high_watermark == 2
 
 
-def test_progress_of_another_epoch_counts_for_nothing() -> None:
+@runs(play)
+async def test_progress_of_another_epoch_counts_for_nothing(s: Scene) -> None:
     """S04, both ways: in the message, and in the session."""
-
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        host = lead.leader()
-        append(host, b"a")
-        await s.settle()
-        lead.fetch(at(0), full=True)
-        lead.fetch(at(1, last_epoch=5, durable=0))
-        lead.durable(1, epoch=4)
-        lead.durable(1, epoch=6)
-        assert host.high_watermark == 0
-        # The same broker leads again, in a new epoch: what was said in the old one is void.
-        hosted = lead.partitions[TOPIC_ID, 0]
-        newer = replace(hosted.state, leader_epoch=6, version=2)
-        host.lead(newer, 1, lag_max_seconds=10)
-        lead.durable(1, epoch=5)
-        assert host.high_watermark == 0
-
-    play(test)
+    lead = Leading(s)
+    host = lead.leader()
+    append(host, b"a")
+    await s.settle()
+    lead.fetch(at(0), full=True)
+    lead.fetch(at(1, last_epoch=5, durable=0))
+    lead.durable(1, epoch=4)
+    lead.durable(1, epoch=6)
+    assert host.high_watermark == 0
+    # The same broker leads again, in a new epoch: what was said in the old one is void.
+    hosted = lead.partitions[TOPIC_ID, 0]
+    newer = replace(hosted.state, leader_epoch=6, version=2)
+    host.lead(newer, 1, lag_max_seconds=10)
+    lead.durable(1, epoch=5)
+    assert host.high_watermark == 0
 
 
-def test_a_log_that_is_no_prefix_counts_for_nothing_until_it_is_cut() -> None:
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        log = s.log()
-        write(log, b"a", b"b", epoch=3)
-        host = lead.leader(log)
-        end = append(host, b"c")
-        await s.settle()
-        reply = lead.fetch(at(end, last_epoch=4), full=True)
-        divergence = only(reply).diverged
-        assert divergence is not None
-        assert (divergence.epoch, divergence.end_offset) == (3, 2)
-        lead.durable(end)
-        assert host.high_watermark == 0
-        lead.fetch(at(2, last_epoch=3))
-        assert host.high_watermark == 2
-        lead.fetch(at(3, last_epoch=5))
-        assert host.high_watermark == 3
-
-    play(test)
+@runs(play)
+async def test_a_log_that_is_no_prefix_counts_for_nothing_until_it_is_cut(s: Scene) -> None:
+    lead = Leading(s)
+    log = s.log()
+    write(log, b"a", b"b", epoch=3)
+    host = lead.leader(log)
+    end = append(host, b"c")
+    await s.settle()
+    reply = lead.fetch(at(end, last_epoch=4), full=True)
+    divergence = only(reply).diverged
+    assert divergence is not None
+    assert (divergence.epoch, divergence.end_offset) == (3, 2)
+    lead.durable(end)
+    assert host.high_watermark == 0
+    lead.fetch(at(2, last_epoch=3))
+    assert host.high_watermark == 2
+    lead.fetch(at(3, last_epoch=5))
+    assert host.high_watermark == 3
 
 
 @pytest.mark.parametrize(
@@ -157,212 +143,186 @@ def test_a_log_that_is_no_prefix_counts_for_nothing_until_it_is_cut() -> None:
     ],
 )
 @pytest.mark.parametrize("unclean_epoch", [-1, 4, 5])
-def test_a_leader_that_lacks_committed_records_gives_its_copy_up(
-    position: dict[str, int], is_lacking: bool, unclean_epoch: int
+@runs(play)
+async def test_a_leader_that_lacks_committed_records_gives_its_copy_up(
+    s: Scene, *, position: dict[str, int], is_lacking: bool, unclean_epoch: int
 ) -> None:
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        log = s.log()
-        write(log, b"a", b"b", epoch=3)
-        host = lead.leader(log, unclean_epoch=unclean_epoch)
-        lead.fetch(at(**position), full=True)
-        is_accepted = position.get("last_epoch", -1) < unclean_epoch
-        if not is_lacking or is_accepted:
-            assert lead.damage == []
-            return
-        ((found, reason),) = lead.damage
-        assert found is host
-        assert "lacks committed records: broker 2 has them up to offset" in reason
-        host.log.note_damage(reason, offset=0)
-        lead.fetch(at(**position), full=True)
-        assert len(lead.damage) == 1
-
-    play(test)
-
-
-def test_what_is_known_in_another_epoch_is_no_reason_to_give_up() -> None:
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        lead.leader()
-        for epoch in (4, 6):
-            lead.fetch(at(9, epoch=epoch, last_epoch=3, high_watermark=9), full=True)
+    lead = Leading(s)
+    log = s.log()
+    write(log, b"a", b"b", epoch=3)
+    host = lead.leader(log, unclean_epoch=unclean_epoch)
+    lead.fetch(at(**position), full=True)
+    is_accepted = position.get("last_epoch", -1) < unclean_epoch
+    if not is_lacking or is_accepted:
         assert lead.damage == []
+        return
+    ((found, reason),) = lead.damage
+    assert found is host
+    assert "lacks committed records: broker 2 has them up to offset" in reason
+    host.log.note_damage(reason, offset=0)
+    lead.fetch(at(**position), full=True)
+    assert len(lead.damage) == 1
 
-    play(test)
+
+@runs(play)
+async def test_what_is_known_in_another_epoch_is_no_reason_to_give_up(s: Scene) -> None:
+    lead = Leading(s)
+    lead.leader()
+    for epoch in (4, 6):
+        lead.fetch(at(9, epoch=epoch, last_epoch=3, high_watermark=9), full=True)
+    assert lead.damage == []
 
 
-def test_a_follower_that_is_behind_the_logs_start_begins_anew() -> None:
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        log = s.log()
-        log.restart_at(10)
-        lead.leader(log)
-        part = only(lead.fetch(at(3, last_epoch=4), full=True))
-        assert part.restart_at == 10
-        assert part.log_start_offset == 10
-
-    play(test)
+@runs(play)
+async def test_a_follower_that_is_behind_the_logs_start_begins_anew(s: Scene) -> None:
+    lead = Leading(s)
+    log = s.log()
+    log.restart_at(10)
+    lead.leader(log)
+    part = only(lead.fetch(at(3, last_epoch=4), full=True))
+    assert part.restart_at == 10
+    assert part.log_start_offset == 10
 
 
 @pytest.mark.parametrize(
     ("epoch", "error"), [(4, FencedLeaderEpochError), (6, UnknownLeaderEpochError)]
 )
-def test_other_epochs_are_refused(epoch: int, error: type[Exception]) -> None:
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        host = lead.leader()
-        append(host, b"a")
-        await s.settle()
-        reply = lead.fetch(at(0, epoch=epoch), full=True)
-        assert isinstance(error_of(only(reply)), error)
-        assert only(reply).leader_epoch == epoch, "that of the position which is answered"
-        lead.fetch(at(1, epoch=epoch, last_epoch=5))
-        assert host.high_watermark == 0
-
-    play(test)
+@runs(play)
+async def test_other_epochs_are_refused(s: Scene, *, epoch: int, error: type[Exception]) -> None:
+    lead = Leading(s)
+    host = lead.leader()
+    append(host, b"a")
+    await s.settle()
+    reply = lead.fetch(at(0, epoch=epoch), full=True)
+    assert isinstance(error_of(only(reply)), error)
+    assert only(reply).leader_epoch == epoch, "that of the position which is answered"
+    lead.fetch(at(1, epoch=epoch, last_epoch=5))
+    assert host.high_watermark == 0
 
 
-def test_who_does_not_lead_says_so_and_so_does_who_has_nothing() -> None:
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        host = lead.leader()
-        waiting = lead.fetch(at(0), at(0, partition=1), full=True)
-        assert [part.partition for part in waiting.parts] == [1]
-        assert isinstance(error_of(only(waiting)), UnknownTopicError)
-        waiting = lead.fetch()
-        host.follow(2, 5)
-        assert isinstance(error_of(only(waiting)), NotLeaderError)
-
-    play(test)
+@runs(play)
+async def test_who_does_not_lead_says_so_and_so_does_who_has_nothing(s: Scene) -> None:
+    lead = Leading(s)
+    host = lead.leader()
+    waiting = lead.fetch(at(0), at(0, partition=1), full=True)
+    assert [part.partition for part in waiting.parts] == [1]
+    assert isinstance(error_of(only(waiting)), UnknownTopicError)
+    waiting = lead.fetch()
+    host.follow(2, 5)
+    assert isinstance(error_of(only(waiting)), NotLeaderError)
 
 
-def test_waiting_followers_hear_at_once_that_the_leader_is_gone() -> None:
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        host = lead.leader()
-        waiting = lead.fetch(at(0), full=True)
-        host.follow(2, 6)
-        assert only(waiting).failure is not None
-
-    play(test)
+@runs(play)
+async def test_waiting_followers_hear_at_once_that_the_leader_is_gone(s: Scene) -> None:
+    lead = Leading(s)
+    host = lead.leader()
+    waiting = lead.fetch(at(0), full=True)
+    host.follow(2, 6)
+    assert only(waiting).failure is not None
 
 
-def test_the_watermark_is_told_when_there_is_nothing_else_to_say() -> None:
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        host = lead.leader()
-        append(host, b"a")
-        await s.settle()
-        lead.fetch(at(0), full=True)
-        waiting = lead.fetch(at(1, last_epoch=5))
-        assert host.high_watermark == 1
-        assert not waiting.answers, "it can wait for the next answer"
-        lead.fetch()
-        part = only(waiting)
-        assert (part.length, part.high_watermark) == (0, 1)
-        quiet = lead.fetch()
-        lead.fetch()
-        assert quiet.parts == [], "told once"
-
-    play(test)
+@runs(play)
+async def test_the_watermark_is_told_when_there_is_nothing_else_to_say(s: Scene) -> None:
+    lead = Leading(s)
+    host = lead.leader()
+    append(host, b"a")
+    await s.settle()
+    lead.fetch(at(0), full=True)
+    waiting = lead.fetch(at(1, last_epoch=5))
+    assert host.high_watermark == 1
+    assert not waiting.answers, "it can wait for the next answer"
+    lead.fetch()
+    part = only(waiting)
+    assert (part.length, part.high_watermark) == (0, 1)
+    quiet = lead.fetch()
+    lead.fetch()
+    assert quiet.parts == [], "told once"
 
 
 @pytest.mark.parametrize("epoch", [4, 6])
-def test_who_was_refused_is_told_the_watermark_once_it_may_copy(epoch: int) -> None:
+@runs(play)
+async def test_who_was_refused_is_told_the_watermark_once_it_may_copy(
+    s: Scene, *, epoch: int
+) -> None:
     """A refusal names it, too, and nobody takes it from there; then nothing is appended."""
-
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        log = s.log()
-        write(log, b"a", epoch=3)
-        host = lead.leader(log, isr=[1])
-        await s.settle()
-        assert host.high_watermark == 1
-        refused = lead.fetch(at(1, last_epoch=3, epoch=epoch), full=True)
-        assert only(refused).failure is not None
-        waiting = lead.fetch(at(1, last_epoch=3))
-        lead.fetch()
-        assert only(waiting).high_watermark == 1
-
-    play(test)
+    lead = Leading(s)
+    log = s.log()
+    write(log, b"a", epoch=3)
+    host = lead.leader(log, isr=[1])
+    await s.settle()
+    assert host.high_watermark == 1
+    refused = lead.fetch(at(1, last_epoch=3, epoch=epoch), full=True)
+    assert only(refused).failure is not None
+    waiting = lead.fetch(at(1, last_epoch=3))
+    lead.fetch()
+    assert only(waiting).high_watermark == 1
 
 
-def test_who_asks_anew_is_told_the_watermark_anew() -> None:
+@runs(play)
+async def test_who_asks_anew_is_told_the_watermark_anew(s: Scene) -> None:
     """What it was told it may have let be, because its log was being cut."""
-
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        host = lead.leader()
-        append(host, b"a")
-        await s.settle()
-        lead.fetch(at(0), full=True)
-        lead.fetch(at(1, last_epoch=5))
-        first = lead.fetch(at(1, last_epoch=5))
-        second = lead.fetch(at(1, last_epoch=5))
-        lead.fetch()
-        assert [only(reply).high_watermark for reply in (first, second)] == [1, 1]
-
-    play(test)
+    lead = Leading(s)
+    host = lead.leader()
+    append(host, b"a")
+    await s.settle()
+    lead.fetch(at(0), full=True)
+    lead.fetch(at(1, last_epoch=5))
+    first = lead.fetch(at(1, last_epoch=5))
+    second = lead.fetch(at(1, last_epoch=5))
+    lead.fetch()
+    assert [only(reply).high_watermark for reply in (first, second)] == [1, 1]
 
 
-def test_no_watermark_is_told_to_who_has_to_cut_first() -> None:
+@runs(play)
+async def test_no_watermark_is_told_to_who_has_to_cut_first(s: Scene) -> None:
     """Its log reaches beyond what both have: it would take foreign records for committed ones."""
-
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        log = s.log()
-        write(log, b"a", epoch=3)
-        host = lead.leader(log, isr=[1])
-        lead.fetch(at(5, last_epoch=4), full=True)
-        append(host, b"b")
-        await s.settle()
-        assert host.high_watermark == 2
-        waiting = lead.fetch()
-        lead.fetch()
-        assert waiting.parts == []
-
-    play(test)
+    lead = Leading(s)
+    log = s.log()
+    write(log, b"a", epoch=3)
+    host = lead.leader(log, isr=[1])
+    lead.fetch(at(5, last_epoch=4), full=True)
+    append(host, b"b")
+    await s.settle()
+    assert host.high_watermark == 2
+    waiting = lead.fetch()
+    lead.fetch()
+    assert waiting.parts == []
 
 
-def test_no_watermark_of_a_new_epoch_is_told_to_who_is_in_the_old_one() -> None:
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        log = s.log()
-        write(log, b"a", epoch=3)
-        host = lead.leader(log, isr=[1])
-        lead.fetch(at(1, last_epoch=3), full=True)
-        lead.fetch()
-        newer = replace(lead.partitions[TOPIC_ID, 0].state, leader_epoch=6, version=2)
-        waiting = lead.fetch()
-        host.lead(newer, 1, lag_max_seconds=10)
-        assert isinstance(error_of(only(waiting)), NotLeaderError)
-        append(host, b"b")
-        await s.settle()
-        assert host.high_watermark == 2
-        waiting = lead.fetch()
-        lead.fetch()
-        assert waiting.parts == []
-
-    play(test)
+@runs(play)
+async def test_no_watermark_of_a_new_epoch_is_told_to_who_is_in_the_old_one(s: Scene) -> None:
+    lead = Leading(s)
+    log = s.log()
+    write(log, b"a", epoch=3)
+    host = lead.leader(log, isr=[1])
+    lead.fetch(at(1, last_epoch=3), full=True)
+    lead.fetch()
+    newer = replace(lead.partitions[TOPIC_ID, 0].state, leader_epoch=6, version=2)
+    waiting = lead.fetch()
+    host.lead(newer, 1, lag_max_seconds=10)
+    assert isinstance(error_of(only(waiting)), NotLeaderError)
+    append(host, b"b")
+    await s.settle()
+    assert host.high_watermark == 2
+    waiting = lead.fetch()
+    lead.fetch()
+    assert waiting.parts == []
 
 
-def test_where_the_log_begins_is_told_too() -> None:
+@runs(play)
+async def test_where_the_log_begins_is_told_too(s: Scene) -> None:
     """Else records that were deleted would be there again under the next leader."""
-
-    async def test(s: Scene) -> None:
-        lead = Leading(s)
-        host = lead.leader()
-        append(host, b"a")
-        append(host, b"b")
-        await s.settle()
-        lead.fetch(at(0), full=True)
-        lead.fetch(at(2, last_epoch=5))
-        waiting = lead.fetch()
-        host.delete_records(1, lambda _error: None)
-        lead.fetch()
-        assert only(waiting).log_start_offset == 1
-        quiet = lead.fetch()
-        lead.fetch()
-        assert quiet.parts == []
-
-    play(test)
+    lead = Leading(s)
+    host = lead.leader()
+    append(host, b"a")
+    append(host, b"b")
+    await s.settle()
+    lead.fetch(at(0), full=True)
+    lead.fetch(at(2, last_epoch=5))
+    waiting = lead.fetch()
+    host.delete_records(1, lambda _error: None)
+    lead.fetch()
+    assert only(waiting).log_start_offset == 1
+    quiet = lead.fetch()
+    lead.fetch()
+    assert quiet.parts == []

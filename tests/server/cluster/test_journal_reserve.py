@@ -6,6 +6,7 @@ import asyncio
 import errno
 
 from raftlog.server.cluster.journal_reserve import AGAIN_SECONDS, KEPT_BYTES, JournalReserve
+from tests.running import runs
 from tests.server.cluster.paper import Scene, play
 
 
@@ -30,56 +31,48 @@ class Keeping:
         return len(self.asked)
 
 
-def test_it_is_kept_again_when_half_of_it_is_used() -> None:
-    async def test(s: Scene) -> None:
-        k = Keeping(s)
-        assert await k.poll(s) == 1
-        assert k.asked == [KEPT_BYTES]
-        assert await k.poll(s) == 1
-        k.size += KEPT_BYTES // 2 - 1
-        assert await k.poll(s) == 1
-        k.size += 1
-        assert await k.poll(s) == 2
-        assert await k.poll(s) == 2
-
-    play(test)
+@runs(play)
+async def test_it_is_kept_again_when_half_of_it_is_used(s: Scene) -> None:
+    k = Keeping(s)
+    assert await k.poll(s) == 1
+    assert k.asked == [KEPT_BYTES]
+    assert await k.poll(s) == 1
+    k.size += KEPT_BYTES // 2 - 1
+    assert await k.poll(s) == 1
+    k.size += 1
+    assert await k.poll(s) == 2
+    assert await k.poll(s) == 2
 
 
-def test_it_is_kept_again_behind_a_journal_that_was_rewritten() -> None:
-    async def test(s: Scene) -> None:
-        k = Keeping(s)
-        await k.poll(s)
-        k.size -= 1
-        assert await k.poll(s) == 2
-
-    play(test)
+@runs(play)
+async def test_it_is_kept_again_behind_a_journal_that_was_rewritten(s: Scene) -> None:
+    k = Keeping(s)
+    await k.poll(s)
+    k.size -= 1
+    assert await k.poll(s) == 2
 
 
-def test_one_at_a_time() -> None:
-    async def test(s: Scene) -> None:
-        k = Keeping(s)
-        s.workers.hold()
-        k.room.poll()
-        k.room.poll()
-        s.workers.release()
-        await s.settle()
-        assert len(k.asked) == 1
-
-    play(test)
+@runs(play)
+async def test_one_at_a_time(s: Scene) -> None:
+    k = Keeping(s)
+    s.workers.hold()
+    k.room.poll()
+    k.room.poll()
+    s.workers.release()
+    await s.settle()
+    assert len(k.asked) == 1
 
 
-def test_where_there_is_none_it_is_asked_for_later() -> None:
-    async def test(s: Scene) -> None:
-        k = Keeping(s)
-        k.error = OSError(errno.ENOSPC, "No space left on device")
-        assert await k.poll(s) == 1
-        assert await k.poll(s) == 1
-        await asyncio.sleep(AGAIN_SECONDS)
-        assert await k.poll(s) == 2
-        k.error = None
-        await asyncio.sleep(AGAIN_SECONDS)
-        assert await k.poll(s) == 3
-        await asyncio.sleep(AGAIN_SECONDS)
-        assert await k.poll(s) == 3
-
-    play(test)
+@runs(play)
+async def test_where_there_is_none_it_is_asked_for_later(s: Scene) -> None:
+    k = Keeping(s)
+    k.error = OSError(errno.ENOSPC, "No space left on device")
+    assert await k.poll(s) == 1
+    assert await k.poll(s) == 1
+    await asyncio.sleep(AGAIN_SECONDS)
+    assert await k.poll(s) == 2
+    k.error = None
+    await asyncio.sleep(AGAIN_SECONDS)
+    assert await k.poll(s) == 3
+    await asyncio.sleep(AGAIN_SECONDS)
+    assert await k.poll(s) == 3

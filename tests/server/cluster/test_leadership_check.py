@@ -20,6 +20,7 @@ from raftlog.server.cluster.leadership_check import (
     LeadershipCheck,
 )
 from raftlog.server.partition import Partition
+from tests.running import runs
 from tests.server.cluster.paper import DISKS, TOPIC_ID, Scene, play, state_of
 
 
@@ -78,189 +79,160 @@ class Asking:
         self.proposals.pop(0)(Applied(self.member.machine.apply(b"")))
 
 
-def test_all_the_others_have_to_be_heard() -> None:
-    async def test(s: Scene) -> None:
-        a = Asking(s)
-        a.ask()
-        a.sessions[2].is_heard()
-        a.sessions[2].is_heard()
-        assert a.told == []
-        a.sessions[3].is_heard()
-        assert a.told == [None]
-        await asyncio.sleep(2 * CONFIRM_SECONDS_MAX)
-        assert a.told == [None], "once"
-
-    play(test)
+@runs(play)
+async def test_all_the_others_have_to_be_heard(s: Scene) -> None:
+    a = Asking(s)
+    a.ask()
+    a.sessions[2].is_heard()
+    a.sessions[2].is_heard()
+    assert a.told == []
+    a.sessions[3].is_heard()
+    assert a.told == [None]
+    await asyncio.sleep(2 * CONFIRM_SECONDS_MAX)
+    assert a.told == [None], "once"
 
 
-def test_alone_in_sync_there_is_nobody_to_ask() -> None:
-    async def test(s: Scene) -> None:
-        a = Asking(s, isr=[1])
-        a.ask()
-        assert a.told == [None]
-
-    play(test)
+@runs(play)
+async def test_alone_in_sync_there_is_nobody_to_ask(s: Scene) -> None:
+    a = Asking(s, isr=[1])
+    a.ask()
+    assert a.told == [None]
 
 
-def test_a_member_of_the_elr_has_to_be_heard_too() -> None:
+@runs(play)
+async def test_a_member_of_the_elr_has_to_be_heard_too(s: Scene) -> None:
     """It may have been elected, though it is not in sync."""
-
-    async def test(s: Scene) -> None:
-        a = Asking(s, isr=[1], elr=[2], min_isr=2)
-        a.ask()
-        assert a.told == []
-        a.sessions[2].is_heard()
-        assert a.told == [None]
-        await asyncio.sleep(2 * GROUP_SECONDS)
-        assert not a.proposals, "the group need not be asked"
-
-    play(test)
+    a = Asking(s, isr=[1], elr=[2], min_isr=2)
+    a.ask()
+    assert a.told == []
+    a.sessions[2].is_heard()
+    assert a.told == [None]
+    await asyncio.sleep(2 * GROUP_SECONDS)
+    assert not a.proposals, "the group need not be asked"
 
 
-def test_the_group_settles_it_where_a_member_is_down() -> None:
-    async def test(s: Scene) -> None:
-        a = Asking(s, isr=[1], elr=[2], min_isr=2)
-        del a.sessions[2]
-        a.ask()
-        await asyncio.sleep(RETRY_SECONDS)
-        a.ask()
-        await asyncio.sleep(GROUP_SECONDS / 2)
-        assert (a.told, len(a.proposals)) == ([], 1), "one at a time"
-        a.apply()
-        assert a.told == [None]
-        a.apply()
-        assert a.told == [None, None]
-        assert not a.proposals
-
-    play(test)
+@runs(play)
+async def test_the_group_settles_it_where_a_member_is_down(s: Scene) -> None:
+    a = Asking(s, isr=[1], elr=[2], min_isr=2)
+    del a.sessions[2]
+    a.ask()
+    await asyncio.sleep(RETRY_SECONDS)
+    a.ask()
+    await asyncio.sleep(GROUP_SECONDS / 2)
+    assert (a.told, len(a.proposals)) == ([], 1), "one at a time"
+    a.apply()
+    assert a.told == [None]
+    a.apply()
+    assert a.told == [None, None]
+    assert not a.proposals
 
 
-def test_the_group_settles_it_where_a_member_does_not_answer() -> None:
-    async def test(s: Scene) -> None:
-        a = Asking(s)
-        a.ask()
-        assert not a.proposals
-        await asyncio.sleep(GROUP_SECONDS * 1.1)
-        a.apply()
-        assert a.told == [None]
-        a.sessions[2].is_heard()
-        a.sessions[3].is_heard()
-        await asyncio.sleep(2 * CONFIRM_SECONDS_MAX)
-        assert a.told == [None], "once"
-
-    play(test)
+@runs(play)
+async def test_the_group_settles_it_where_a_member_does_not_answer(s: Scene) -> None:
+    a = Asking(s)
+    a.ask()
+    assert not a.proposals
+    await asyncio.sleep(GROUP_SECONDS * 1.1)
+    a.apply()
+    assert a.told == [None]
+    a.sessions[2].is_heard()
+    a.sessions[3].is_heard()
+    await asyncio.sleep(2 * CONFIRM_SECONDS_MAX)
+    assert a.told == [None], "once"
 
 
-def test_a_group_that_has_elected_another_leader_confirms_nothing() -> None:
+@runs(play)
+async def test_a_group_that_has_elected_another_leader_confirms_nothing(s: Scene) -> None:
     """This broker's host has not taken that over yet."""
-
-    async def test(s: Scene) -> None:
-        a = Asking(s, isr=[1], elr=[2], min_isr=2)
-        del a.sessions[2]
-        a.ask()
-        await asyncio.sleep(RETRY_SECONDS)
-        a.member.machine.apply(Elect(a.member.state.version, 2, DISKS[2]).encode())
-        a.apply()
-        assert [type(error) for error in a.told] == [NotLeaderError]
-        assert a.host.leadership is not None
-
-    play(test)
+    a = Asking(s, isr=[1], elr=[2], min_isr=2)
+    del a.sessions[2]
+    a.ask()
+    await asyncio.sleep(RETRY_SECONDS)
+    a.member.machine.apply(Elect(a.member.state.version, 2, DISKS[2]).encode())
+    a.apply()
+    assert [type(error) for error in a.told] == [NotLeaderError]
+    assert a.host.leadership is not None
 
 
-def test_a_group_without_a_leader_leaves_it_to_the_members() -> None:
-    async def test(s: Scene) -> None:
-        a = Asking(s)
-        a.ask()
-        await asyncio.sleep(GROUP_SECONDS * 1.1)
-        a.proposals.pop()(NotProposed("no leader in time"))
-        assert a.told == []
-        a.sessions[2].is_heard()
-        a.sessions[3].is_heard()
-        assert a.told == [None]
-
-    play(test)
+@runs(play)
+async def test_a_group_without_a_leader_leaves_it_to_the_members(s: Scene) -> None:
+    a = Asking(s)
+    a.ask()
+    await asyncio.sleep(GROUP_SECONDS * 1.1)
+    a.proposals.pop()(NotProposed("no leader in time"))
+    assert a.told == []
+    a.sessions[2].is_heard()
+    a.sessions[3].is_heard()
+    assert a.told == [None]
 
 
-def test_who_is_silent_is_named_after_a_while() -> None:
-    async def test(s: Scene) -> None:
-        a = Asking(s)
-        del a.sessions[3]
-        a.ask()
-        a.sessions[2].is_heard()
-        await asyncio.sleep(CONFIRM_SECONDS_MAX * 1.1)
-        (error,) = a.told
-        assert isinstance(error, LeaderNotAvailableError)
-        assert "neither brokers 3 nor a majority" in str(error)
-        a.sessions[2].is_heard()
-        assert len(a.told) == 1
-
-    play(test)
+@runs(play)
+async def test_who_is_silent_is_named_after_a_while(s: Scene) -> None:
+    a = Asking(s)
+    del a.sessions[3]
+    a.ask()
+    a.sessions[2].is_heard()
+    await asyncio.sleep(CONFIRM_SECONDS_MAX * 1.1)
+    (error,) = a.told
+    assert isinstance(error, LeaderNotAvailableError)
+    assert "neither brokers 3 nor a majority" in str(error)
+    a.sessions[2].is_heard()
+    assert len(a.told) == 1
 
 
-def test_who_follows_in_another_epoch_confirms_nothing() -> None:
-    async def test(s: Scene) -> None:
-        a = Asking(s, isr=[1, 2])
-        a.sessions[2].epoch = 6
-        a.ask()
-        a.sessions[2].is_heard()
-        assert a.told == []
-
-    play(test)
+@runs(play)
+async def test_who_follows_in_another_epoch_confirms_nothing(s: Scene) -> None:
+    a = Asking(s, isr=[1, 2])
+    a.sessions[2].epoch = 6
+    a.ask()
+    a.sessions[2].is_heard()
+    assert a.told == []
 
 
-def test_who_does_not_follow_yet_is_asked_again() -> None:
+@runs(play)
+async def test_who_does_not_follow_yet_is_asked_again(s: Scene) -> None:
     """An epoch has just begun: a follower's next request may be of before it heard of that."""
+    a = Asking(s)
+    late = a.sessions.pop(3)
+    a.sessions[2].epoch = 4
+    a.ask()
+    a.sessions[2].is_heard()
+    a.sessions[2].epoch = 5
+    a.sessions[3] = late
+    assert not a.sessions[2].waiting
+    await asyncio.sleep(2 * RETRY_SECONDS)
+    a.sessions[2].is_heard()
+    a.sessions[3].is_heard()
+    assert a.told == [None]
 
-    async def test(s: Scene) -> None:
-        a = Asking(s)
-        late = a.sessions.pop(3)
-        a.sessions[2].epoch = 4
-        a.ask()
+
+@runs(play)
+async def test_nobody_is_asked_again_when_the_time_is_up(s: Scene) -> None:
+    a = Asking(s, isr=[1, 2])
+    a.sessions[2].epoch = 4
+    a.ask()
+    for _ in range(100):
         a.sessions[2].is_heard()
-        a.sessions[2].epoch = 5
-        a.sessions[3] = late
-        assert not a.sessions[2].waiting
-        await asyncio.sleep(2 * RETRY_SECONDS)
-        a.sessions[2].is_heard()
-        a.sessions[3].is_heard()
-        assert a.told == [None]
-
-    play(test)
+        await asyncio.sleep(RETRY_SECONDS)
+    assert [type(error) for error in a.told] == [LeaderNotAvailableError]
+    assert not a.sessions[2].waiting
 
 
-def test_nobody_is_asked_again_when_the_time_is_up() -> None:
-    async def test(s: Scene) -> None:
-        a = Asking(s, isr=[1, 2])
-        a.sessions[2].epoch = 4
-        a.ask()
-        for _ in range(100):
-            a.sessions[2].is_heard()
-            await asyncio.sleep(RETRY_SECONDS)
-        assert [type(error) for error in a.told] == [LeaderNotAvailableError]
-        assert not a.sessions[2].waiting
-
-    play(test)
+@runs(play)
+async def test_a_leader_that_is_one_no_more_says_so(s: Scene) -> None:
+    a = Asking(s, isr=[1, 2])
+    a.ask()
+    a.host.follow(2, 6)
+    a.sessions[2].is_heard()
+    assert [type(error) for error in a.told] == [NotLeaderError]
+    a.ask()
+    assert [type(error) for error in a.told] == [NotLeaderError] * 2
 
 
-def test_a_leader_that_is_one_no_more_says_so() -> None:
-    async def test(s: Scene) -> None:
-        a = Asking(s, isr=[1, 2])
-        a.ask()
-        a.host.follow(2, 6)
-        a.sessions[2].is_heard()
-        assert [type(error) for error in a.told] == [NotLeaderError]
-        a.ask()
-        assert [type(error) for error in a.told] == [NotLeaderError] * 2
-
-    play(test)
-
-
-def test_a_new_epoch_of_the_same_leader_is_another_question() -> None:
-    async def test(s: Scene) -> None:
-        a = Asking(s, isr=[1, 2])
-        a.ask()
-        a.host.lead(state_of(1, 2, 3, epoch=6, isr=[1, 2], version=2), 1, lag_max_seconds=10)
-        a.sessions[2].is_heard()
-        assert [type(error) for error in a.told] == [NotLeaderError]
-
-    play(test)
+@runs(play)
+async def test_a_new_epoch_of_the_same_leader_is_another_question(s: Scene) -> None:
+    a = Asking(s, isr=[1, 2])
+    a.ask()
+    a.host.lead(state_of(1, 2, 3, epoch=6, isr=[1, 2], version=2), 1, lag_max_seconds=10)
+    a.sessions[2].is_heard()
+    assert [type(error) for error in a.told] == [NotLeaderError]

@@ -18,6 +18,7 @@ from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.partition_controller import REBALANCED_AT_A_TIME, PartitionController
+from tests.running import runs
 from tests.server.cluster.paper import DISKS, TOPIC_ID, PaperSurveys, Scene, play, state_of
 
 DISKS_OF_TWO = {broker: DISKS[broker] for broker in (2, 3)}
@@ -59,123 +60,107 @@ class Deciding:
         return proposals[0].decoded
 
 
-def test_all_is_well() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(2, 3))
-        assert d.wants() is None
-        assert has_leader(d.hosted.state, s.liveness)
-
-    play(test)
+@runs(play)
+async def test_all_is_well(s: Scene) -> None:
+    d = Deciding(s, state_of(2, 3))
+    assert d.wants() is None
+    assert has_leader(d.hosted.state, s.liveness)
 
 
-def test_a_dead_leader_is_followed_by_the_arbiter_itself_first() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(2, 3, 1, min_isr=2))
-        s.lose(2)
-        assert d.wants() is None, "a link that comes back at once was never down"
-        await asyncio.sleep(2 * GRACE_SECONDS)
-        assert d.wants() == Elect(1, 1, DISKS[1], 1)
-        s.plane.agree()
-        assert d.hosted.state.leader == 1
-
-    play(test)
+@runs(play)
+async def test_a_dead_leader_is_followed_by_the_arbiter_itself_first(s: Scene) -> None:
+    d = Deciding(s, state_of(2, 3, 1, min_isr=2))
+    s.lose(2)
+    assert d.wants() is None, "a link that comes back at once was never down"
+    await asyncio.sleep(2 * GRACE_SECONDS)
+    assert d.wants() == Elect(1, 1, DISKS[1], 1)
+    s.plane.agree()
+    assert d.hosted.state.leader == 1
 
 
 @pytest.mark.parametrize("reason", ["fenced", "another run", "another disk"])
-def test_a_leader_is_not_there_when_it_is_not_who_was_elected(reason: str) -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(2, 3))
-        if reason == "fenced":
-            s.fenced.add(2)
-        elif reason == "another run":
-            s.see(2, boot=2)
-        else:
-            s.liveness.link_up(2, Incarnation("wiped", 1))
-        assert not has_leader(d.hosted.state, s.liveness)
-        elect = d.wants()
-        assert isinstance(elect, Elect)
-        # In a new run, on its disk, it holds what is committed: it may lead, in a new epoch.
-        assert (elect.leader, elect.boot) == ((2, 2) if reason == "another run" else (3, 1))
-
-    play(test)
-
-
-def test_a_new_partition_begins_with_its_preferred_leader() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(3, 1, 2, epoch=0, boot=0, version=0))
-        assert d.wants() == Elect(0, 3, DISKS[3], 1)
-
-    play(test)
+@runs(play)
+async def test_a_leader_is_not_there_when_it_is_not_who_was_elected(
+    s: Scene, *, reason: str
+) -> None:
+    d = Deciding(s, state_of(2, 3))
+    if reason == "fenced":
+        s.fenced.add(2)
+    elif reason == "another run":
+        s.see(2, boot=2)
+    else:
+        s.liveness.link_up(2, Incarnation("wiped", 1))
+    assert not has_leader(d.hosted.state, s.liveness)
+    elect = d.wants()
+    assert isinstance(elect, Elect)
+    # In a new run, on its disk, it holds what is committed: it may lead, in a new epoch.
+    assert (elect.leader, elect.boot) == ((2, 2) if reason == "another run" else (3, 1))
 
 
-def test_without_the_preferred_leader_another_begins() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(3, 1, 2, epoch=0, boot=0, version=0))
-        s.lose(3)
-        await asyncio.sleep(2 * GRACE_SECONDS)
-        assert d.wants() == Elect(0, 1, DISKS[1], 1)
-
-    play(test)
+@runs(play)
+async def test_a_new_partition_begins_with_its_preferred_leader(s: Scene) -> None:
+    d = Deciding(s, state_of(3, 1, 2, epoch=0, boot=0, version=0))
+    assert d.wants() == Elect(0, 3, DISKS[3], 1)
 
 
-def test_nobody_in_sync_means_nobody_leads() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(2, 3, 1, isr=[2]))
-        s.lose(2)
-        await asyncio.sleep(1)
-        assert d.wants() is None
-
-    play(test)
+@runs(play)
+async def test_without_the_preferred_leader_another_begins(s: Scene) -> None:
+    d = Deciding(s, state_of(3, 1, 2, epoch=0, boot=0, version=0))
+    s.lose(3)
+    await asyncio.sleep(2 * GRACE_SECONDS)
+    assert d.wants() == Elect(0, 1, DISKS[1], 1)
 
 
-def test_who_does_not_lead_the_group_decides_nothing() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(2, 3), leads=False)
-        s.lose(2)
-        await asyncio.sleep(1)
-        assert d.wants() is None
+@runs(play)
+async def test_nobody_in_sync_means_nobody_leads(s: Scene) -> None:
+    d = Deciding(s, state_of(2, 3, 1, isr=[2]))
+    s.lose(2)
+    await asyncio.sleep(1)
+    assert d.wants() is None
 
-    play(test)
+
+@runs(play)
+async def test_who_does_not_lead_the_group_decides_nothing(s: Scene) -> None:
+    d = Deciding(s, state_of(2, 3), leads=False)
+    s.lose(2)
+    await asyncio.sleep(1)
+    assert d.wants() is None
 
 
 @pytest.mark.parametrize("outcome", ["refuse", "lose"])
-def test_what_comes_to_nothing_is_looked_at_again_and_not_at_once(outcome: str) -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(2, 3))
-        s.fenced.add(2)
-        assert isinstance(d.wants(), Elect)
-        getattr(s.plane, outcome)()
-        assert s.plane.proposals == []
-        assert not d.hosted.control.is_proposing
-        assert isinstance(d.wants(), Elect)
-
-    play(test)
-
-
-def test_what_comes_too_late_is_refused_and_looked_at_again() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(2, 3))
-        s.fenced.add(2)
-        d.wants()
-        s.fenced.clear()
-        d.hosted.machine.apply(Elect(1, 2, DISKS[2], 1).encode())
-        s.plane.agree()
-        assert d.hosted.state.leader == 2
-        assert d.wants() is None
-
-    play(test)
+@runs(play)
+async def test_what_comes_to_nothing_is_looked_at_again_and_not_at_once(
+    s: Scene, *, outcome: str
+) -> None:
+    d = Deciding(s, state_of(2, 3))
+    s.fenced.add(2)
+    assert isinstance(d.wants(), Elect)
+    getattr(s.plane, outcome)()
+    assert s.plane.proposals == []
+    assert not d.hosted.control.is_proposing
+    assert isinstance(d.wants(), Elect)
 
 
-def test_a_replica_that_is_gone_for_long_is_replaced_by_a_witness() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(1, 2, witnesses=[3], isr=[1]))
-        s.lose(2)
-        await asyncio.sleep(DELAY_S * 0.9)
-        assert d.wants() is None
-        await asyncio.sleep(DELAY_S * 0.2)
-        assert d.wants() == ChangeReplicas(1, (1, 3), (2,))
+@runs(play)
+async def test_what_comes_too_late_is_refused_and_looked_at_again(s: Scene) -> None:
+    d = Deciding(s, state_of(2, 3))
+    s.fenced.add(2)
+    d.wants()
+    s.fenced.clear()
+    d.hosted.machine.apply(Elect(1, 2, DISKS[2], 1).encode())
+    s.plane.agree()
+    assert d.hosted.state.leader == 2
+    assert d.wants() is None
 
-    play(test)
+
+@runs(play)
+async def test_a_replica_that_is_gone_for_long_is_replaced_by_a_witness(s: Scene) -> None:
+    d = Deciding(s, state_of(1, 2, witnesses=[3], isr=[1]))
+    s.lose(2)
+    await asyncio.sleep(DELAY_S * 0.9)
+    assert d.wants() is None
+    await asyncio.sleep(DELAY_S * 0.2)
+    assert d.wants() == ChangeReplicas(1, (1, 3), (2,))
 
 
 async def wants_within(d: Deciding, seconds: float) -> Any:
@@ -187,61 +172,51 @@ async def wants_within(d: Deciding, seconds: float) -> Any:
     return None
 
 
-def test_a_leader_with_too_few_in_sync_gives_way_to_one_that_is_there() -> None:
+@runs(play)
+async def test_a_leader_with_too_few_in_sync_gives_way_to_one_that_is_there(s: Scene) -> None:
     """And they take turns, ever longer ones, while none of them can commit."""
-
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(2, 3, 1, isr=[2], elr=[3], min_isr=2))
-        assert await wants_within(d, LAG_S * 0.9) is None
-        assert await wants_within(d, LAG_S * 0.3) == Elect(1, 3, DISKS[3], 1)
-        s.plane.agree()
-        assert (set(d.hosted.state.isr), set(d.hosted.state.elr)) == ({3}, {2})
-        assert await wants_within(d, LAG_S * 1.9) is None
-        assert await wants_within(d, LAG_S * 0.3) == Elect(2, 2, DISKS[2], 1)
-
-    play(test)
+    d = Deciding(s, state_of(2, 3, 1, isr=[2], elr=[3], min_isr=2))
+    assert await wants_within(d, LAG_S * 0.9) is None
+    assert await wants_within(d, LAG_S * 0.3) == Elect(1, 3, DISKS[3], 1)
+    s.plane.agree()
+    assert (set(d.hosted.state.isr), set(d.hosted.state.elr)) == ({3}, {2})
+    assert await wants_within(d, LAG_S * 1.9) is None
+    assert await wants_within(d, LAG_S * 0.3) == Elect(2, 2, DISKS[2], 1)
 
 
 @pytest.mark.parametrize(("seconds", "patience"), [(LAG_S, 2 * LAG_S), (3 * LAG_S, LAG_S)])
-def test_a_turn_was_in_vain_if_enough_were_in_sync_for_a_moment_only(
-    seconds: float, patience: float
+@runs(play)
+async def test_a_turn_was_in_vain_if_enough_were_in_sync_for_a_moment_only(
+    s: Scene, *, seconds: float, patience: float
 ) -> None:
     """Of two full disks, each is in sync until it lags."""
-
-    async def test(s: Scene) -> None:
-        state = state_of(2, 3, 1, isr=[2], elr=[3], min_isr=2)
-        d = Deciding(s, state)
-        assert await wants_within(d, LAG_S * 1.2) is not None
-        s.plane.refuse()
-        d.hosted.machine.restore(replace(state, isr=DISKS_OF_TWO, elr={}).encode())
-        assert await wants_within(d, seconds) is None
-        d.hosted.machine.restore(state.encode())
-        assert await wants_within(d, patience * 0.9) is None
-        assert await wants_within(d, patience * 0.3) is not None
-
-    play(test)
+    state = state_of(2, 3, 1, isr=[2], elr=[3], min_isr=2)
+    d = Deciding(s, state)
+    assert await wants_within(d, LAG_S * 1.2) is not None
+    s.plane.refuse()
+    d.hosted.machine.restore(replace(state, isr=DISKS_OF_TWO, elr={}).encode())
+    assert await wants_within(d, seconds) is None
+    d.hosted.machine.restore(state.encode())
+    assert await wants_within(d, patience * 0.9) is None
+    assert await wants_within(d, patience * 0.3) is not None
 
 
-def test_a_leader_with_too_few_in_sync_stays_while_nobody_else_could_lead() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(2, 3, 1, isr=[2], elr=[3], min_isr=2))
-        s.lose(3)
-        await asyncio.sleep(1)
-        assert await wants_within(d, 2 * LAG_S) is None
-        s.see(3)
-        assert await wants_within(d, LAG_S * 0.9) is None, "it has time to join"
-        d.surveys.reported[3] = None
-        assert await wants_within(d, LAG_S) is None
-
-    play(test)
+@runs(play)
+async def test_a_leader_with_too_few_in_sync_stays_while_nobody_else_could_lead(s: Scene) -> None:
+    d = Deciding(s, state_of(2, 3, 1, isr=[2], elr=[3], min_isr=2))
+    s.lose(3)
+    await asyncio.sleep(1)
+    assert await wants_within(d, 2 * LAG_S) is None
+    s.see(3)
+    assert await wants_within(d, LAG_S * 0.9) is None, "it has time to join"
+    d.surveys.reported[3] = None
+    assert await wants_within(d, LAG_S) is None
 
 
-def test_a_leader_with_enough_in_sync_stays() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(2, 3, 1, isr=[2, 3], min_isr=2))
-        assert await wants_within(d, 2 * LAG_S) is None
-
-    play(test)
+@runs(play)
+async def test_a_leader_with_enough_in_sync_stays(s: Scene) -> None:
+    d = Deciding(s, state_of(2, 3, 1, isr=[2, 3], min_isr=2))
+    assert await wants_within(d, 2 * LAG_S) is None
 
 
 def topic(s: Scene) -> None:
@@ -250,205 +225,181 @@ def topic(s: Scene) -> None:
     s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=2))
 
 
-def test_the_cluster_is_told_what_the_partition_has_agreed_on() -> None:
-    async def test(s: Scene) -> None:
-        topic(s)
-        held = s.machine.topics["t"].partitions[0]
-        s.plane.machines[CLUSTER_GROUP] = s.machine
-        (witness,) = held.witnesses
-        replicas = (held.replicas[0], witness)
-        d = Deciding(s, state_of(*replicas, witnesses=[held.replicas[1]], version=5))
-        assert d.wants() == SetReplicas(
+@runs(play)
+async def test_the_cluster_is_told_what_the_partition_has_agreed_on(s: Scene) -> None:
+    topic(s)
+    held = s.machine.topics["t"].partitions[0]
+    s.plane.machines[CLUSTER_GROUP] = s.machine
+    (witness,) = held.witnesses
+    replicas = (held.replicas[0], witness)
+    d = Deciding(s, state_of(*replicas, witnesses=[held.replicas[1]], version=5))
+    assert d.wants() == SetReplicas(
+        topic_id=TOPIC_ID,
+        partition=0,
+        replicas=replicas,
+        witnesses=(held.replicas[1],),
+        version=5,
+    )
+    s.plane.agree()
+    assert s.machine.topics["t"].partitions[0].replicas == replicas
+    assert d.wants() is None
+
+
+@runs(play)
+async def test_what_the_cluster_knows_already_or_newer_is_not_told(s: Scene) -> None:
+    topic(s)
+    held = s.machine.topics["t"].partitions[0]
+    d = Deciding(s, state_of(*held.replicas, witnesses=held.witnesses, version=9))
+    assert d.wants() is None
+    s.command(
+        SetReplicas(
             topic_id=TOPIC_ID,
             partition=0,
-            replicas=replicas,
-            witnesses=(held.replicas[1],),
-            version=5,
+            replicas=held.replicas[::-1],
+            witnesses=held.witnesses,
+            version=9,
         )
-        s.plane.agree()
-        assert s.machine.topics["t"].partitions[0].replicas == replicas
-        assert d.wants() is None
-
-    play(test)
+    )
+    assert d.wants() is None, "this one is no newer"
 
 
-def test_what_the_cluster_knows_already_or_newer_is_not_told() -> None:
-    async def test(s: Scene) -> None:
-        topic(s)
-        held = s.machine.topics["t"].partitions[0]
-        d = Deciding(s, state_of(*held.replicas, witnesses=held.witnesses, version=9))
-        assert d.wants() is None
-        s.command(
-            SetReplicas(
-                topic_id=TOPIC_ID,
-                partition=0,
-                replicas=held.replicas[::-1],
-                witnesses=held.witnesses,
-                version=9,
-            )
-        )
-        assert d.wants() is None, "this one is no newer"
-
-    play(test)
+@runs(play)
+async def test_a_topic_that_is_gone_is_told_of_nobody(s: Scene) -> None:
+    d = Deciding(s, state_of(1, 2, version=9))
+    assert d.wants() is None
 
 
-def test_a_topic_that_is_gone_is_told_of_nobody() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(1, 2, version=9))
-        assert d.wants() is None
-
-    play(test)
-
-
-def test_a_voter_on_a_new_disk_gets_its_vote_back() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(1, 2, witnesses=[3], isr=[1]))
-        s.liveness.link_up(3, Incarnation("wiped", 1))
-        assert d.wants() == {1: DISKS[1], 2: DISKS[2], 3: "wiped"}
-        s.plane.agree()
-        assert d.wants() is None
-        assert not d.hosted.control.is_proposing
-
-    play(test)
+@runs(play)
+async def test_a_voter_on_a_new_disk_gets_its_vote_back(s: Scene) -> None:
+    d = Deciding(s, state_of(1, 2, witnesses=[3], isr=[1]))
+    s.liveness.link_up(3, Incarnation("wiped", 1))
+    assert d.wants() == {1: DISKS[1], 2: DISKS[2], 3: "wiped"}
+    s.plane.agree()
+    assert d.wants() is None
+    assert not d.hosted.control.is_proposing
 
 
-def test_a_move_goes_step_by_step_and_ends_in_the_clusters_state() -> None:
-    async def test(s: Scene) -> None:
-        topic(s)
-        s.plane.machines[CLUSTER_GROUP] = s.machine
-        s.see(4)
-        s.register(4)
-        held = s.machine.topics["t"].partitions[0]
-        first, second = held.replicas
-        move = Move(0, (first, 4), held.version)
-        s.command(Reassign(topic_id=TOPIC_ID, moves=(move,)))
-        d = Deciding(s, state_of(first, second, witnesses=held.witnesses))
-        s.see(4)
-        assert d.wants() == ChangeReplicas(1, (first, 4, second), held.witnesses)
-        s.plane.agree()
-        assert isinstance(d.wants(), SetReplicas), "so that broker 4 opens the group"
-        s.plane.agree()
-        in_sync = ChangeIsr(2, 1, {b: DISKS[b] for b in (first, second, 4)}, 1)
-        d.hosted.machine.apply(in_sync.encode())
-        assert d.wants() == {b: DISKS[b] for b in (1, 2, 3, 4)}, "the voters first"
-        s.plane.agree()
-        assert d.wants() == ChangeReplicas(3, (first, 4), held.witnesses)
-        s.plane.agree()
-        assert d.wants() == SetReplicas(TOPIC_ID, 0, (first, 4), held.witnesses, 4)
-        s.plane.agree()
-        assert s.machine.topics["t"].partitions[0].target is None
-        assert d.wants() == {b: DISKS[b] for b in (first, 4, *held.witnesses)}
-        s.plane.agree()
-        assert d.wants() is None
-
-    play(test)
+@runs(play)
+async def test_a_move_goes_step_by_step_and_ends_in_the_clusters_state(s: Scene) -> None:
+    topic(s)
+    s.plane.machines[CLUSTER_GROUP] = s.machine
+    s.see(4)
+    s.register(4)
+    held = s.machine.topics["t"].partitions[0]
+    first, second = held.replicas
+    move = Move(0, (first, 4), held.version)
+    s.command(Reassign(topic_id=TOPIC_ID, moves=(move,)))
+    d = Deciding(s, state_of(first, second, witnesses=held.witnesses))
+    s.see(4)
+    assert d.wants() == ChangeReplicas(1, (first, 4, second), held.witnesses)
+    s.plane.agree()
+    assert isinstance(d.wants(), SetReplicas), "so that broker 4 opens the group"
+    s.plane.agree()
+    in_sync = ChangeIsr(2, 1, {b: DISKS[b] for b in (first, second, 4)}, 1)
+    d.hosted.machine.apply(in_sync.encode())
+    assert d.wants() == {b: DISKS[b] for b in (1, 2, 3, 4)}, "the voters first"
+    s.plane.agree()
+    assert d.wants() == ChangeReplicas(3, (first, 4), held.witnesses)
+    s.plane.agree()
+    assert d.wants() == SetReplicas(TOPIC_ID, 0, (first, 4), held.witnesses, 4)
+    s.plane.agree()
+    assert s.machine.topics["t"].partitions[0].target is None
+    assert d.wants() == {b: DISKS[b] for b in (first, 4, *held.witnesses)}
+    s.plane.agree()
+    assert d.wants() is None
 
 
-def test_a_move_to_what_is_there_ends_at_once() -> None:
-    async def test(s: Scene) -> None:
-        topic(s)
-        s.plane.machines[CLUSTER_GROUP] = s.machine
-        held = s.machine.topics["t"].partitions[0]
-        away = Move(0, held.replicas[::-1], held.version)
-        s.command(Reassign(topic_id=TOPIC_ID, moves=(away,)))
-        back = Move(0, held.replicas, held.version, held.replicas[::-1])
-        s.command(Reassign(topic_id=TOPIC_ID, moves=(back,)))
-        d = Deciding(s, state_of(*held.replicas, witnesses=held.witnesses, version=0))
-        assert isinstance(d.wants(), SetReplicas)
-        s.plane.agree()
-        assert s.machine.topics["t"].partitions[0].target is None
-        assert d.wants() is None
-
-    play(test)
+@runs(play)
+async def test_a_move_to_what_is_there_ends_at_once(s: Scene) -> None:
+    topic(s)
+    s.plane.machines[CLUSTER_GROUP] = s.machine
+    held = s.machine.topics["t"].partitions[0]
+    away = Move(0, held.replicas[::-1], held.version)
+    s.command(Reassign(topic_id=TOPIC_ID, moves=(away,)))
+    back = Move(0, held.replicas, held.version, held.replicas[::-1])
+    s.command(Reassign(topic_id=TOPIC_ID, moves=(back,)))
+    d = Deciding(s, state_of(*held.replicas, witnesses=held.witnesses, version=0))
+    assert isinstance(d.wants(), SetReplicas)
+    s.plane.agree()
+    assert s.machine.topics["t"].partitions[0].target is None
+    assert d.wants() is None
 
 
-def test_a_failed_replica_is_not_replaced_while_replicas_move() -> None:
-    async def test(s: Scene) -> None:
-        topic(s)
-        held = s.machine.topics["t"].partitions[0]
-        s.command(Reassign(topic_id=TOPIC_ID, moves=(Move(0, held.replicas[::-1], 0),)))
-        first, second = held.replicas
-        d = Deciding(s, state_of(second, first, witnesses=held.witnesses, isr=[second], version=9))
-        s.lose(first)
-        await asyncio.sleep(2 * DELAY_S)
-        assert not isinstance(d.wants(), ChangeReplicas)
-
-    play(test)
+@runs(play)
+async def test_a_failed_replica_is_not_replaced_while_replicas_move(s: Scene) -> None:
+    topic(s)
+    held = s.machine.topics["t"].partitions[0]
+    s.command(Reassign(topic_id=TOPIC_ID, moves=(Move(0, held.replicas[::-1], 0),)))
+    first, second = held.replicas
+    d = Deciding(s, state_of(second, first, witnesses=held.witnesses, isr=[second], version=9))
+    s.lose(first)
+    await asyncio.sleep(2 * DELAY_S)
+    assert not isinstance(d.wants(), ChangeReplicas)
 
 
-def test_witnesses_that_are_too_many_lose_their_vote() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(1, witnesses=[2, 3]))
-        assert d.wants() == ChangeReplicas(1, (1,), (2,))
-        s.plane.agree()
-        assert d.wants() == {1: DISKS[1], 2: DISKS[2]}
-
-    play(test)
+@runs(play)
+async def test_witnesses_that_are_too_many_lose_their_vote(s: Scene) -> None:
+    d = Deciding(s, state_of(1, witnesses=[2, 3]))
+    assert d.wants() == ChangeReplicas(1, (1,), (2,))
+    s.plane.agree()
+    assert d.wants() == {1: DISKS[1], 2: DISKS[2]}
 
 
-def test_an_election_comes_before_everything_else() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(2, 1, witnesses=[3]))
-        s.liveness.link_up(3, Incarnation("wiped", 1))
-        s.fenced.add(2)
-        assert isinstance(d.wants(), Elect)
-
-    play(test)
+@runs(play)
+async def test_an_election_comes_before_everything_else(s: Scene) -> None:
+    d = Deciding(s, state_of(2, 1, witnesses=[3]))
+    s.liveness.link_up(3, Incarnation("wiped", 1))
+    s.fenced.add(2)
+    assert isinstance(d.wants(), Elect)
 
 
 # -- preferred leaders -----------------------------------------------------------------------------
 
 
-def test_a_partition_goes_back_to_its_preferred_leader_in_time() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(3, 2, 1, leader=2))
-        assert d.wants() is None
-        await asyncio.sleep(REBALANCE_S - 1)
-        assert d.wants() is None
-        await asyncio.sleep(1)
-        assert d.wants() == Elect(1, 3, DISKS[3], 1)
-
-    play(test)
+@runs(play)
+async def test_a_partition_goes_back_to_its_preferred_leader_in_time(s: Scene) -> None:
+    d = Deciding(s, state_of(3, 2, 1, leader=2))
+    assert d.wants() is None
+    await asyncio.sleep(REBALANCE_S - 1)
+    assert d.wants() is None
+    await asyncio.sleep(1)
+    assert d.wants() == Elect(1, 3, DISKS[3], 1)
 
 
 @pytest.mark.parametrize("away", ["gone", "out of sync"])
-def test_it_has_to_have_been_able_to_lead_all_the_while(away: str) -> None:
-    async def test(s: Scene) -> None:
-        isr = [2, 1] if away == "out of sync" else [3, 2, 1]
-        d = Deciding(s, state_of(3, 2, 1, leader=2, isr=isr))
-        if away == "gone":
-            assert d.wants() is None  # since now it could
-            await asyncio.sleep(REBALANCE_S / 2)
-            s.lose(3)
-            await asyncio.sleep(2 * GRACE_SECONDS)
-            assert d.wants() is None
-            s.see(3)
-            assert d.wants() is None
-            await asyncio.sleep(REBALANCE_S / 2)
-            assert d.wants() is None, "it counts from its return"
-            await asyncio.sleep(REBALANCE_S / 2)
-            assert isinstance(d.wants(), Elect)
-        else:
-            assert d.wants() is None
-            await asyncio.sleep(REBALANCE_S + 1)
-            assert d.wants() is None
-
-    play(test)
+@runs(play)
+async def test_it_has_to_have_been_able_to_lead_all_the_while(s: Scene, *, away: str) -> None:
+    isr = [2, 1] if away == "out of sync" else [3, 2, 1]
+    d = Deciding(s, state_of(3, 2, 1, leader=2, isr=isr))
+    if away == "gone":
+        assert d.wants() is None  # since now it could
+        await asyncio.sleep(REBALANCE_S / 2)
+        s.lose(3)
+        await asyncio.sleep(2 * GRACE_SECONDS)
+        assert d.wants() is None
+        s.see(3)
+        assert d.wants() is None
+        await asyncio.sleep(REBALANCE_S / 2)
+        assert d.wants() is None, "it counts from its return"
+        await asyncio.sleep(REBALANCE_S / 2)
+        assert isinstance(d.wants(), Elect)
+    else:
+        assert d.wants() is None
+        await asyncio.sleep(REBALANCE_S + 1)
+        assert d.wants() is None
 
 
-def test_not_all_leaders_move_at_once() -> None:
-    async def test(s: Scene) -> None:
-        d = Deciding(s, state_of(3, 2, 1, leader=2))
-        partitions = [d.hosted]
-        for partition in range(1, 2 * REBALANCED_AT_A_TIME + 1):
-            partitions.append(s.hosted(state_of(3, 2, 1, leader=2), partition=partition))
-            s.plane.leading.add(partitions[-1].group_id)
+@runs(play)
+async def test_not_all_leaders_move_at_once(s: Scene) -> None:
+    d = Deciding(s, state_of(3, 2, 1, leader=2))
+    partitions = [d.hosted]
+    for partition in range(1, 2 * REBALANCED_AT_A_TIME + 1):
+        partitions.append(s.hosted(state_of(3, 2, 1, leader=2), partition=partition))
+        s.plane.leading.add(partitions[-1].group_id)
+    d.controller.poll_all(partitions)
+    await asyncio.sleep(REBALANCE_S)
+    for moved in (1, 2):
         d.controller.poll_all(partitions)
-        await asyncio.sleep(REBALANCE_S)
-        for moved in (1, 2):
-            d.controller.poll_all(partitions)
-            assert len(s.plane.proposals) == moved * REBALANCED_AT_A_TIME
-        d.controller.poll_all(partitions)
-        assert len(s.plane.proposals) == len(partitions)
-
-    play(test)
+        assert len(s.plane.proposals) == moved * REBALANCED_AT_A_TIME
+    d.controller.poll_all(partitions)
+    assert len(s.plane.proposals) == len(partitions)

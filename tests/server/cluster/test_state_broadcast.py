@@ -11,6 +11,7 @@ from raftlog import limits
 from raftlog.protocol.replication import EncodedPartitionState
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.state_broadcast import StateBroadcast
+from tests.running import runs
 from tests.server.cluster.paper import TOPIC_ID, Scene, play, state_of
 
 
@@ -27,21 +28,19 @@ def encoded(state: PartitionState, *, version: int | None = None) -> EncodedPart
     )
 
 
-def test_only_those_without_a_vote_are_told_and_only_by_the_groups_leader() -> None:
-    async def test(s: Scene) -> None:
-        broadcast = state_broadcast(s, 1, 2, 3, 4, 5)
-        s.links.up = {2, 3, 4}
-        hosted = s.hosted(state_of(1, 2, witnesses=[3], version=9))
-        broadcast.send([hosted])
-        assert s.links.told == [], "another broker leads the group"
-        s.plane.leading = {hosted.group_id}
-        broadcast.send([hosted])
-        assert [broker for broker, _ in s.links.told] == [4], "5 is down, the others vote"
-        (state,) = s.links.told[0][1].states
-        assert (state.topic_id, state.partition, state.version) == (TOPIC_ID, 0, 9)
-        assert state.state == hosted.state.encode()
-
-    play(test)
+@runs(play)
+async def test_only_those_without_a_vote_are_told_and_only_by_the_groups_leader(s: Scene) -> None:
+    broadcast = state_broadcast(s, 1, 2, 3, 4, 5)
+    s.links.up = {2, 3, 4}
+    hosted = s.hosted(state_of(1, 2, witnesses=[3], version=9))
+    broadcast.send([hosted])
+    assert s.links.told == [], "another broker leads the group"
+    s.plane.leading = {hosted.group_id}
+    broadcast.send([hosted])
+    assert [broker for broker, _ in s.links.told] == [4], "5 is down, the others vote"
+    (state,) = s.links.told[0][1].states
+    assert (state.topic_id, state.partition, state.version) == (TOPIC_ID, 0, 9)
+    assert state.state == hosted.state.encode()
 
 
 def test_many_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,53 +60,45 @@ def test_many_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     play(test)
 
 
-def test_only_what_is_newer_is_believed() -> None:
-    async def test(s: Scene) -> None:
-        broadcast = state_broadcast(s)
-        new, old = state_of(2, 3, version=7), state_of(3, 2, version=6)
-        broadcast.receive([encoded(new)])
-        broadcast.receive([encoded(old), encoded(replace(old, version=7))])
-        assert broadcast.received == {(TOPIC_ID, 0): new}
-        newer = replace(old, version=8)
-        broadcast.receive([encoded(newer)])
-        assert broadcast.received == {(TOPIC_ID, 0): newer}
-
-    play(test)
+@runs(play)
+async def test_only_what_is_newer_is_believed(s: Scene) -> None:
+    broadcast = state_broadcast(s)
+    new, old = state_of(2, 3, version=7), state_of(3, 2, version=6)
+    broadcast.receive([encoded(new)])
+    broadcast.receive([encoded(old), encoded(replace(old, version=7))])
+    assert broadcast.received == {(TOPIC_ID, 0): new}
+    newer = replace(old, version=8)
+    broadcast.receive([encoded(newer)])
+    assert broadcast.received == {(TOPIC_ID, 0): newer}
 
 
-def test_the_version_that_counts_is_the_states_own() -> None:
-    async def test(s: Scene) -> None:
-        broadcast = state_broadcast(s)
-        new = state_of(2, version=7)
-        broadcast.receive([encoded(new)])
-        broadcast.receive([encoded(state_of(3, version=6), version=100)])
-        assert broadcast.received == {(TOPIC_ID, 0): new}
-
-    play(test)
+@runs(play)
+async def test_the_version_that_counts_is_the_states_own(s: Scene) -> None:
+    broadcast = state_broadcast(s)
+    new = state_of(2, version=7)
+    broadcast.receive([encoded(new)])
+    broadcast.receive([encoded(state_of(3, version=6), version=100)])
+    assert broadcast.received == {(TOPIC_ID, 0): new}
 
 
-def test_bytes_that_are_no_state_change_nothing_and_stop_nothing(
-    caplog: pytest.LogCaptureFixture,
+@runs(play)
+async def test_bytes_that_are_no_state_change_nothing_and_stop_nothing(
+    s: Scene, *, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(s: Scene) -> None:
-        broadcast = state_broadcast(s)
-        state = state_of(2, version=3)
-        bad = EncodedPartitionState(topic_id=TOPIC_ID, partition=0, version=9, state=b"\xff")
-        with caplog.at_level(logging.WARNING):
-            broadcast.receive([bad, encoded(state)])
-        assert broadcast.received == {(TOPIC_ID, 0): state}
-        assert "state broadcast rejected: topic_id=T1 partition=0" in caplog.text
-
-    play(test)
+    broadcast = state_broadcast(s)
+    state = state_of(2, version=3)
+    bad = EncodedPartitionState(topic_id=TOPIC_ID, partition=0, version=9, state=b"\xff")
+    with caplog.at_level(logging.WARNING):
+        broadcast.receive([bad, encoded(state)])
+    assert broadcast.received == {(TOPIC_ID, 0): state}
+    assert "state broadcast rejected: topic_id=T1 partition=0" in caplog.text
 
 
-def test_a_deleted_topic_is_forgotten() -> None:
-    async def test(s: Scene) -> None:
-        broadcast = state_broadcast(s)
-        state = state_of(2)
-        other = EncodedPartitionState(topic_id="T2", partition=0, version=1, state=state.encode())
-        broadcast.receive([encoded(state), other])
-        broadcast.forget(TOPIC_ID)
-        assert list(broadcast.received) == [("T2", 0)]
-
-    play(test)
+@runs(play)
+async def test_a_deleted_topic_is_forgotten(s: Scene) -> None:
+    broadcast = state_broadcast(s)
+    state = state_of(2)
+    other = EncodedPartitionState(topic_id="T2", partition=0, version=1, state=state.encode())
+    broadcast.receive([encoded(state), other])
+    broadcast.forget(TOPIC_ID)
+    assert list(broadcast.received) == [("T2", 0)]

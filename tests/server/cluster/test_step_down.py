@@ -22,6 +22,7 @@ from raftlog.server.hindrance import FULL_SECONDS
 from raftlog.server.partition import Partition
 from raftlog.testing.disk import FOREVER, Fault
 from tests.replication.samples import View
+from tests.running import runs
 from tests.server.cluster.acting import REPLACEMENT_S, Acting, PaperEffects, leading
 from tests.server.cluster.paper import (
     DISKS,
@@ -152,191 +153,168 @@ async def wait_and_look(a: Acting, seconds: float = FULL_SECONDS) -> list[Any]:
     return a.s.plane.commands()
 
 
-def test_a_leader_without_room_hands_over_in_a_while() -> None:
-    async def test(s: Scene) -> None:
-        s.register(1, 2, 3)
-        a = leading(s)
-        refuse_room(a)
-        assert await wait_and_look(a, 0.9 * FULL_SECONDS) == []
-        assert await wait_and_look(a) == [Elect(1, 2, DISKS[2], 1)]
-        assert await wait_and_look(a) == [Elect(1, 2, DISKS[2], 1)], "one at a time"
-        assert a.host.leadership is not None, "it is read from until the other one leads"
-        s.plane.agree()
-        a.poll()
-        assert a.host.follows(2, 2)
-        assert await wait_and_look(a) == [], "it is in sync, and nothing new has come"
-
-    play(test)
+@runs(play)
+async def test_a_leader_without_room_hands_over_in_a_while(s: Scene) -> None:
+    s.register(1, 2, 3)
+    a = leading(s)
+    refuse_room(a)
+    assert await wait_and_look(a, 0.9 * FULL_SECONDS) == []
+    assert await wait_and_look(a) == [Elect(1, 2, DISKS[2], 1)]
+    assert await wait_and_look(a) == [Elect(1, 2, DISKS[2], 1)], "one at a time"
+    assert a.host.leadership is not None, "it is read from until the other one leads"
+    s.plane.agree()
+    a.poll()
+    assert a.host.follows(2, 2)
+    assert await wait_and_look(a) == [], "it is in sync, and nothing new has come"
 
 
-def test_a_leader_that_finds_room_again_stays() -> None:
-    async def test(s: Scene) -> None:
-        s.register(1, 2, 3)
-        a = leading(s)
-        full = refuse_room(a)
-        s.disk.faults.remove(full)
-        await asyncio.sleep(0.9 * FULL_SECONDS)
-        append(a.host, b"b")
-        assert await wait_and_look(a) == []
-
-    play(test)
+@runs(play)
+async def test_a_leader_that_finds_room_again_stays(s: Scene) -> None:
+    s.register(1, 2, 3)
+    a = leading(s)
+    full = refuse_room(a)
+    s.disk.faults.remove(full)
+    await asyncio.sleep(0.9 * FULL_SECONDS)
+    append(a.host, b"b")
+    assert await wait_and_look(a) == []
 
 
-def test_a_leader_without_room_stays_while_nobody_else_could_lead() -> None:
-    async def test(s: Scene) -> None:
-        s.register(1, 2, 3)
-        a = leading(s, isr=[1, 2])
-        s.lose(2)
-        refuse_room(a)
-        found = await wait_and_look(a)
-        assert not any(isinstance(command, Elect) for command in found)
-        s.see(2)
-        found = await wait_and_look(a)
-        assert any(isinstance(command, Elect) for command in found)
-
-    play(test)
+@runs(play)
+async def test_a_leader_without_room_stays_while_nobody_else_could_lead(s: Scene) -> None:
+    s.register(1, 2, 3)
+    a = leading(s, isr=[1, 2])
+    s.lose(2)
+    refuse_room(a)
+    found = await wait_and_look(a)
+    assert not any(isinstance(command, Elect) for command in found)
+    s.see(2)
+    found = await wait_and_look(a)
+    assert any(isinstance(command, Elect) for command in found)
 
 
 @pytest.mark.parametrize("outcome", ["refuse", "lose"])
-def test_handing_over_is_tried_again(outcome: str) -> None:
-    async def test(s: Scene) -> None:
-        s.register(1, 2, 3)
-        a = leading(s)
-        refuse_room(a)
-        assert len(await wait_and_look(a)) == 1
-        getattr(s.plane, outcome)()
-        assert await wait_and_look(a, 0.1) == [Elect(1, 2, DISKS[2], 1)]
-
-    play(test)
+@runs(play)
+async def test_handing_over_is_tried_again(s: Scene, *, outcome: str) -> None:
+    s.register(1, 2, 3)
+    a = leading(s)
+    refuse_room(a)
+    assert len(await wait_and_look(a)) == 1
+    getattr(s.plane, outcome)()
+    assert await wait_and_look(a, 0.1) == [Elect(1, 2, DISKS[2], 1)]
 
 
-def test_a_follower_without_room_leaves_before_it_lags_for_long() -> None:
-    async def test(s: Scene) -> None:
-        s.register(1, 2, 3)
-        a = Acting(s, state_of(2, 1, 3, min_isr=2))
-        host = a.poll()
-        source = s.log()
-        write(source, b"a")
-        (copied,) = source.read(start_offset=0, end_offset=1, bytes_max=1_000)
-        full = Fault(FULL, errno.ENOSPC, times=FOREVER)
-        s.disk.faults.append(full)
-        for _ in range(2):
-            with pytest.raises(DiskFullError):
-                host.append_copied(copied)
-            found = await wait_and_look(a, 0.6 * FULL_SECONDS)
-        (left,) = found
-        assert isinstance(left, ChangeIsr)
-        assert (set(left.isr), left.lost) == ({2, 3}, ())
-        s.plane.agree()
-        assert host.follows(2, 1), "it goes on copying"
-        s.disk.faults.remove(full)
-        host.append_copied(copied)
-        assert not host.hindrance.is_short
-        assert await wait_and_look(a) == []
-
-    play(test)
-
-
-def test_a_follower_without_room_for_long_has_a_witness_take_its_place() -> None:
-    """Two of three disks are full, and the third broker can commit nothing alone."""
-
-    async def test(s: Scene) -> None:
-        s.register(1, 2, 3, 4)
-        s.see(4)
-        a = Acting(s, state_of(2, 1, 3, witnesses=[4, 5], isr=[2], elr=[3], min_isr=2))
-        host = a.poll()
-        source = s.log()
-        write(source, b"a")
-        (copied,) = source.read(start_offset=0, end_offset=1, bytes_max=1_000)
-        s.disk.faults.append(Fault(FULL, errno.ENOSPC, times=FOREVER))
+@runs(play)
+async def test_a_follower_without_room_leaves_before_it_lags_for_long(s: Scene) -> None:
+    s.register(1, 2, 3)
+    a = Acting(s, state_of(2, 1, 3, min_isr=2))
+    host = a.poll()
+    source = s.log()
+    write(source, b"a")
+    (copied,) = source.read(start_offset=0, end_offset=1, bytes_max=1_000)
+    full = Fault(FULL, errno.ENOSPC, times=FOREVER)
+    s.disk.faults.append(full)
+    for _ in range(2):
         with pytest.raises(DiskFullError):
             host.append_copied(copied)
-        assert await wait_and_look(a, 0.9 * REPLACEMENT_S) == []
-        s.machine.restore(founding_state("c"))
-        s.register(1, 2, 3, 4)
-        s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3))
-        held = s.machine.topics["t"].partitions[0].replicas
-        s.command(Reassign(topic_id=TOPIC_ID, moves=(Move(0, held[::-1], 0),)))
-        assert await wait_and_look(a, 0.2 * REPLACEMENT_S) == [], "an operator moves the replicas"
-        s.command(Reassign(topic_id=TOPIC_ID, moves=(Move(0, held, 0, held[::-1]),)))
-        s.command(
-            SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=held, witnesses=(), version=1)
-        )
-        assert await wait_and_look(a, 1) == [ChangeReplicas(1, (2, 4, 3), (1, 5))]
+        found = await wait_and_look(a, 0.6 * FULL_SECONDS)
+    (left,) = found
+    assert isinstance(left, ChangeIsr)
+    assert (set(left.isr), left.lost) == ({2, 3}, ())
+    s.plane.agree()
+    assert host.follows(2, 1), "it goes on copying"
+    s.disk.faults.remove(full)
+    host.append_copied(copied)
+    assert not host.hindrance.is_short
+    assert await wait_and_look(a) == []
 
-    play(test)
+
+@runs(play)
+async def test_a_follower_without_room_for_long_has_a_witness_take_its_place(s: Scene) -> None:
+    """Two of three disks are full, and the third broker can commit nothing alone."""
+    s.register(1, 2, 3, 4)
+    s.see(4)
+    a = Acting(s, state_of(2, 1, 3, witnesses=[4, 5], isr=[2], elr=[3], min_isr=2))
+    host = a.poll()
+    source = s.log()
+    write(source, b"a")
+    (copied,) = source.read(start_offset=0, end_offset=1, bytes_max=1_000)
+    s.disk.faults.append(Fault(FULL, errno.ENOSPC, times=FOREVER))
+    with pytest.raises(DiskFullError):
+        host.append_copied(copied)
+    assert await wait_and_look(a, 0.9 * REPLACEMENT_S) == []
+    s.machine.restore(founding_state("c"))
+    s.register(1, 2, 3, 4)
+    s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3))
+    held = s.machine.topics["t"].partitions[0].replicas
+    s.command(Reassign(topic_id=TOPIC_ID, moves=(Move(0, held[::-1], 0),)))
+    assert await wait_and_look(a, 0.2 * REPLACEMENT_S) == [], "an operator moves the replicas"
+    s.command(Reassign(topic_id=TOPIC_ID, moves=(Move(0, held, 0, held[::-1]),)))
+    s.command(SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=held, witnesses=(), version=1))
+    assert await wait_and_look(a, 1) == [ChangeReplicas(1, (2, 4, 3), (1, 5))]
 
 
 # -- disks that hang
 
 
-def test_a_leader_whose_disk_hangs_hands_over_at_once() -> None:
-    async def test(s: Scene) -> None:
-        s.register(1, 2, 3)
-        a = leading(s)
-        s.services.disk.is_hung = True
-        a.poll()
-        assert s.plane.commands() == [Elect(1, 2, DISKS[2], 1)], "it has lasted long enough"
-        s.plane.agree()
-        a.poll()
-        assert a.host.follows(2, 2)
-        assert await wait_and_look(a, 100) == [], "it lacks nothing, and may stay in sync"
-
-    play(test)
+@runs(play)
+async def test_a_leader_whose_disk_hangs_hands_over_at_once(s: Scene) -> None:
+    s.register(1, 2, 3)
+    a = leading(s)
+    s.services.disk.is_hung = True
+    a.poll()
+    assert s.plane.commands() == [Elect(1, 2, DISKS[2], 1)], "it has lasted long enough"
+    s.plane.agree()
+    a.poll()
+    assert a.host.follows(2, 2)
+    assert await wait_and_look(a, 100) == [], "it lacks nothing, and may stay in sync"
 
 
-def test_a_leader_whose_disk_trails_the_others_hands_over() -> None:
-    async def test(s: Scene) -> None:
-        s.register(1, 2, 3)
-        a = leading(s)
-        s.workers.hold()
-        append(a.host, b"a")
-        timeout_s = s.services.disk.timeout_s
-        for broker in (2, 3):
-            a.host.on_follower(broker, DISKS[broker], fetch_offset=1, durable_offset=1)
-        a.poll()
-        assert await wait_and_look(a, 0.9 * timeout_s) == []
-        assert await wait_and_look(a, 0.2 * timeout_s) == [Elect(1, 2, DISKS[2], 1)]
-        s.workers.release()
-
-    play(test)
+@runs(play)
+async def test_a_leader_whose_disk_trails_the_others_hands_over(s: Scene) -> None:
+    s.register(1, 2, 3)
+    a = leading(s)
+    s.workers.hold()
+    append(a.host, b"a")
+    timeout_s = s.services.disk.timeout_s
+    for broker in (2, 3):
+        a.host.on_follower(broker, DISKS[broker], fetch_offset=1, durable_offset=1)
+    a.poll()
+    assert await wait_and_look(a, 0.9 * timeout_s) == []
+    assert await wait_and_look(a, 0.2 * timeout_s) == [Elect(1, 2, DISKS[2], 1)]
+    s.workers.release()
 
 
-def test_a_follower_whose_disk_hangs_leaves_once_it_lacks_something() -> None:
-    async def test(s: Scene) -> None:
-        s.register(1, 2, 3)
-        a = Acting(s, state_of(2, 1, 3, min_isr=2))
-        host = a.poll()
-        source = s.log()
-        write(source, b"a")
-        s.services.disk.is_hung = True
-        assert await wait_and_look(a, 100) == [], "it has everything"
-        s.workers.hold()
-        host.append_copied(*source.read(start_offset=0, end_offset=1, bytes_max=1_000))
-        a.poll()
-        (left,) = s.plane.commands()
-        assert isinstance(left, ChangeIsr)
-        assert set(left.isr) == {2, 3}
-        s.workers.release()
-
-    play(test)
+@runs(play)
+async def test_a_follower_whose_disk_hangs_leaves_once_it_lacks_something(s: Scene) -> None:
+    s.register(1, 2, 3)
+    a = Acting(s, state_of(2, 1, 3, min_isr=2))
+    host = a.poll()
+    source = s.log()
+    write(source, b"a")
+    s.services.disk.is_hung = True
+    assert await wait_and_look(a, 100) == [], "it has everything"
+    s.workers.hold()
+    host.append_copied(*source.read(start_offset=0, end_offset=1, bytes_max=1_000))
+    a.poll()
+    (left,) = s.plane.commands()
+    assert isinstance(left, ChangeIsr)
+    assert set(left.isr) == {2, 3}
+    s.workers.release()
 
 
-def test_giving_way_for_a_disk_that_hangs_in_vain_is_ever_rarer() -> None:
-    async def test(s: Scene) -> None:
-        s.register(1, 2, 3)
-        a = leading(s)
-        s.services.disk.is_hung = True
-        a.poll()
-        s.plane.agree()
-        a.poll()
-        a.poll(leader=1, leader_epoch=3, leader_boot=1)
-        assert a.host.leadership is not None
-        proposed = len(s.plane.commands())
-        assert len(await wait_and_look(a, 0.9 * FULL_SECONDS)) == proposed, "others hang as well"
-        assert len(await wait_and_look(a, 4 * FULL_SECONDS)) == proposed + 1
-
-    play(test)
+@runs(play)
+async def test_giving_way_for_a_disk_that_hangs_in_vain_is_ever_rarer(s: Scene) -> None:
+    s.register(1, 2, 3)
+    a = leading(s)
+    s.services.disk.is_hung = True
+    a.poll()
+    s.plane.agree()
+    a.poll()
+    a.poll(leader=1, leader_epoch=3, leader_boot=1)
+    assert a.host.leadership is not None
+    proposed = len(s.plane.commands())
+    assert len(await wait_and_look(a, 0.9 * FULL_SECONDS)) == proposed, "others hang as well"
+    assert len(await wait_and_look(a, 4 * FULL_SECONDS)) == proposed + 1
 
 
 # -- all disks at once
@@ -406,27 +384,23 @@ class Ring:
         return moved
 
 
-def test_where_all_are_full_leadership_moves_ever_more_seldom() -> None:
-    async def test(s: Scene) -> None:
-        s.disk.faults.append(Fault({"create", "write"}, errno.ENOSPC, times=FOREVER))
-        ring = Ring(s)
-        moved = await ring.run(60)
-        assert 6 <= len(moved) <= 9, "each has tried, more than once, and not all the time"
-        rounds = [later - earlier for earlier, later in zip(moved, moved[3:], strict=False)]
-        assert min(rounds) > 3.0
-        assert 5 <= len(await ring.run(480)) <= 9, "once a minute or so"
-
-    play(test)
+@runs(play)
+async def test_where_all_are_full_leadership_moves_ever_more_seldom(s: Scene) -> None:
+    s.disk.faults.append(Fault({"create", "write"}, errno.ENOSPC, times=FOREVER))
+    ring = Ring(s)
+    moved = await ring.run(60)
+    assert 6 <= len(moved) <= 9, "each has tried, more than once, and not all the time"
+    rounds = [later - earlier for earlier, later in zip(moved, moved[3:], strict=False)]
+    assert min(rounds) > 3.0
+    assert 5 <= len(await ring.run(480)) <= 9, "once a minute or so"
 
 
 @pytest.mark.parametrize("seconds", [30, 300])
-def test_with_room_again_it_stays_where_it_is(seconds: float) -> None:
-    async def test(s: Scene) -> None:
-        full = Fault({"create", "write"}, errno.ENOSPC, times=FOREVER)
-        s.disk.faults.append(full)
-        ring = Ring(s)
-        assert await ring.run(seconds)
-        s.disk.faults.remove(full)
-        assert await ring.run(120) == []
-
-    play(test)
+@runs(play)
+async def test_with_room_again_it_stays_where_it_is(s: Scene, *, seconds: float) -> None:
+    full = Fault({"create", "write"}, errno.ENOSPC, times=FOREVER)
+    s.disk.faults.append(full)
+    ring = Ring(s)
+    assert await ring.run(seconds)
+    s.disk.faults.remove(full)
+    assert await ring.run(120) == []

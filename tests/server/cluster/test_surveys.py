@@ -21,6 +21,7 @@ from raftlog.server.cluster.surveys import (
     Surveys,
     report_of,
 )
+from tests.running import runs
 from tests.server.cluster.paper import DISKS, TOPIC_ID, Scene, play, state_of, write
 
 
@@ -70,97 +71,85 @@ class Desk:
         await self.s.settle()
 
 
-def test_the_longest_log_of_all_that_are_there_leads() -> None:
-    async def test(s: Scene) -> None:
-        d = Desk(s)
-        assert d.choose(first=1) is None
-        await s.settle()
-        assert [broker for broker, *_ in s.links.asked] == [2, 3]
-        await d.answer(2, 2)
-        assert not d.done
-        assert d.choose(first=1) is None
-        await d.answer(3, 5)
-        assert d.done == [d.hosted]
-        assert d.choose(first=1) == Elect(1, 3, DISKS[3], 1)
-        assert d.choose(first=1, without=3) == Elect(1, 1, DISKS[1], 1)
-
-    play(test)
+@runs(play)
+async def test_the_longest_log_of_all_that_are_there_leads(s: Scene) -> None:
+    d = Desk(s)
+    assert d.choose(first=1) is None
+    await s.settle()
+    assert [broker for broker, *_ in s.links.asked] == [2, 3]
+    await d.answer(2, 2)
+    assert not d.done
+    assert d.choose(first=1) is None
+    await d.answer(3, 5)
+    assert d.done == [d.hosted]
+    assert d.choose(first=1) == Elect(1, 3, DISKS[3], 1)
+    assert d.choose(first=1, without=3) == Elect(1, 1, DISKS[1], 1)
 
 
-def test_a_broker_that_does_not_answer_is_waited_for_a_short_time_only() -> None:
-    async def test(s: Scene) -> None:
-        d = Desk(s)
-        d.choose()
-        await s.settle()
-        await d.answer(2, 4)
-        await asyncio.sleep(REPORT_SECONDS_MAX)
-        assert d.choose(first=1) == Elect(1, 2, DISKS[2], 1)
-        assert all(future.cancelled() for *_, future in s.links.asked)
-
-    play(test)
+@runs(play)
+async def test_a_broker_that_does_not_answer_is_waited_for_a_short_time_only(s: Scene) -> None:
+    d = Desk(s)
+    d.choose()
+    await s.settle()
+    await d.answer(2, 4)
+    await asyncio.sleep(REPORT_SECONDS_MAX)
+    assert d.choose(first=1) == Elect(1, 2, DISKS[2], 1)
+    assert all(future.cancelled() for *_, future in s.links.asked)
 
 
-def test_what_was_reported_is_asked_for_again_while_there_is_no_leader() -> None:
-    async def test(s: Scene) -> None:
-        d = Desk(s)
-        d.choose()
-        await s.settle()
-        await d.answer(2, 2, Standing.DAMAGED)
-        await d.answer(3, 2, Standing.DAMAGED)
-        assert d.choose(without=1) is None
-        await asyncio.sleep(FRESH_SECONDS)
-        assert d.choose(without=1) is None
-        await s.settle()
-        await d.answer(2, 2)
-        await d.answer(3, 2)
-        assert d.choose(without=1) == Elect(1, 2, DISKS[2], 1)
-
-    play(test)
+@runs(play)
+async def test_what_was_reported_is_asked_for_again_while_there_is_no_leader(s: Scene) -> None:
+    d = Desk(s)
+    d.choose()
+    await s.settle()
+    await d.answer(2, 2, Standing.DAMAGED)
+    await d.answer(3, 2, Standing.DAMAGED)
+    assert d.choose(without=1) is None
+    await asyncio.sleep(FRESH_SECONDS)
+    assert d.choose(without=1) is None
+    await s.settle()
+    await d.answer(2, 2)
+    await d.answer(3, 2)
+    assert d.choose(without=1) == Elect(1, 2, DISKS[2], 1)
 
 
-def test_where_all_are_unsure_the_longest_leads_uncleanly() -> None:
-    async def test(s: Scene) -> None:
-        d = Desk(s)
-        assert d.hosted.host is not None
-        d.hosted.host.log.doubt = "it did not stop cleanly"
-        d.choose()
-        await s.settle()
-        await d.answer(2, 7, Standing.UNSURE)
-        await d.answer(3, 1, Standing.UNSURE)
-        assert d.choose(first=1) == ElectUnclean(1, 2, DISKS[2], 1)
-
-    play(test)
+@runs(play)
+async def test_where_all_are_unsure_the_longest_leads_uncleanly(s: Scene) -> None:
+    d = Desk(s)
+    assert d.hosted.host is not None
+    d.hosted.host.log.doubt = "it did not stop cleanly"
+    d.choose()
+    await s.settle()
+    await d.answer(2, 7, Standing.UNSURE)
+    await d.answer(3, 1, Standing.UNSURE)
+    assert d.choose(first=1) == ElectUnclean(1, 2, DISKS[2], 1)
 
 
-def test_a_copy_is_sound_if_its_broker_says_so_in_the_state_that_is_known() -> None:
-    async def test(s: Scene) -> None:
-        d = Desk(s, version=4)
-        assert not d.surveys.is_sound(d.hosted, 2)
-        await s.settle()
-        await d.answer(2, 7, version=3)
-        await d.answer(3, 7, version=4)
-        assert not d.surveys.is_sound(d.hosted, 2)
-        assert d.surveys.is_sound(d.hosted, 3)
-
-    play(test)
+@runs(play)
+async def test_a_copy_is_sound_if_its_broker_says_so_in_the_state_that_is_known(s: Scene) -> None:
+    d = Desk(s, version=4)
+    assert not d.surveys.is_sound(d.hosted, 2)
+    await s.settle()
+    await d.answer(2, 7, version=3)
+    await d.answer(3, 7, version=4)
+    assert not d.surveys.is_sound(d.hosted, 2)
+    assert d.surveys.is_sound(d.hosted, 3)
 
 
-def test_what_this_broker_reports_of_its_own_copies() -> None:
-    async def test(s: Scene) -> None:
-        d = Desk(s)
-        assert d.hosted.host is not None
-        log, me = d.hosted.host.log, Incarnation("here", 7)
-        assert report_of(log, 5, me) == (Standing.SOUND, 1, 2, 5, "here", 7)
-        log.doubt = "it did not stop cleanly"
-        assert report_of(log, 5, me).standing is Standing.UNSURE
-        log.note_damage("bad", offset=1)
-        assert report_of(log, 5, me)[:3] == (Standing.DAMAGED, 1, 1)
-        log.is_torn = True
-        assert report_of(log, 5, me).standing is Standing.UNSURE
-        key = TopicIdPartition(topic_id=TOPIC_ID, partition=0)
-        unknown = TopicIdPartition(topic_id="other", partition=0)
-        response = d.surveys.describe([key, unknown])
-        assert [copy.end_offset for copy in response.copies] == [1]
-        assert (response.directory_id, response.boot) == (DISKS[1], 1)
-
-    play(test)
+@runs(play)
+async def test_what_this_broker_reports_of_its_own_copies(s: Scene) -> None:
+    d = Desk(s)
+    assert d.hosted.host is not None
+    log, me = d.hosted.host.log, Incarnation("here", 7)
+    assert report_of(log, 5, me) == (Standing.SOUND, 1, 2, 5, "here", 7)
+    log.doubt = "it did not stop cleanly"
+    assert report_of(log, 5, me).standing is Standing.UNSURE
+    log.note_damage("bad", offset=1)
+    assert report_of(log, 5, me)[:3] == (Standing.DAMAGED, 1, 1)
+    log.is_torn = True
+    assert report_of(log, 5, me).standing is Standing.UNSURE
+    key = TopicIdPartition(topic_id=TOPIC_ID, partition=0)
+    unknown = TopicIdPartition(topic_id="other", partition=0)
+    response = d.surveys.describe([key, unknown])
+    assert [copy.end_offset for copy in response.copies] == [1]
+    assert (response.directory_id, response.boot) == (DISKS[1], 1)

@@ -26,6 +26,7 @@ from raftlog.errors import (
     UnknownMemberError,
 )
 from raftlog.server.consumer_groups import active_shard
+from tests.running import runs
 from tests.server.cluster.paper import Scene, play
 from tests.server.consumer_groups.paper_groups import PaperGroups, Shown
 
@@ -35,198 +36,173 @@ ALL = (1, 2, 3)
 # -- what is told, and when
 
 
-def test_what_is_alone_in_sync_is_told_when_it_is_on_the_disk() -> None:
-    async def test(s: Scene) -> None:
-        shown = await Shown(s).ready()
-        s.workers.hold()
-        shown.put(b"a")
-        await s.settle()
-        assert shown.told == []
-        s.workers.release()
-        await s.settle()
-        assert shown.told == [1]
-
-    play(test)
+@runs(play)
+async def test_what_is_alone_in_sync_is_told_when_it_is_on_the_disk(s: Scene) -> None:
+    shown = await Shown(s).ready()
+    s.workers.hold()
+    shown.put(b"a")
+    await s.settle()
+    assert shown.told == []
+    s.workers.release()
+    await s.settle()
+    assert shown.told == [1]
 
 
-def test_a_change_is_told_when_all_in_sync_have_it() -> None:
-    async def test(s: Scene) -> None:
-        shown = await Shown(s, isr=ALL).ready()
-        shown.put(b"a")
-        await s.settle()
-        shown.commit(2)
-        assert shown.told == []
-        shown.commit(3)
-        assert shown.told == [1]
-
-    play(test)
+@runs(play)
+async def test_a_change_is_told_when_all_in_sync_have_it(s: Scene) -> None:
+    shown = await Shown(s, isr=ALL).ready()
+    shown.put(b"a")
+    await s.settle()
+    shown.commit(2)
+    assert shown.told == []
+    shown.commit(3)
+    assert shown.told == [1]
 
 
-def test_a_read_waits_for_what_was_decided_before_it() -> None:
-    async def test(s: Scene) -> None:
-        shown = await Shown(s, isr=ALL).ready()
-        shown.put(b"a")
-        await s.settle()
-        shown.count()
-        assert shown.told == []
-        shown.commit()
-        assert shown.told == [1, 1]
-
-    play(test)
+@runs(play)
+async def test_a_read_waits_for_what_was_decided_before_it(s: Scene) -> None:
+    shown = await Shown(s, isr=ALL).ready()
+    shown.put(b"a")
+    await s.settle()
+    shown.count()
+    assert shown.told == []
+    shown.commit()
+    assert shown.told == [1, 1]
 
 
-def test_a_refusal_waits_too() -> None:
+@runs(play)
+async def test_a_refusal_waits_too(s: Scene) -> None:
     """It may tell of what was decided and is not committed: a member that has left, say."""
+    shown = await Shown(s, isr=ALL).ready()
+    shown.put(b"a")
 
-    async def test(s: Scene) -> None:
-        shown = await Shown(s, isr=ALL).ready()
-        shown.put(b"a")
+    def refuse(_groups: object, _now: float, _now_ms: int) -> StateChange[None]:
+        raise UnknownMemberError("it left")
 
-        def refuse(_groups: object, _now: float, _now_ms: int) -> StateChange[None]:
-            raise UnknownMemberError("it left")
-
-        shown.shard.change(refuse, shown.told.append, lambda e: shown.told.append(type(e)))
-        await s.settle()
-        assert shown.told == []
-        shown.commit()
-        assert shown.told == [1, UnknownMemberError]
-
-    play(test)
+    shown.shard.change(refuse, shown.told.append, lambda e: shown.told.append(type(e)))
+    await s.settle()
+    assert shown.told == []
+    shown.commit()
+    assert shown.told == [1, UnknownMemberError]
 
 
-def test_one_step_is_one_batch() -> None:
-    async def test(s: Scene) -> None:
-        shown = await Shown(s).ready()
-        shown.put(*(b"%d" % number for number in range(1_000)))
-        await s.settle()
-        assert len(shown.host.read(start_offset=0, bytes_max=1 << 20)) == 1
-        assert shown.host.high_watermark == 1_000
-
-    play(test)
+@runs(play)
+async def test_one_step_is_one_batch(s: Scene) -> None:
+    shown = await Shown(s).ready()
+    shown.put(*(b"%d" % number for number in range(1_000)))
+    await s.settle()
+    assert len(shown.host.read(start_offset=0, bytes_max=1 << 20)) == 1
+    assert shown.host.high_watermark == 1_000
 
 
-def test_a_read_is_told_when_it_is_certain_who_leads() -> None:
-    async def test(s: Scene) -> None:
-        shown = await Shown(s).ready()
-        shown.answers_questions = False
-        shown.count()
-        shown.count()
-        await s.settle()
-        assert (shown.told, len(shown.questions)) == ([], 1)
-        shown.questions.pop()(None)
-        assert shown.told == [0]
-        assert len(shown.questions) == 1, "the second came after the first question was asked"
-        shown.questions.pop()(LeaderNotAvailableError("nobody answers"))
-        assert shown.told == [0, NotCoordinatorError]
-
-    play(test)
+@runs(play)
+async def test_a_read_is_told_when_it_is_certain_who_leads(s: Scene) -> None:
+    shown = await Shown(s).ready()
+    shown.answers_questions = False
+    shown.count()
+    shown.count()
+    await s.settle()
+    assert (shown.told, len(shown.questions)) == ([], 1)
+    shown.questions.pop()(None)
+    assert shown.told == [0]
+    assert len(shown.questions) == 1, "the second came after the first question was asked"
+    shown.questions.pop()(LeaderNotAvailableError("nobody answers"))
+    assert shown.told == [0, NotCoordinatorError]
 
 
 # -- a log that does not take it, leadership that ends
 
 
-def test_what_was_appended_and_is_not_committed_when_leadership_ends_is_unknown() -> None:
-    async def test(s: Scene) -> None:
-        shown = await Shown(s, isr=ALL).ready()
-        shown.put(b"a")
+@runs(play)
+async def test_what_was_appended_and_is_not_committed_when_leadership_ends_is_unknown(
+    s: Scene,
+) -> None:
+    shown = await Shown(s, isr=ALL).ready()
+    shown.put(b"a")
+    shown.count()
+    await s.settle()
+    shown.host.follow(2, 6)
+    assert shown.told == [CommitUnknownError, NotCoordinatorError]
+    with pytest.raises(NotCoordinatorError):
         shown.count()
-        await s.settle()
-        shown.host.follow(2, 6)
-        assert shown.told == [CommitUnknownError, NotCoordinatorError]
-        with pytest.raises(NotCoordinatorError):
-            shown.count()
-        with pytest.raises(NotCoordinatorError):
-            shown.put(b"b")
-
-    play(test)
+    with pytest.raises(NotCoordinatorError):
+        shown.put(b"b")
 
 
-def test_a_new_epoch_is_another_shards() -> None:
-    async def test(s: Scene) -> None:
-        shown = await Shown(s).ready()
-        shown.lead(epoch=6)
-        assert shown.shard.is_over
-        with pytest.raises(NotCoordinatorError):
-            shown.count()
-
-    play(test)
+@runs(play)
+async def test_a_new_epoch_is_another_shards(s: Scene) -> None:
+    shown = await Shown(s).ready()
+    shown.lead(epoch=6)
+    assert shown.shard.is_over
+    with pytest.raises(NotCoordinatorError):
+        shown.count()
 
 
-def test_what_the_log_does_not_take_is_forgotten() -> None:
+@runs(play)
+async def test_what_the_log_does_not_take_is_forgotten(s: Scene) -> None:
     """The state had it already. What is committed is read again, and so is what will be."""
-
-    async def test(s: Scene) -> None:
-        shown = await Shown(s, isr=ALL).ready()
-        shown.put(b"a")
-        s.disk.capacity_bytes = 0
-        with pytest.raises(DiskFullError):
-            shown.put(b"b")
-        with pytest.raises(CoordinatorLoadingError, match=r"are loading: .* no space"):
-            shown.count()
-        s.disk.capacity_bytes = None
-        await asyncio.sleep(1)
-        assert shown.shard.is_loading, "the first is not committed yet: it would be missing"
-        shown.commit()
-        assert shown.told == [1], "and it is still told"
-        await s.settle()
-        assert [groups.values for groups in shown.made] == [[b"a", b"b"], [b"a"]]
-        shown.put(b"c")
-        await s.settle()
-        shown.commit()
-        assert shown.told == [1, 2]
-
-    play(test)
-
-
-def test_a_mistake_of_ours_is_forgotten_too() -> None:
-    async def test(s: Scene) -> None:
-        shown = await Shown(s).ready()
-
-        def fail(groups: object, _now: float, _now_ms: int) -> StateChange[None]:
-            cast(PaperGroups, groups).values.append(b"half")
-            raise KeyError("a bug")
-
-        with pytest.raises(KeyError):
-            shown.shard.change(fail, shown.told.append, shown.told.append)
-        await asyncio.sleep(1)
+    shown = await Shown(s, isr=ALL).ready()
+    shown.put(b"a")
+    s.disk.capacity_bytes = 0
+    with pytest.raises(DiskFullError):
+        shown.put(b"b")
+    with pytest.raises(CoordinatorLoadingError, match=r"are loading: .* no space"):
         shown.count()
-        assert shown.told == [0]
+    s.disk.capacity_bytes = None
+    await asyncio.sleep(1)
+    assert shown.shard.is_loading, "the first is not committed yet: it would be missing"
+    shown.commit()
+    assert shown.told == [1], "and it is still told"
+    await s.settle()
+    assert [groups.values for groups in shown.made] == [[b"a", b"b"], [b"a"]]
+    shown.put(b"c")
+    await s.settle()
+    shown.commit()
+    assert shown.told == [1, 2]
 
-    play(test)
+
+@runs(play)
+async def test_a_mistake_of_ours_is_forgotten_too(s: Scene) -> None:
+    shown = await Shown(s).ready()
+
+    def fail(groups: object, _now: float, _now_ms: int) -> StateChange[None]:
+        cast(PaperGroups, groups).values.append(b"half")
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        shown.shard.change(fail, shown.told.append, shown.told.append)
+    await asyncio.sleep(1)
+    shown.count()
+    assert shown.told == [0]
 
 
-def test_what_was_written_in_part_is_unknown() -> None:
+@runs(play)
+async def test_what_was_written_in_part_is_unknown(s: Scene) -> None:
     """A step of two batches, of which the disk takes one."""
-
-    async def test(s: Scene) -> None:
-        shown = await Shown(s, host=s.host(s.log(max_message_bytes=100_000))).ready()
-        random = Random(1)
-        s.disk.capacity_bytes = 150_000
-        with pytest.raises(CommitUnknownError, match="the change was written partially"):
-            shown.put(random.randbytes(90_000), random.randbytes(90_000))
-        await asyncio.sleep(1)
-        shown.count()
-        assert shown.told == [1], "the part that is there"
-
-    play(test)
+    shown = await Shown(s, host=s.host(s.log(max_message_bytes=100_000))).ready()
+    random = Random(1)
+    s.disk.capacity_bytes = 150_000
+    with pytest.raises(CommitUnknownError, match="the change was written partially"):
+        shown.put(random.randbytes(90_000), random.randbytes(90_000))
+    await asyncio.sleep(1)
+    shown.count()
+    assert shown.told == [1], "the part that is there"
 
 
-def test_nothing_is_decided_that_nobody_could_commit() -> None:
-    async def test(s: Scene) -> None:
-        shown = await Shown(s, isr=ALL).ready()
-        shown.host.obstacle = "broker 2 is gone"
-        with pytest.raises(NotEnoughReplicasError, match="broker 2 is gone"):
-            shown.put(b"a")
-        with pytest.raises(NotEnoughReplicasError):
-            shown.beat("new", epoch=0)
-        assert shown.groups.values == []
-        assert "new" not in shown.groups.epochs
-        shown.beat("m", wait_seconds=0)
-        shown.count()
-        await s.settle()
-        assert shown.told == [("m", 1), 0], "what needs no record goes on"
-
-    play(test)
+@runs(play)
+async def test_nothing_is_decided_that_nobody_could_commit(s: Scene) -> None:
+    shown = await Shown(s, isr=ALL).ready()
+    shown.host.obstacle = "broker 2 is gone"
+    with pytest.raises(NotEnoughReplicasError, match="broker 2 is gone"):
+        shown.put(b"a")
+    with pytest.raises(NotEnoughReplicasError):
+        shown.beat("new", epoch=0)
+    assert shown.groups.values == []
+    assert "new" not in shown.groups.epochs
+    shown.beat("m", wait_seconds=0)
+    shown.count()
+    await s.settle()
+    assert shown.told == [("m", 1), 0], "what needs no record goes on"
 
 
 def test_too_many_answers_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,72 +225,63 @@ def test_too_many_answers_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- time and topics
 
 
-def test_the_state_is_told_when_its_time_has_come() -> None:
-    async def test(s: Scene) -> None:
-        shown = await Shown(s).ready()
-        began = s.loop.time()
-        shown.groups.deadline_at = began + 5
-        shown.put(b"a")
-        shown.groups.deadline_at = began + 7  # as heartbeats put it off
-        shown.put(b"b")
-        await asyncio.sleep(6)
-        shown.groups.deadline_at = began + 8
-        shown.put(b"c")
-        await asyncio.sleep(60)
-        assert [round(at - began) for at in shown.groups.ticks] == [5, 8] or [
-            round(at - began) for at in shown.groups.ticks
-        ] == [5]
-        assert shown.host.high_watermark >= 4, "what it decided then is written"
-
-    play(test)
+@runs(play)
+async def test_the_state_is_told_when_its_time_has_come(s: Scene) -> None:
+    shown = await Shown(s).ready()
+    began = s.loop.time()
+    shown.groups.deadline_at = began + 5
+    shown.put(b"a")
+    shown.groups.deadline_at = began + 7  # as heartbeats put it off
+    shown.put(b"b")
+    await asyncio.sleep(6)
+    shown.groups.deadline_at = began + 8
+    shown.put(b"c")
+    await asyncio.sleep(60)
+    assert [round(at - began) for at in shown.groups.ticks] == [5, 8] or [
+        round(at - began) for at in shown.groups.ticks
+    ] == [5]
+    assert shown.host.high_watermark >= 4, "what it decided then is written"
 
 
-def test_an_earlier_deadline_counts() -> None:
-    async def test(s: Scene) -> None:
-        shown = await Shown(s).ready()
-        began = s.loop.time()
-        shown.groups.deadline_at = began + 50
-        shown.put(b"a")
-        shown.groups.deadline_at = began + 2
-        shown.put(b"b")
-        await asyncio.sleep(10)
-        assert [round(at - began) for at in shown.groups.ticks] == [2]
-
-    play(test)
+@runs(play)
+async def test_an_earlier_deadline_counts(s: Scene) -> None:
+    shown = await Shown(s).ready()
+    began = s.loop.time()
+    shown.groups.deadline_at = began + 50
+    shown.put(b"a")
+    shown.groups.deadline_at = began + 2
+    shown.put(b"b")
+    await asyncio.sleep(10)
+    assert [round(at - began) for at in shown.groups.ticks] == [2]
 
 
-def test_a_tick_that_the_log_does_not_take_reads_the_state_anew() -> None:
-    async def test(s: Scene) -> None:
-        shown = await Shown(s).ready()
-        shown.groups.deadline_at = s.loop.time() + 1
-        shown.put(b"a")
-        await s.settle()
-        shown.host.obstacle = "broker 2 is gone"
-        await asyncio.sleep(3)
-        assert len(shown.made) == 2
-        shown.count()
-        assert shown.told == [1, 1]
-
-    play(test)
+@runs(play)
+async def test_a_tick_that_the_log_does_not_take_reads_the_state_anew(s: Scene) -> None:
+    shown = await Shown(s).ready()
+    shown.groups.deadline_at = s.loop.time() + 1
+    shown.put(b"a")
+    await s.settle()
+    shown.host.obstacle = "broker 2 is gone"
+    await asyncio.sleep(3)
+    assert len(shown.made) == 2
+    shown.count()
+    assert shown.told == [1, 1]
 
 
-def test_topics_are_told_and_heartbeats_answered() -> None:
+@runs(play)
+async def test_topics_are_told_and_heartbeats_answered(s: Scene) -> None:
     """A member that subscribes to a pattern looks at the topics' names then."""
-
-    async def test(s: Scene) -> None:
-        shown = await Shown(s).ready()
-        shown.beat("m")
-        topics = Topics({"t": TopicInfo("1", 2)}, 2)
-        shown.shard.set_topics(topics)
-        assert shown.groups.told == [topics]
-        assert shown.told == [("m", 1)]
-        shown.beat("n")
-        assert shown.told == [("m", 1), ("n", 1)], "who did not wait then has not heard of it"
-        shown.beat("m")
-        shown.beat("n")
-        assert len(shown.told) == 2
-
-    play(test)
+    shown = await Shown(s).ready()
+    shown.beat("m")
+    topics = Topics({"t": TopicInfo("1", 2)}, 2)
+    shown.shard.set_topics(topics)
+    assert shown.groups.told == [topics]
+    assert shown.told == [("m", 1)]
+    shown.beat("n")
+    assert shown.told == [("m", 1), ("n", 1)], "who did not wait then has not heard of it"
+    shown.beat("m")
+    shown.beat("n")
+    assert len(shown.told) == 2
 
 
 def test_not_all_are_remembered_who_were_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,27 +298,25 @@ def test_not_all_are_remembered_who_were_told(monkeypatch: pytest.MonkeyPatch) -
     play(test)
 
 
-def test_topics_are_not_told_to_a_state_that_is_being_read() -> None:
-    async def test(s: Scene) -> None:
-        shown = Shown(s)
-        shown.topics = Topics({"t": TopicInfo("1", 2)}, 2)
-        shown.shard.set_topics(shown.topics)
-        await shown.ready()
-        assert shown.groups.told == []
-        assert shown.groups.started == [shown.topics]
-
-    play(test)
+@runs(play)
+async def test_topics_are_not_told_to_a_state_that_is_being_read(s: Scene) -> None:
+    shown = Shown(s)
+    shown.topics = Topics({"t": TopicInfo("1", 2)}, 2)
+    shown.shard.set_topics(shown.topics)
+    await shown.ready()
+    assert shown.groups.told == []
+    assert shown.groups.started == [shown.topics]
 
 
-def test_a_mistake_about_topics_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(s: Scene) -> None:
-        shown = await Shown(s).ready()
-        shown.groups.told = None  # type: ignore[assignment]
-        with caplog.at_level(logging.ERROR):
-            shown.shard.set_topics(Topics({}, 2))
-        assert "consumer group operation failed" in caplog.text
-        await asyncio.sleep(1)
-        shown.count()
-        assert shown.told == [0]
-
-    play(test)
+@runs(play)
+async def test_a_mistake_about_topics_is_logged(
+    s: Scene, *, caplog: pytest.LogCaptureFixture
+) -> None:
+    shown = await Shown(s).ready()
+    shown.groups.told = None  # type: ignore[assignment]
+    with caplog.at_level(logging.ERROR):
+        shown.shard.set_topics(Topics({}, 2))
+    assert "consumer group operation failed" in caplog.text
+    await asyncio.sleep(1)
+    shown.count()
+    assert shown.told == [0]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from raftlog.errors import NotCoordinatorError, RaftlogError
 from raftlog.server.consumer_groups.heartbeat_purgatory import HeartbeatPurgatory, MemberKey, Unpark
+from tests.running import runs
 from tests.server.cluster.paper import Scene, play
 
 M, N = ("g", "m"), ("g", "n")
@@ -26,68 +27,58 @@ class Parking:
         return lambda reason: self.ended.append((member, reason))
 
 
-def test_it_ends_when_its_time_is_up_and_not_again() -> None:
-    async def test(s: Scene) -> None:
-        p = Parking(s)
-        p.park(M)
-        p.park(N, wait_seconds=5)
-        await asyncio.sleep(4)
-        assert p.ended == [(M, None)]
-        p.parked.wake(M)
-        await asyncio.sleep(10)
-        assert p.ended == [(M, None), (N, None)]
-        assert len(p.parked) == 0
-
-    play(test)
+@runs(play)
+async def test_it_ends_when_its_time_is_up_and_not_again(s: Scene) -> None:
+    p = Parking(s)
+    p.park(M)
+    p.park(N, wait_seconds=5)
+    await asyncio.sleep(4)
+    assert p.ended == [(M, None)]
+    p.parked.wake(M)
+    await asyncio.sleep(10)
+    assert p.ended == [(M, None), (N, None)]
+    assert len(p.parked) == 0
 
 
-def test_it_ends_when_it_is_woken_and_not_by_its_time() -> None:
-    async def test(s: Scene) -> None:
-        p = Parking(s)
-        p.park(M)
-        p.parked.wake(N)
-        p.parked.wake(M)
-        p.parked.wake(M)
-        await asyncio.sleep(10)
-        assert p.ended == [(M, None)]
-
-    play(test)
+@runs(play)
+async def test_it_ends_when_it_is_woken_and_not_by_its_time(s: Scene) -> None:
+    p = Parking(s)
+    p.park(M)
+    p.parked.wake(N)
+    p.parked.wake(M)
+    p.parked.wake(M)
+    await asyncio.sleep(10)
+    assert p.ended == [(M, None)]
 
 
-def test_who_is_woken_may_park_again_at_once() -> None:
-    async def test(s: Scene) -> None:
-        p = Parking(s)
-        again: Callable[[RaftlogError | None], None] = lambda _reason: p.park(M)  # noqa: E731
-        p.parked.park(M, "a", again, wait_seconds=3)
-        p.parked.wake_all()
-        assert (len(p.parked), p.ended) == (1, [])
-        p.parked.wake_all()
-        assert p.ended == [(M, None)]
-
-    play(test)
+@runs(play)
+async def test_who_is_woken_may_park_again_at_once(s: Scene) -> None:
+    p = Parking(s)
+    again: Callable[[RaftlogError | None], None] = lambda _reason: p.park(M)  # noqa: E731
+    p.parked.park(M, "a", again, wait_seconds=3)
+    p.parked.wake_all()
+    assert (len(p.parked), p.ended) == (1, [])
+    p.parked.wake_all()
+    assert p.ended == [(M, None)]
 
 
-def test_a_connection_that_is_lost_takes_its_own_along() -> None:
-    async def test(s: Scene) -> None:
-        p = Parking(s)
-        p.park(M, owner="a")
-        p.park(N, owner="b")
-        p.parked.forget("a")
-        p.parked.forget("nobody")
-        await asyncio.sleep(10)
-        assert p.ended == [(N, None)]
-
-    play(test)
+@runs(play)
+async def test_a_connection_that_is_lost_takes_its_own_along(s: Scene) -> None:
+    p = Parking(s)
+    p.park(M, owner="a")
+    p.park(N, owner="b")
+    p.parked.forget("a")
+    p.parked.forget("nobody")
+    await asyncio.sleep(10)
+    assert p.ended == [(N, None)]
 
 
-def test_all_can_be_refused() -> None:
-    async def test(s: Scene) -> None:
-        p = Parking(s)
-        p.park(M)
-        p.park(N)
-        reason = NotCoordinatorError("over")
-        p.parked.refuse_all(reason)
-        await asyncio.sleep(10)
-        assert p.ended == [(M, reason), (N, reason)]
-
-    play(test)
+@runs(play)
+async def test_all_can_be_refused(s: Scene) -> None:
+    p = Parking(s)
+    p.park(M)
+    p.park(N)
+    reason = NotCoordinatorError("over")
+    p.parked.refuse_all(reason)
+    await asyncio.sleep(10)
+    assert p.ended == [(M, reason), (N, reason)]

@@ -18,6 +18,7 @@ from raftlog.server.consumer_groups import loading
 from raftlog.server.consumer_groups.loading import RECORDS_PER_TURN, load
 from raftlog.server.partition import Partition
 from raftlog.types import Offset
+from tests.running import runs
 from tests.server.cluster.paper import Scene, append, play, state_of
 
 
@@ -55,174 +56,153 @@ class Loading:
         )
 
 
-def test_all_records_in_their_order() -> None:
-    async def test(s: Scene) -> None:
-        x = Loading(s)
-        x.write([b"a", b"b"], [b"1", None])
-        x.write([b"a"], [b"2"])
+@runs(play)
+async def test_all_records_in_their_order(s: Scene) -> None:
+    x = Loading(s)
+    x.write([b"a", b"b"], [b"1", None])
+    x.write([b"a"], [b"2"])
+    await x.load()
+    assert x.replayed.records == [(b"a", b"1"), (b"b", None), (b"a", b"2")]
+
+
+@runs(play)
+async def test_an_empty_log(s: Scene) -> None:
+    x = Loading(s)
+    await x.load()
+    assert x.replayed.records == []
+
+
+@runs(play)
+async def test_it_begins_where_the_log_begins(s: Scene) -> None:
+    x = Loading(s)
+    x.write([b"a", b"b"], [b"1", b"2"])
+    x.write([b"c"], [b"3"])
+    await s.settle()
+    x.host.delete_records(2, lambda _error: None)
+    await s.settle()
+    await x.load()
+    assert x.replayed.records == [(b"c", b"3")]
+
+
+@runs(play)
+async def test_it_waits_for_what_is_not_committed_yet(s: Scene) -> None:
+    x = Loading(s, 1, 2)
+    end = append(x.host, b"later")
+    loading = asyncio.ensure_future(x.load())
+    await asyncio.sleep(100)
+    assert not loading.done()
+    assert x.replayed.records == []
+    x.host.on_follower(2, "disk-2", fetch_offset=end, durable_offset=end)
+    await loading
+    assert len(x.replayed.records) == 1
+
+
+@runs(play)
+async def test_it_ends_when_leadership_does(s: Scene) -> None:
+    x = Loading(s, 1, 2)
+    append(x.host, b"later")
+    given_up = asyncio.ensure_future(x.load())
+    told = asyncio.ensure_future(x.load())
+    await s.settle()
+    given_up.cancel()
+    await s.settle()
+    x.host.follow(2, 6)
+    with pytest.raises(CommitUnknownError):
+        await told
+
+
+@runs(play)
+async def test_others_have_their_turn_in_between(s: Scene) -> None:
+    x = Loading(s)
+    count = 10 * RECORDS_PER_TURN
+    x.write([b"k"] * count, [b"v"] * count)
+    await s.settle()
+    loading = asyncio.ensure_future(x.load())
+    seen = [0]
+    while not loading.done():
+        await asyncio.sleep(0)
+        seen.append(len(x.replayed.records))
+    assert seen[-1] == count
+    steps = [b - a for a, b in pairwise(seen)]
+    assert max(steps) <= RECORDS_PER_TURN
+
+
+@runs(play)
+async def test_of_two_one_reads_at_a_time(s: Scene) -> None:
+    x, y = Loading(s), Loading(s)
+    y.turn = x.turn
+    for each in (x, y):
+        each.write([b"k"] * 1_000, [b"v"] * 1_000)
+    await s.settle()
+    both = [asyncio.ensure_future(x.load()), asyncio.ensure_future(y.load())]
+    while not all(each.done() for each in both):
+        await asyncio.sleep(0)
+        counts = sorted((len(x.replayed.records), len(y.replayed.records)))
+        assert counts[0] == 0 or counts[1] == 1_000
+
+
+@runs(play)
+async def test_what_is_not_to_be_understood_is_named(s: Scene) -> None:
+    x = Loading(s)
+    x.write([b"a", b"b"], [b"1", b"bad"])
+    with pytest.raises(DamagedLogError, match="the record at offset 1 is not a consumer"):
         await x.load()
-        assert x.replayed.records == [(b"a", b"1"), (b"b", None), (b"a", b"2")]
-
-    play(test)
+    assert x.doubts == [(x.host, 0)]
 
 
-def test_an_empty_log() -> None:
-    async def test(s: Scene) -> None:
-        x = Loading(s)
+@runs(play)
+async def test_damage_is_told_to_who_looks_after_it(s: Scene) -> None:
+    x = Loading(s)
+    x.write([b"a"], [b"1"])
+    await s.settle()
+    x.host.log.note_damage("a bad sector", offset=0)
+    with pytest.raises(DamagedLogError, match=r"t:0.*offset 0, .*a bad sector"):
         await x.load()
-        assert x.replayed.records == []
-
-    play(test)
+    assert x.doubts == [(x.host, 0)]
 
 
-def test_it_begins_where_the_log_begins() -> None:
-    async def test(s: Scene) -> None:
-        x = Loading(s)
-        x.write([b"a", b"b"], [b"1", b"2"])
-        x.write([b"c"], [b"3"])
-        await s.settle()
-        x.host.delete_records(2, lambda _error: None)
-        await s.settle()
+@runs(play)
+async def test_a_log_that_has_a_hole_is_no_end(
+    s: Scene, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = Loading(s)
+    x.write([b"a"], [b"1"])
+    monkeypatch.setattr(Partition, "read", lambda *_a, **_k: [])
+    with pytest.raises(DamagedLogError, match="no batch is stored"):
         await x.load()
-        assert x.replayed.records == [(b"c", b"3")]
-
-    play(test)
 
 
-def test_it_waits_for_what_is_not_committed_yet() -> None:
-    async def test(s: Scene) -> None:
-        x = Loading(s, 1, 2)
-        end = append(x.host, b"later")
-        loading = asyncio.ensure_future(x.load())
-        await asyncio.sleep(100)
-        assert not loading.done()
-        assert x.replayed.records == []
-        x.host.on_follower(2, "disk-2", fetch_offset=end, durable_offset=end)
-        await loading
-        assert len(x.replayed.records) == 1
-
-    play(test)
-
-
-def test_it_ends_when_leadership_does() -> None:
-    async def test(s: Scene) -> None:
-        x = Loading(s, 1, 2)
-        append(x.host, b"later")
-        given_up = asyncio.ensure_future(x.load())
-        told = asyncio.ensure_future(x.load())
-        await s.settle()
-        given_up.cancel()
-        await s.settle()
-        x.host.follow(2, 6)
-        with pytest.raises(CommitUnknownError):
-            await told
-
-    play(test)
-
-
-def test_others_have_their_turn_in_between() -> None:
-    async def test(s: Scene) -> None:
-        x = Loading(s)
-        count = 10 * RECORDS_PER_TURN
-        x.write([b"k"] * count, [b"v"] * count)
-        await s.settle()
-        loading = asyncio.ensure_future(x.load())
-        seen = [0]
-        while not loading.done():
-            await asyncio.sleep(0)
-            seen.append(len(x.replayed.records))
-        assert seen[-1] == count
-        steps = [b - a for a, b in pairwise(seen)]
-        assert max(steps) <= RECORDS_PER_TURN
-
-    play(test)
-
-
-def test_of_two_one_reads_at_a_time() -> None:
-    async def test(s: Scene) -> None:
-        x, y = Loading(s), Loading(s)
-        y.turn = x.turn
-        for each in (x, y):
-            each.write([b"k"] * 1_000, [b"v"] * 1_000)
-        await s.settle()
-        both = [asyncio.ensure_future(x.load()), asyncio.ensure_future(y.load())]
-        while not all(each.done() for each in both):
-            await asyncio.sleep(0)
-            counts = sorted((len(x.replayed.records), len(y.replayed.records)))
-            assert counts[0] == 0 or counts[1] == 1_000
-
-    play(test)
-
-
-def test_what_is_not_to_be_understood_is_named() -> None:
-    async def test(s: Scene) -> None:
-        x = Loading(s)
-        x.write([b"a", b"b"], [b"1", b"bad"])
-        with pytest.raises(DamagedLogError, match="the record at offset 1 is not a consumer"):
-            await x.load()
-        assert x.doubts == [(x.host, 0)]
-
-    play(test)
-
-
-def test_damage_is_told_to_who_looks_after_it() -> None:
-    async def test(s: Scene) -> None:
-        x = Loading(s)
-        x.write([b"a"], [b"1"])
-        await s.settle()
-        x.host.log.note_damage("a bad sector", offset=0)
-        with pytest.raises(DamagedLogError, match=r"t:0.*offset 0, .*a bad sector"):
-            await x.load()
-        assert x.doubts == [(x.host, 0)]
-
-    play(test)
-
-
-def test_a_log_that_has_a_hole_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(s: Scene) -> None:
-        x = Loading(s)
-        x.write([b"a"], [b"1"])
-        monkeypatch.setattr(Partition, "read", lambda *_a, **_k: [])
-        with pytest.raises(DamagedLogError, match="no batch is stored"):
-            await x.load()
-
-    play(test)
-
-
-def test_a_log_whose_start_has_moved_meanwhile() -> None:
+@runs(play)
+async def test_a_log_whose_start_has_moved_meanwhile(s: Scene) -> None:
     """It is read again from there."""
+    x = Loading(s)
+    for _ in range(3):
+        x.write([b"k"], [bytes(loading.SLICE_BYTES)])
+    await s.settle()
 
-    async def test(s: Scene) -> None:
-        x = Loading(s)
-        for _ in range(3):
-            x.write([b"k"], [bytes(loading.SLICE_BYTES)])
-        await s.settle()
+    def replay(_key: bytes, _value: bytes | None) -> None:
+        x.host.delete_records(3, lambda _error: None)
 
-        def replay(_key: bytes, _value: bytes | None) -> None:
-            x.host.delete_records(3, lambda _error: None)
-
-        x.replayed.replay = replay  # type: ignore[method-assign]
-        with pytest.raises(OffsetOutOfRangeError):
-            await x.load()
-
-    play(test)
-
-
-def test_a_batch_of_which_compaction_has_left_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(s: Scene) -> None:
-        x = Loading(s)
-        x.write([b"a"], [b"1"])
-        x.write([b"b"], [b"2"])
-        await s.settle()
-        parse = loading.parse_header
-        monkeypatch.setattr(
-            loading,
-            "parse_header",
-            lambda batch: parse(batch)._replace(
-                record_count=parse(batch).base_offset and parse(batch).record_count
-            ),
-        )
+    x.replayed.replay = replay  # type: ignore[method-assign]
+    with pytest.raises(OffsetOutOfRangeError):
         await x.load()
-        assert x.replayed.records == [(b"b", b"2")]
 
-    play(test)
+
+@runs(play)
+async def test_a_batch_of_which_compaction_has_left_nothing(
+    s: Scene, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = Loading(s)
+    x.write([b"a"], [b"1"])
+    x.write([b"b"], [b"2"])
+    await s.settle()
+    parse = loading.parse_header
+    monkeypatch.setattr(
+        loading,
+        "parse_header",
+        lambda batch: parse(batch)._replace(
+            record_count=parse(batch).base_offset and parse(batch).record_count
+        ),
+    )
+    await x.load()
+    assert x.replayed.records == [(b"b", b"2")]

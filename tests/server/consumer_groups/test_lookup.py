@@ -30,6 +30,7 @@ from raftlog.server.administration import Administration, TopicAuthority
 from raftlog.server.consumer_groups.lookup import PATIENCE_SECONDS, Lookup
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from raftlog.types import OFFSETS_TOPIC
+from tests.running import runs
 from tests.server.cluster.paper import Scene, play, state_of
 from tests.server.harness import error_of
 
@@ -117,19 +118,17 @@ def test_it_is_made_as_the_settings_say() -> None:
     )
 
 
-def test_who_asks_while_it_is_made_waits() -> None:
-    async def test(x: Looking, s: Scene) -> None:
-        x.authority.gate.clear()
-        for _ in range(100):
-            x.lookup.when_made(x.told.append)
-        await s.settle()
-        assert x.told == []
-        x.authority.gate.set()
-        await s.settle()
-        assert x.told == [None] * 100
-        assert len(x.authority.made) == 1
-
-    play_with(test)
+@runs(play_with)
+async def test_who_asks_while_it_is_made_waits(x: Looking, s: Scene) -> None:
+    x.authority.gate.clear()
+    for _ in range(100):
+        x.lookup.when_made(x.told.append)
+    await s.settle()
+    assert x.told == []
+    x.authority.gate.set()
+    await s.settle()
+    assert x.told == [None] * 100
+    assert len(x.authority.made) == 1
 
 
 def test_not_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,15 +184,13 @@ def test_a_broker_that_has_just_started_makes_nothing() -> None:
     play_with(test)
 
 
-def test_a_broker_that_stops_makes_nothing() -> None:
-    async def test(x: Looking, s: Scene) -> None:
-        x.administration.close(BrokerUnavailableError("the broker stops"))
-        x.lookup.when_made(x.told.append)
-        x.lookup.when_made(x.told.append)
-        await s.settle()
-        assert [type(error) for error in x.told] == [BrokerUnavailableError] * 2
-
-    play_with(test)
+@runs(play_with)
+async def test_a_broker_that_stops_makes_nothing(x: Looking, s: Scene) -> None:
+    x.administration.close(BrokerUnavailableError("the broker stops"))
+    x.lookup.when_made(x.told.append)
+    x.lookup.when_made(x.told.append)
+    await s.settle()
+    assert [type(error) for error in x.told] == [BrokerUnavailableError] * 2
 
 
 def test_changes_that_wait_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from raftlog.errors import (
 from raftlog.server.consumer_groups.pending_responses import PATIENCE_SECONDS, PendingResponses
 from raftlog.server.offset_waiters import Acknowledge
 from raftlog.server.rounds import Rounds
+from tests.running import runs
 from tests.server.cluster.paper import Scene, append, play, state_of
 
 
@@ -42,111 +43,97 @@ class Answering:
             self.host.on_follower(follower, disk, fetch_offset=end, durable_offset=end)
 
 
-def test_with_nothing_to_wait_for_it_ends_at_once() -> None:
-    async def test(s: Scene) -> None:
-        a = Answering(s)
-        a.settle("one")
-        assert (a.ended, len(a.answers)) == ([("one", None)], 0)
-
-    play(test)
+@runs(play)
+async def test_with_nothing_to_wait_for_it_ends_at_once(s: Scene) -> None:
+    a = Answering(s)
+    a.settle("one")
+    assert (a.ended, len(a.answers)) == ([("one", None)], 0)
 
 
-def test_it_ends_when_both_have_come() -> None:
-    async def test(s: Scene) -> None:
-        a = Answering(s)
-        append(a.host, b"x")
-        await s.settle()
-        a.settle("committed first", confirmed_since=0)
-        a.commit()
-        assert (a.ended, len(a.answers)) == ([], 1)
-        a.questions.pop()(None)
-        append(a.host, b"y")
-        await s.settle()
-        a.settle("confirmed first", confirmed_since=1)
-        a.questions.pop()(None)
-        assert a.ended == [("committed first", None)]
-        a.commit()
-        assert a.ended == [("committed first", None), ("confirmed first", None)]
-
-    play(test)
+@runs(play)
+async def test_it_ends_when_both_have_come(s: Scene) -> None:
+    a = Answering(s)
+    append(a.host, b"x")
+    await s.settle()
+    a.settle("committed first", confirmed_since=0)
+    a.commit()
+    assert (a.ended, len(a.answers)) == ([], 1)
+    a.questions.pop()(None)
+    append(a.host, b"y")
+    await s.settle()
+    a.settle("confirmed first", confirmed_since=1)
+    a.questions.pop()(None)
+    assert a.ended == [("committed first", None)]
+    a.commit()
+    assert a.ended == [("committed first", None), ("confirmed first", None)]
 
 
-def test_nobody_waits_for_a_commit_that_a_leader_cut_off_will_not_make() -> None:
-    async def test(s: Scene) -> None:
-        a = Answering(s)
-        append(a.host, b"x")
-        a.settle("write", is_appended=True)
-        a.settle("beat")
-        a.settle("read", confirmed_since=0)
-        a.questions.pop()(LeaderNotAvailableError("nobody answers"))
-        assert a.ended == [("read", NotCoordinatorError)]
-        await asyncio.sleep(PATIENCE_SECONDS + 0.1)
-        assert len(a.ended) == 1
-        a.questions.pop()(LeaderNotAvailableError("nobody answers"))
-        assert a.ended[1:] == [("write", CommitUnknownError), ("beat", NotCoordinatorError)]
-        a.commit()
-        assert (len(a.ended), len(a.answers)) == (3, 0), "once"
-
-    play(test)
+@runs(play)
+async def test_nobody_waits_for_a_commit_that_a_leader_cut_off_will_not_make(s: Scene) -> None:
+    a = Answering(s)
+    append(a.host, b"x")
+    a.settle("write", is_appended=True)
+    a.settle("beat")
+    a.settle("read", confirmed_since=0)
+    a.questions.pop()(LeaderNotAvailableError("nobody answers"))
+    assert a.ended == [("read", NotCoordinatorError)]
+    await asyncio.sleep(PATIENCE_SECONDS + 0.1)
+    assert len(a.ended) == 1
+    a.questions.pop()(LeaderNotAvailableError("nobody answers"))
+    assert a.ended[1:] == [("write", CommitUnknownError), ("beat", NotCoordinatorError)]
+    a.commit()
+    assert (len(a.ended), len(a.answers)) == (3, 0), "once"
 
 
-def test_while_it_leads_a_slow_commit_is_waited_for() -> None:
-    async def test(s: Scene) -> None:
-        a = Answering(s)
-        append(a.host, b"x")
-        a.settle("write", is_appended=True)
-        for _ in range(3):
-            await asyncio.sleep(PATIENCE_SECONDS + 0.1)
-            a.questions.pop()(None)
-            assert a.ended == []
-        a.commit()
-        assert a.ended == [("write", None)]
-        await asyncio.sleep(10)
-        assert not a.questions, "nobody waits"
-
-    play(test)
-
-
-def test_with_too_few_in_sync_nobody_waits_either() -> None:
-    async def test(s: Scene) -> None:
-        a = Answering(s)
-        append(a.host, b"x")
-        a.settle("write", is_appended=True)
-        a.settle("beat")
-        a.host.on_state(state_of(1, 2, 3, epoch=5, isr=[1], min_isr=2, version=2))
+@runs(play)
+async def test_while_it_leads_a_slow_commit_is_waited_for(s: Scene) -> None:
+    a = Answering(s)
+    append(a.host, b"x")
+    a.settle("write", is_appended=True)
+    for _ in range(3):
         await asyncio.sleep(PATIENCE_SECONDS + 0.1)
         a.questions.pop()(None)
-        assert a.ended == [("write", CommitUnknownError), ("beat", NotEnoughReplicasError)]
-
-    play(test)
-
-
-def test_who_came_later_has_its_own_time() -> None:
-    async def test(s: Scene) -> None:
-        a = Answering(s)
-        append(a.host, b"x")
-        a.settle("first")
-        await asyncio.sleep(PATIENCE_SECONDS / 2)
-        await s.settle()
-        a.commit()
-        append(a.host, b"y")
-        a.settle("second")
-        await asyncio.sleep(PATIENCE_SECONDS * 0.9)
-        assert not a.questions
-        await asyncio.sleep(PATIENCE_SECONDS * 0.2)
-        assert len(a.questions) == 1
-
-    play(test)
+        assert a.ended == []
+    a.commit()
+    assert a.ended == [("write", None)]
+    await asyncio.sleep(10)
+    assert not a.questions, "nobody waits"
 
 
-def test_leadership_that_ends_ends_all() -> None:
-    async def test(s: Scene) -> None:
-        a = Answering(s)
-        append(a.host, b"x")
-        a.settle("write", is_appended=True)
-        a.settle("read", confirmed_since=0)
-        a.host.follow(2, 6)
-        a.questions.pop()(None)
-        assert a.ended == [("write", CommitUnknownError), ("read", NotCoordinatorError)]
+@runs(play)
+async def test_with_too_few_in_sync_nobody_waits_either(s: Scene) -> None:
+    a = Answering(s)
+    append(a.host, b"x")
+    a.settle("write", is_appended=True)
+    a.settle("beat")
+    a.host.on_state(state_of(1, 2, 3, epoch=5, isr=[1], min_isr=2, version=2))
+    await asyncio.sleep(PATIENCE_SECONDS + 0.1)
+    a.questions.pop()(None)
+    assert a.ended == [("write", CommitUnknownError), ("beat", NotEnoughReplicasError)]
 
-    play(test)
+
+@runs(play)
+async def test_who_came_later_has_its_own_time(s: Scene) -> None:
+    a = Answering(s)
+    append(a.host, b"x")
+    a.settle("first")
+    await asyncio.sleep(PATIENCE_SECONDS / 2)
+    await s.settle()
+    a.commit()
+    append(a.host, b"y")
+    a.settle("second")
+    await asyncio.sleep(PATIENCE_SECONDS * 0.9)
+    assert not a.questions
+    await asyncio.sleep(PATIENCE_SECONDS * 0.2)
+    assert len(a.questions) == 1
+
+
+@runs(play)
+async def test_leadership_that_ends_ends_all(s: Scene) -> None:
+    a = Answering(s)
+    append(a.host, b"x")
+    a.settle("write", is_appended=True)
+    a.settle("read", confirmed_since=0)
+    a.host.follow(2, 6)
+    a.questions.pop()(None)
+    assert a.ended == [("write", CommitUnknownError), ("read", NotCoordinatorError)]

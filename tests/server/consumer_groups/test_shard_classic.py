@@ -29,6 +29,7 @@ from raftlog.errors import (
     RebalanceInProgressError,
     UnknownMemberError,
 )
+from tests.running import runs
 from tests.server.cluster.paper import Scene, play
 from tests.server.consumer_groups.paper_groups import Shown
 
@@ -105,110 +106,94 @@ async def formed(s: Scene, **fields: Any) -> Classic:
     return shown
 
 
-def test_a_generation_is_told_when_it_is_committed() -> None:
-    async def test(s: Scene) -> None:
-        shown = await Classic(s, isr=ALL).ready()
-        shown.join("a")
-        await asyncio.sleep(DELAY_MS / 1_000 + 0.1)
-        assert shown.told == []
-        shown.commit()
-        assert shown.told == [("a", 1)]
-
-    play(test)
+@runs(play)
+async def test_a_generation_is_told_when_it_is_committed(s: Scene) -> None:
+    shown = await Classic(s, isr=ALL).ready()
+    shown.join("a")
+    await asyncio.sleep(DELAY_MS / 1_000 + 0.1)
+    assert shown.told == []
+    shown.commit()
+    assert shown.told == [("a", 1)]
 
 
-def test_assignments_are_told_when_they_are_committed() -> None:
-    async def test(s: Scene) -> None:
-        shown = await formed(s, isr=ALL)
-        shown.sync("b", 1)
+@runs(play)
+async def test_assignments_are_told_when_they_are_committed(s: Scene) -> None:
+    shown = await formed(s, isr=ALL)
+    shown.sync("b", 1)
+    shown.sync("a", 1, a=b"0", b=b"1")
+    await s.settle()
+    assert shown.told == []
+    shown.commit()
+    assert sorted(shown.told) == [("a", b"0"), ("b", b"1")]
+
+
+@runs(play)
+async def test_who_waits_when_leadership_ends_is_sent_elsewhere(s: Scene) -> None:
+    shown = await formed(s)
+    shown.sync("b", 1)
+    shown.host.follow(2, 6)
+    shown.shard.close(NotCoordinatorError("it moved"))
+    assert shown.told == [("b", NotCoordinatorError)]
+
+
+@runs(play)
+async def test_who_waits_when_the_log_is_full_is_told_to_try_again(s: Scene) -> None:
+    shown = await formed(s)
+    shown.sync("b", 1)
+    s.disk.capacity_bytes = 0
+    with pytest.raises(DiskFullError):
         shown.sync("a", 1, a=b"0", b=b"1")
-        await s.settle()
-        assert shown.told == []
-        shown.commit()
-        assert sorted(shown.told) == [("a", b"0"), ("b", b"1")]
-
-    play(test)
+    assert shown.told == [("b", CoordinatorLoadingError)]
 
 
-def test_who_waits_when_leadership_ends_is_sent_elsewhere() -> None:
-    async def test(s: Scene) -> None:
-        shown = await formed(s)
-        shown.sync("b", 1)
-        shown.host.follow(2, 6)
-        shown.shard.close(NotCoordinatorError("it moved"))
-        assert shown.told == [("b", NotCoordinatorError)]
-
-    play(test)
-
-
-def test_who_waits_when_the_log_is_full_is_told_to_try_again() -> None:
-    async def test(s: Scene) -> None:
-        shown = await formed(s)
-        shown.sync("b", 1)
-        s.disk.capacity_bytes = 0
-        with pytest.raises(DiskFullError):
-            shown.sync("a", 1, a=b"0", b=b"1")
-        assert shown.told == [("b", CoordinatorLoadingError)]
-
-    play(test)
+@runs(play)
+async def test_a_newer_request_of_a_member_ends_the_older_wait(s: Scene) -> None:
+    shown = await formed(s)
+    shown.sync("b", 1)
+    shown.sync("b", 1)
+    await s.settle()
+    assert shown.told == [("b", RebalanceInProgressError)]
+    shown.sync("a", 1, b=b"1")
+    await s.settle()
+    assert ("b", b"1") in shown.told
 
 
-def test_a_newer_request_of_a_member_ends_the_older_wait() -> None:
-    async def test(s: Scene) -> None:
-        shown = await formed(s)
-        shown.sync("b", 1)
-        shown.sync("b", 1)
-        await s.settle()
-        assert shown.told == [("b", RebalanceInProgressError)]
-        shown.sync("a", 1, b=b"1")
-        await s.settle()
-        assert ("b", b"1") in shown.told
-
-    play(test)
-
-
-def test_a_closed_connection_ends_the_wait_and_not_the_member() -> None:
-    async def test(s: Scene) -> None:
-        shown = await formed(s)
-        shown.sync("a", 1, a=b"0", b=b"1")
-        await s.settle()
-        shown.told.clear()
-        shown.join("b", again=True, owner="gone")  # it has what it needs: the same generation
-        shown.join("a", again=True, owner="gone")  # the leader's begins a rebalance
-        shown.told.clear()
-        shown.shard.forget("gone")
-        shown.join("b", again=True)
-        await s.settle()
-        assert shown.told == [("b", 2)], "a has joined, though no response can be sent to it"
-
-    play(test)
+@runs(play)
+async def test_a_closed_connection_ends_the_wait_and_not_the_member(s: Scene) -> None:
+    shown = await formed(s)
+    shown.sync("a", 1, a=b"0", b=b"1")
+    await s.settle()
+    shown.told.clear()
+    shown.join("b", again=True, owner="gone")  # it has what it needs: the same generation
+    shown.join("a", again=True, owner="gone")  # the leader's begins a rebalance
+    shown.told.clear()
+    shown.shard.forget("gone")
+    shown.join("b", again=True)
+    await s.settle()
+    assert shown.told == [("b", 2)], "a has joined, though no response can be sent to it"
 
 
-def test_a_session_ends_by_the_clock() -> None:
-    async def test(s: Scene) -> None:
-        shown = await formed(s)
-        shown.sync("b", 1)
-        shown.sync("a", 1, a=b"0", b=b"1")
-        await asyncio.sleep(6)
-        shown.pulse("a", 1)
-        await asyncio.sleep(6)
-        shown.told.clear()
-        shown.pulse("b", 1)
-        shown.pulse("a", 1)
-        await s.settle()
-        assert shown.told == [("b", UnknownMemberError), ("a", RebalanceInProgressError)]
-
-    play(test)
+@runs(play)
+async def test_a_session_ends_by_the_clock(s: Scene) -> None:
+    shown = await formed(s)
+    shown.sync("b", 1)
+    shown.sync("a", 1, a=b"0", b=b"1")
+    await asyncio.sleep(6)
+    shown.pulse("a", 1)
+    await asyncio.sleep(6)
+    shown.told.clear()
+    shown.pulse("b", 1)
+    shown.pulse("a", 1)
+    await s.settle()
+    assert shown.told == [("b", UnknownMemberError), ("a", RebalanceInProgressError)]
 
 
-def test_a_heartbeat_is_answered_by_a_leader_only() -> None:
-    async def test(s: Scene) -> None:
-        shown = await formed(s)
-        shown.answers_questions = False
-        shown.pulse("a", 1)
-        await s.settle()
-        assert shown.told == []
-        shown.questions.pop()(None)
-        assert shown.told == [("a", "alive")]
-
-    play(test)
+@runs(play)
+async def test_a_heartbeat_is_answered_by_a_leader_only(s: Scene) -> None:
+    shown = await formed(s)
+    shown.answers_questions = False
+    shown.pulse("a", 1)
+    await s.settle()
+    assert shown.told == []
+    shown.questions.pop()(None)
+    assert shown.told == [("a", "alive")]

@@ -17,141 +17,127 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.server.consumer_groups import active_shard
+from tests.running import runs
 from tests.server.cluster.paper import Scene, play, write
 from tests.server.consumer_groups.paper_groups import BAD, PaperGroups, Shown
 
 ALL = (1, 2, 3)
 
 
-def test_who_asks_while_the_state_is_read_is_told_to_wait() -> None:
-    async def test(s: Scene) -> None:
-        shown = Shown(s)
-        with pytest.raises(CoordinatorLoadingError, match="t:0 are loading"):
-            shown.count()
-        with pytest.raises(CoordinatorLoadingError):
-            shown.beat("m")
-        await shown.ready()
+@runs(play)
+async def test_who_asks_while_the_state_is_read_is_told_to_wait(s: Scene) -> None:
+    shown = Shown(s)
+    with pytest.raises(CoordinatorLoadingError, match="t:0 are loading"):
         shown.count()
-        assert shown.told == [0]
+    with pytest.raises(CoordinatorLoadingError):
+        shown.beat("m")
+    await shown.ready()
+    shown.count()
+    assert shown.told == [0]
 
-    play(test)
 
-
-def test_a_new_leader_reads_all_once_that_is_committed() -> None:
+@runs(play)
+async def test_a_new_leader_reads_all_once_that_is_committed(s: Scene) -> None:
     """What an earlier leader has appended, and acknowledged to somebody maybe, is in its log."""
+    log = s.log()
+    write(log, b"a", b"b", epoch=4)
+    shown = Shown(s, isr=ALL, host=s.host(log))
+    await asyncio.sleep(10)
+    assert shown.shard.is_loading
+    with pytest.raises(CoordinatorLoadingError):
+        shown.count()
+    shown.commit()
+    await s.settle()
+    shown.count()
+    assert shown.told == [2]
+    assert len(shown.groups.started) == 1
 
-    async def test(s: Scene) -> None:
-        log = s.log()
-        write(log, b"a", b"b", epoch=4)
-        shown = Shown(s, isr=ALL, host=s.host(log))
-        await asyncio.sleep(10)
-        assert shown.shard.is_loading
-        with pytest.raises(CoordinatorLoadingError):
+
+@runs(play)
+async def test_what_the_start_decides_is_written_before_anything_is_told(s: Scene) -> None:
+    shown = Shown(s, isr=ALL)
+    shown.prepare = lambda groups: setattr(groups, "on_start", (b"start",))
+    await s.settle()
+    shown.count()
+    await s.settle()
+    assert shown.told == []
+    shown.commit()
+    assert shown.told == [0]
+    assert shown.host.high_watermark == 1
+
+
+@runs(play)
+async def test_a_start_that_the_log_does_not_take_is_tried_again(s: Scene) -> None:
+    host = s.host()
+    shown = Shown(s, host=host)
+    shown.prepare = lambda groups: setattr(groups, "on_start", (b"start",))
+    host.obstacle = "broker 2 is gone"
+    await asyncio.sleep(3)
+    with pytest.raises(CoordinatorLoadingError, match="broker 2 is gone"):
+        shown.count()
+    assert 3 < len(shown.made) < 20, "again and again, and not all the time"
+    host.obstacle = ""
+    await asyncio.sleep(1)
+    shown.count()
+    await s.settle()
+    assert shown.told == [0]
+
+
+@runs(play)
+async def test_a_state_that_is_newer_than_the_topics_counts_as_loading(s: Scene) -> None:
+    shown = Shown(s)
+    shown.prepare = lambda groups: setattr(groups, "is_started", False)
+    await s.settle()
+    assert shown.shard.is_loading
+    shown.shard.set_topics(Topics({"later": TopicInfo("2", 1)}, 2))
+    assert not shown.shard.is_loading
+
+
+@runs(play)
+async def test_what_cannot_be_understood_is_told_and_logged(
+    s: Scene, *, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = s.log()
+    write(log, b"good", BAD, epoch=4)
+    with caplog.at_level(logging.ERROR):
+        shown = Shown(s, host=s.host(log))
+        await s.settle()
+        with pytest.raises(DamagedLogError, match=r"t:0.*offset 1"):
             shown.count()
-        shown.commit()
-        await s.settle()
+        with pytest.raises(StorageError):
+            shown.beat("m")
+        await asyncio.sleep(3 * active_shard.PAUSE_SECONDS_DAMAGED)
+    assert len(caplog.records) == 1, "once"
+    assert set(shown.doubts) == {0}
+    shown.shard.close(NotCoordinatorError("x"))
+
+
+@runs(play)
+async def test_a_mistake_while_reading_is_told_and_tried_again(s: Scene) -> None:
+    shown = Shown(s)
+
+    def fail(_groups: PaperGroups) -> None:
+        if len(shown.made) == 0:
+            shown.made.append(PaperGroups())
+            raise KeyError("a bug")
+
+    shown.prepare = fail
+    await s.settle()
+    with pytest.raises(StorageError, match="cannot read"):
         shown.count()
-        assert shown.told == [2]
-        assert len(shown.groups.started) == 1
-
-    play(test)
-
-
-def test_what_the_start_decides_is_written_before_anything_is_told() -> None:
-    async def test(s: Scene) -> None:
-        shown = Shown(s, isr=ALL)
-        shown.prepare = lambda groups: setattr(groups, "on_start", (b"start",))
-        await s.settle()
-        shown.count()
-        await s.settle()
-        assert shown.told == []
-        shown.commit()
-        assert shown.told == [0]
-        assert shown.host.high_watermark == 1
-
-    play(test)
+    await asyncio.sleep(2 * active_shard.PAUSE_SECONDS_DAMAGED)
+    shown.count()
+    assert shown.told == [0]
 
 
-def test_a_start_that_the_log_does_not_take_is_tried_again() -> None:
-    async def test(s: Scene) -> None:
-        host = s.host()
-        shown = Shown(s, host=host)
-        shown.prepare = lambda groups: setattr(groups, "on_start", (b"start",))
-        host.obstacle = "broker 2 is gone"
-        await asyncio.sleep(3)
-        with pytest.raises(CoordinatorLoadingError, match="broker 2 is gone"):
-            shown.count()
-        assert 3 < len(shown.made) < 20, "again and again, and not all the time"
-        host.obstacle = ""
-        await asyncio.sleep(1)
-        shown.count()
-        await s.settle()
-        assert shown.told == [0]
-
-    play(test)
-
-
-def test_a_state_that_is_newer_than_the_topics_counts_as_loading() -> None:
-    async def test(s: Scene) -> None:
-        shown = Shown(s)
-        shown.prepare = lambda groups: setattr(groups, "is_started", False)
-        await s.settle()
-        assert shown.shard.is_loading
-        shown.shard.set_topics(Topics({"later": TopicInfo("2", 1)}, 2))
-        assert not shown.shard.is_loading
-
-    play(test)
-
-
-def test_what_cannot_be_understood_is_told_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(s: Scene) -> None:
-        log = s.log()
-        write(log, b"good", BAD, epoch=4)
-        with caplog.at_level(logging.ERROR):
-            shown = Shown(s, host=s.host(log))
-            await s.settle()
-            with pytest.raises(DamagedLogError, match=r"t:0.*offset 1"):
-                shown.count()
-            with pytest.raises(StorageError):
-                shown.beat("m")
-            await asyncio.sleep(3 * active_shard.PAUSE_SECONDS_DAMAGED)
-        assert len(caplog.records) == 1, "once"
-        assert set(shown.doubts) == {0}
-        shown.shard.close(NotCoordinatorError("x"))
-
-    play(test)
-
-
-def test_a_mistake_while_reading_is_told_and_tried_again() -> None:
-    async def test(s: Scene) -> None:
-        shown = Shown(s)
-
-        def fail(_groups: PaperGroups) -> None:
-            if len(shown.made) == 0:
-                shown.made.append(PaperGroups())
-                raise KeyError("a bug")
-
-        shown.prepare = fail
-        await s.settle()
-        with pytest.raises(StorageError, match="cannot read"):
-            shown.count()
-        await asyncio.sleep(2 * active_shard.PAUSE_SECONDS_DAMAGED)
-        shown.count()
-        assert shown.told == [0]
-
-    play(test)
-
-
-def test_a_shard_that_ends_while_it_reads() -> None:
-    async def test(s: Scene) -> None:
-        shown = Shown(s, isr=ALL)
-        ending = shown.shard.close(NotCoordinatorError("x"))
-        await asyncio.gather(ending, return_exceptions=True)
-        assert ending.cancelled()
-        shown = Shown(s, isr=ALL)
-        await s.settle()
-        shown.host.close(UnknownTopicError("deleted"))
-        await asyncio.sleep(3)
-        assert shown.shard.close(NotCoordinatorError("x")).done(), "it has seen that itself"
-
-    play(test)
+@runs(play)
+async def test_a_shard_that_ends_while_it_reads(s: Scene) -> None:
+    shown = Shown(s, isr=ALL)
+    ending = shown.shard.close(NotCoordinatorError("x"))
+    await asyncio.gather(ending, return_exceptions=True)
+    assert ending.cancelled()
+    shown = Shown(s, isr=ALL)
+    await s.settle()
+    shown.host.close(UnknownTopicError("deleted"))
+    await asyncio.sleep(3)
+    assert shown.shard.close(NotCoordinatorError("x")).done(), "it has seen that itself"

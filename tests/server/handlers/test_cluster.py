@@ -27,6 +27,7 @@ from raftlog.protocol.connection import Request
 from raftlog.server.administration import Administration
 from raftlog.server.context import BrokerContext
 from raftlog.server.handlers import cluster
+from tests.running import runs
 from tests.server.cluster.paper import PaperReply, Scene, play
 from tests.server.harness import Client, RunningBroker, batch_of
 
@@ -78,74 +79,64 @@ class Asking:
         return reply
 
 
-def test_a_description_waits_for_nobody() -> None:
-    async def test(s: Scene) -> None:
-        a = Asking(s)
-        a.ask(cluster.handle_recover, RecoverClusterRequest())
-        message = DescribeClusterRequest()
-        reply = a.ask(cluster.handle_describe, message)
-        assert reply.answers[0][0] == ("described", message)
-        await s.settle()
-        assert len(a.operations.going_on) == 1
-
-    play(test)
+@runs(play)
+async def test_a_description_waits_for_nobody(s: Scene) -> None:
+    a = Asking(s)
+    a.ask(cluster.handle_recover, RecoverClusterRequest())
+    message = DescribeClusterRequest()
+    reply = a.ask(cluster.handle_describe, message)
+    assert reply.answers[0][0] == ("described", message)
+    await s.settle()
+    assert len(a.operations.going_on) == 1
 
 
-def test_moves_of_leadership_take_turns_with_other_changes() -> None:
-    async def test(s: Scene) -> None:
-        a = Asking(s)
-        move = TransferLeaderRequest(topic="t", partition=0)
-        first, second = (a.ask(cluster.handle_transfer_leader, move) for _ in range(2))
-        await s.settle()
-        assert len(a.operations.going_on) == 1
-        a.operations.going_on[0].set_result(None)
-        await s.settle()
-        assert first.answers[0][0] == ("moved", move)
-        assert not second.answers
-
-    play(test)
+@runs(play)
+async def test_moves_of_leadership_take_turns_with_other_changes(s: Scene) -> None:
+    a = Asking(s)
+    move = TransferLeaderRequest(topic="t", partition=0)
+    first, second = (a.ask(cluster.handle_transfer_leader, move) for _ in range(2))
+    await s.settle()
+    assert len(a.operations.going_on) == 1
+    a.operations.going_on[0].set_result(None)
+    await s.settle()
+    assert first.answers[0][0] == ("moved", move)
+    assert not second.answers
 
 
-def test_moves_of_replicas_take_turns_with_other_changes() -> None:
-    async def test(s: Scene) -> None:
-        a = Asking(s)
-        move = ReassignRequest(topic="t", cancel=True)
-        first, second = (a.ask(cluster.handle_reassign, move) for _ in range(2))
-        await s.settle()
-        a.operations.going_on[0].set_result(None)
-        await s.settle()
-        assert first.answers[0][0] == ("reassigned", move)
-        assert not second.answers
-
-    play(test)
+@runs(play)
+async def test_moves_of_replicas_take_turns_with_other_changes(s: Scene) -> None:
+    a = Asking(s)
+    move = ReassignRequest(topic="t", cancel=True)
+    first, second = (a.ask(cluster.handle_reassign, move) for _ in range(2))
+    await s.settle()
+    a.operations.going_on[0].set_result(None)
+    await s.settle()
+    assert first.answers[0][0] == ("reassigned", move)
+    assert not second.answers
 
 
-def test_the_way_out_of_a_loss_waits_for_no_change_that_waits_for_it() -> None:
-    async def test(s: Scene) -> None:
-        a = Asking(s)
-        recover = RecoverClusterRequest()
-        stuck = a.ask(cluster.handle_transfer_leader, TransferLeaderRequest(topic="t", partition=0))
-        reply = a.ask(cluster.handle_recover, recover)
-        await s.settle()
-        a.operations.going_on[1].set_result(None)
-        await s.settle()
-        assert reply.answers[0][0] == ("recovered", recover)
-        assert not stuck.answers
-
-    play(test)
+@runs(play)
+async def test_the_way_out_of_a_loss_waits_for_no_change_that_waits_for_it(s: Scene) -> None:
+    a = Asking(s)
+    recover = RecoverClusterRequest()
+    stuck = a.ask(cluster.handle_transfer_leader, TransferLeaderRequest(topic="t", partition=0))
+    reply = a.ask(cluster.handle_recover, recover)
+    await s.settle()
+    a.operations.going_on[1].set_result(None)
+    await s.settle()
+    assert reply.answers[0][0] == ("recovered", recover)
+    assert not stuck.answers
 
 
-def test_what_cannot_be_done_is_answered_with_why() -> None:
-    async def test(s: Scene) -> None:
-        a = Asking(s)
-        error = LeaderNotAvailableError("nobody")
-        reply = a.ask(cluster.handle_transfer_leader, TransferLeaderRequest(topic="t", partition=0))
-        await s.settle()
-        a.operations.going_on[0].set_exception(error)
-        await s.settle()
-        assert reply.errors == [error]
-
-    play(test)
+@runs(play)
+async def test_what_cannot_be_done_is_answered_with_why(s: Scene) -> None:
+    a = Asking(s)
+    error = LeaderNotAvailableError("nobody")
+    reply = a.ask(cluster.handle_transfer_leader, TransferLeaderRequest(topic="t", partition=0))
+    await s.settle()
+    a.operations.going_on[0].set_exception(error)
+    await s.settle()
+    assert reply.errors == [error]
 
 
 def verified(client: Client, start: int, end: int) -> VerifyCopyResponse:

@@ -34,6 +34,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.handlers import describe_producers
 from raftlog.server.offset_waiters import Acknowledge
 from raftlog.server.partition import Partition
+from tests.running import runs
 from tests.server.cluster.paper import PaperReply, Scene, play, state_of
 from tests.server.harness import (
     Client,
@@ -235,54 +236,45 @@ def leader(s: Scene) -> Partition:
     return host
 
 
-def test_the_followers_have_to_have_it_first() -> None:
+@runs(play)
+async def test_the_followers_have_to_have_it_first(s: Scene) -> None:
     """Else a run leaves out records that the next leader never had."""
-
-    async def test(s: Scene) -> None:
-        asked = Asked(leader(s))
-        await s.settle()
-        assert (asked.reply.answers, asked.waiting) == ([], [])
-        asked.host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
-        asked.waiting.pop()(None)
-        assert only(asked.answer.producers).last_sequence == 1
-
-    play(test)
+    asked = Asked(leader(s))
+    await s.settle()
+    assert (asked.reply.answers, asked.waiting) == ([], [])
+    asked.host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+    asked.waiting.pop()(None)
+    assert only(asked.answer.producers).last_sequence == 1
 
 
-def test_what_was_appended_and_is_cut_was_never_told() -> None:
-    async def test(s: Scene) -> None:
-        asked = Asked(leader(s))
-        await s.settle()
-        asked.host.follow(2, 6)
-        assert isinstance(error_of(asked.answer), CommitUnknownError)
-        assert asked.waiting == []
-
-    play(test)
+@runs(play)
+async def test_what_was_appended_and_is_cut_was_never_told(s: Scene) -> None:
+    asked = Asked(leader(s))
+    await s.settle()
+    asked.host.follow(2, 6)
+    assert isinstance(error_of(asked.answer), CommitUnknownError)
+    assert asked.waiting == []
 
 
-def test_nobody_else_may_lead_by_then() -> None:
-    async def test(s: Scene) -> None:
-        host = leader(s)
-        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
-        await s.settle()
-        asked = Asked(host)
-        assert asked.reply.answers == []
-        asked.waiting.pop()(LeaderNotAvailableError("nobody confirms"))
-        assert isinstance(error_of(asked.answer), LeaderNotAvailableError)
-
-    play(test)
+@runs(play)
+async def test_nobody_else_may_lead_by_then(s: Scene) -> None:
+    host = leader(s)
+    host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+    await s.settle()
+    asked = Asked(host)
+    assert asked.reply.answers == []
+    asked.waiting.pop()(LeaderNotAvailableError("nobody confirms"))
+    assert isinstance(error_of(asked.answer), LeaderNotAvailableError)
 
 
-def test_a_commit_that_needs_more_replicas_is_not_waited_for() -> None:
-    async def test(s: Scene) -> None:
-        host = leader(s)
-        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
-        await s.settle()
-        host.on_state(state_of(1, 2, epoch=5, isr=(1,), min_isr=2, version=2))
-        Asked(host).waiting.pop()(None)
-        batch = written(b"c", sequence=2)
-        host.append(batch, validate(batch), to_be_committed=False)
-        asked = Asked(host)
-        assert isinstance(error_of(asked.answer), NotEnoughReplicasError)
-
-    play(test)
+@runs(play)
+async def test_a_commit_that_needs_more_replicas_is_not_waited_for(s: Scene) -> None:
+    host = leader(s)
+    host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+    await s.settle()
+    host.on_state(state_of(1, 2, epoch=5, isr=(1,), min_isr=2, version=2))
+    Asked(host).waiting.pop()(None)
+    batch = written(b"c", sequence=2)
+    host.append(batch, validate(batch), to_be_committed=False)
+    asked = Asked(host)
+    assert isinstance(error_of(asked.answer), NotEnoughReplicasError)

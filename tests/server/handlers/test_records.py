@@ -24,6 +24,7 @@ from raftlog.protocol.topics import (
 from raftlog.server.context import BrokerContext
 from raftlog.server.handlers.records import handle_delete
 from raftlog.server.requests.deletion import DELETE_SECONDS_MAX
+from tests.running import runs
 from tests.server.cluster.paper import PaperReply, Scene, play, state_of, write
 from tests.server.harness import Client, batch_of, error_of, only, running
 
@@ -72,30 +73,27 @@ def test_each_partition_has_its_own_outcome(client: Client) -> None:
     assert delete(client, 1).log_start_offset == 1
 
 
-def test_a_replica_that_does_not_confirm_is_waited_for_for_a_while() -> None:
+@runs(play)
+async def test_a_replica_that_does_not_confirm_is_waited_for_for_a_while(s: Scene) -> None:
     """Then nobody knows what a later leader will have."""
-
-    async def test(s: Scene) -> None:
-        log = s.log()
-        write(log, b"a", b"b")
-        host = s.host(log)
-        host.lead(state_of(1, 2, epoch=5), 1, lag_max_seconds=10)
-        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
-        topics = SimpleNamespace(host=lambda _topic, _partition: host)
-        context = cast("BrokerContext", SimpleNamespace(topics=topics, loop=s.loop))
-        parts = [RecordsToDelete(topic="t", partition=n, before_offset=n) for n in (2, 9)]
-        request = SimpleNamespace(message=DeleteRecordsRequest(partitions=parts))
-        reply = PaperReply()
-        for _ in handle_delete(context, cast("Request", request), reply.as_reply):
-            pass
-        await asyncio.sleep(DELETE_SECONDS_MAX - 1)
-        assert reply.answers == []
-        await asyncio.sleep(2)
-        ((message, _),) = reply.answers
-        slow, refused = message.partitions
-        assert isinstance(error_of(slow), OutcomeUnknownError)
-        assert isinstance(error_of(refused), OffsetOutOfRangeError)
-        host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2, log_start=2)
-        assert len(reply.answers) == 1
-
-    play(test)
+    log = s.log()
+    write(log, b"a", b"b")
+    host = s.host(log)
+    host.lead(state_of(1, 2, epoch=5), 1, lag_max_seconds=10)
+    host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+    topics = SimpleNamespace(host=lambda _topic, _partition: host)
+    context = cast("BrokerContext", SimpleNamespace(topics=topics, loop=s.loop))
+    parts = [RecordsToDelete(topic="t", partition=n, before_offset=n) for n in (2, 9)]
+    request = SimpleNamespace(message=DeleteRecordsRequest(partitions=parts))
+    reply = PaperReply()
+    for _ in handle_delete(context, cast("Request", request), reply.as_reply):
+        pass
+    await asyncio.sleep(DELETE_SECONDS_MAX - 1)
+    assert reply.answers == []
+    await asyncio.sleep(2)
+    ((message, _),) = reply.answers
+    slow, refused = message.partitions
+    assert isinstance(error_of(slow), OutcomeUnknownError)
+    assert isinstance(error_of(refused), OffsetOutOfRangeError)
+    host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2, log_start=2)
+    assert len(reply.answers) == 1

@@ -19,6 +19,7 @@ from raftlog.protocol.recovery import (
 from raftlog.server.administration import Administration
 from raftlog.server.context import BrokerContext
 from raftlog.server.handlers import recovery
+from tests.running import runs
 from tests.server.cluster.paper import PaperReply, Scene, play
 
 
@@ -45,29 +46,25 @@ def ask(s: Scene, handler: Any, message: Any) -> tuple[PaperReply, PaperRecovery
     return reply, paper
 
 
-def test_a_survey_is_answered_at_once() -> None:
-    async def test(s: Scene) -> None:
-        reply, _ = ask(s, recovery.handle_survey, SurveyRequest(groups=["a", "b"]))
-        assert reply.answers == [
-            (SurveyResponse(reports=[GroupReport(group="a"), GroupReport(group="b")]), ())
-        ]
-
-    play(test)
+@runs(play)
+async def test_a_survey_is_answered_at_once(s: Scene) -> None:
+    reply, _ = ask(s, recovery.handle_survey, SurveyRequest(groups=["a", "b"]))
+    assert reply.answers == [
+        (SurveyResponse(reports=[GroupReport(group="a"), GroupReport(group="b")]), ())
+    ]
 
 
-def test_a_revival_is_answered_when_it_is_done_or_failed() -> None:
-    async def test(s: Scene) -> None:
-        request = ReviveRequest(group="a", generation=0)
-        reply, paper = ask(s, recovery.handle_revive, request)
-        await asyncio.sleep(0.01)
-        assert reply.answers == [(ReviveResponse(), ())]
-        assert paper.revived == [request]
-        reply, _ = ask(s, recovery.handle_revive, ReviveRequest(group="a", generation=1))
-        await asyncio.sleep(0.01)
-        (failure,) = reply.errors
-        assert isinstance(failure, LeaderNotAvailableError)
-
-    play(test)
+@runs(play)
+async def test_a_revival_is_answered_when_it_is_done_or_failed(s: Scene) -> None:
+    request = ReviveRequest(group="a", generation=0)
+    reply, paper = ask(s, recovery.handle_revive, request)
+    await asyncio.sleep(0.01)
+    assert reply.answers == [(ReviveResponse(), ())]
+    assert paper.revived == [request]
+    reply, _ = ask(s, recovery.handle_revive, ReviveRequest(group="a", generation=1))
+    await asyncio.sleep(0.01)
+    (failure,) = reply.errors
+    assert isinstance(failure, LeaderNotAvailableError)
 
 
 def test_both_are_for_brokers_only() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from raftlog import limits
 from raftlog.server.http.server import DELAY_INTERVAL_SECONDS, LoopDelay
+from tests.running import runs
 from tests.server.cluster.paper import Scene, play
 from tests.server.harness import FakeClock, closed_by_peer
 from tests.server.http.serving import Serving, serving
@@ -89,16 +90,14 @@ def test_the_process_serves_its_port_and_stops(tmp_path: Path) -> None:
     assert process.end() == 0
 
 
-def test_a_late_timer_is_a_delay() -> None:
-    async def test(s: Scene) -> None:
-        clock = FakeClock(1_000_000)
-        delay = LoopDelay(s.loop, clock)
-        delay.start()
-        clock.now_ms += 350
-        await asyncio.sleep(DELAY_INTERVAL_SECONDS * 1.5)
-        delay.stop()
-        await asyncio.sleep(1)
-        assert sum(delay.durations.counts) == 1
-        assert delay.durations.sum_seconds == pytest.approx(0.25)
-
-    play(test)
+@runs(play)
+async def test_a_late_timer_is_a_delay(s: Scene) -> None:
+    clock = FakeClock(1_000_000)
+    delay = LoopDelay(s.loop, clock)
+    delay.start()
+    clock.now_ms += 350
+    await asyncio.sleep(DELAY_INTERVAL_SECONDS * 1.5)
+    delay.stop()
+    await asyncio.sleep(1)
+    assert sum(delay.durations.counts) == 1
+    assert delay.durations.sum_seconds == pytest.approx(0.25)

@@ -11,6 +11,7 @@ from raftlog.replication.partition_state import PartitionState
 from raftlog.server.http.survey import Standing, Survey, readiness
 from raftlog.server.partition import Partition
 from raftlog.types import TopicPartition
+from tests.running import runs
 from tests.server.cluster.paper import Scene, play, state_of, write
 
 SOUND = Standing(problem="", is_stopping=False, is_disk_hung=False, others_decide=True)
@@ -25,38 +26,34 @@ def of(
     return survey
 
 
-def test_a_led_partition_is_measured_by_its_isr() -> None:
-    async def test(s: Scene) -> None:
-        for isr, numbers in (
-            ([1, 2, 3], (0, 0, 0)),
-            ([1, 2], (1, 1, 0)),
-            ([1], (1, 0, 1)),
-        ):
-            state = state_of(1, 2, 3, leader=1, isr=isr, min_isr=2)
-            log = s.log()
-            write(log, b"a", b"b")
-            host = s.host(log)
-            host.lead(state, 1, lag_max_seconds=10)
-            found = of(state, host)
-            assert (found.under_replicated, found.at_min_isr, found.under_min_isr) == numbers
-            assert (found.leading, found.following, found.offline) == (1, 0, 0)
-            assert found.topics["t"].size_bytes == log.size_bytes > 0
-            assert {f: lag.offsets for f, lag in found.followers.items()} == {2: 2, 3: 2}
-
-    play(test)
-
-
-def test_a_follower_measures_its_copy_only() -> None:
-    async def test(s: Scene) -> None:
-        state = state_of(1, 2, 3, leader=2, isr=[2], min_isr=2)
-        host = s.host()
-        host.follow(2, 1)
+@runs(play)
+async def test_a_led_partition_is_measured_by_its_isr(s: Scene) -> None:
+    for isr, numbers in (
+        ([1, 2, 3], (0, 0, 0)),
+        ([1, 2], (1, 1, 0)),
+        ([1], (1, 0, 1)),
+    ):
+        state = state_of(1, 2, 3, leader=1, isr=isr, min_isr=2)
+        log = s.log()
+        write(log, b"a", b"b")
+        host = s.host(log)
+        host.lead(state, 1, lag_max_seconds=10)
         found = of(state, host)
-        assert (found.leading, found.following, found.under_replicated) == (0, 1, 0)
-        assert found.out_of_sync == [T0]
-        assert found.followers == {}
+        assert (found.under_replicated, found.at_min_isr, found.under_min_isr) == numbers
+        assert (found.leading, found.following, found.offline) == (1, 0, 0)
+        assert found.topics["t"].size_bytes == log.size_bytes > 0
+        assert {f: lag.offsets for f, lag in found.followers.items()} == {2: 2, 3: 2}
 
-    play(test)
+
+@runs(play)
+async def test_a_follower_measures_its_copy_only(s: Scene) -> None:
+    state = state_of(1, 2, 3, leader=2, isr=[2], min_isr=2)
+    host = s.host()
+    host.follow(2, 1)
+    found = of(state, host)
+    assert (found.leading, found.following, found.under_replicated) == (0, 1, 0)
+    assert found.out_of_sync == [T0]
+    assert found.followers == {}
 
 
 def test_a_partition_without_a_live_leader_is_offline() -> None:
