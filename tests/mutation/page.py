@@ -14,6 +14,7 @@ AREAS: Final[Mapping[str, str]] = {
     "Settings": "raftlog/config/",
     "Batches": "raftlog/record/",
     "TLS": "raftlog/tls.py",
+    "Security": "raftlog/security/",
     "Storage": "raftlog/storage/",
     "Consensus": "raftlog/consensus/",
     "Replication": "raftlog/replication/",
