@@ -23,7 +23,7 @@ from raftlog.security.acl import (
 
 STATUS_DENIED: Final = 3
 COLUMNS: Final = ("principal", "permission", "operation", "resource", "pattern", "name", "host")
-UNKNOWN_HOST: Final = "0.0.0.0"  # noqa: S104 - the address of no client
+UNKNOWN_HOST: Final = "0.0.0.0"  # the address of no client
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -292,9 +292,7 @@ def check(
     if resource.pattern == "PREFIXED":
         raise click.UsageError("name one resource: a prefix selects several")
     with Admin(bootstrap) as admin:
-        decision = admin.check_acl(
-            principal, operation, resource.type, resource.name, host=host
-        )
+        decision = admin.check_acl(principal, operation, resource.type, resource.name, host=host)
     value = {
         "allowed": decision.is_allowed,
         "rule": None if decision.acl is None else asdict(decision.acl),

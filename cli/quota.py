@@ -42,8 +42,7 @@ def entity_options(command: Command) -> Command:
             (
                 "--client-id",
                 "ID",
-                f"Quota of a client id, or with --user of this client of the user; {DEFAULT}: of "
-                "each client id without a quota.",
+                f"Quota of a client id, or with --user of this client; {DEFAULT}: each other one.",
             ),
             (
                 "--address",
@@ -71,9 +70,9 @@ def entity_of(
 def limit_options(command: Command) -> Command:
     """An option for each limit."""
     for name, (_, text) in reversed(list(LIMITS.items())):
-        command = click.option(
-            f"--{name}", type=click.FloatRange(min=0, min_open=True), help=text
-        )(command)
+        command = click.option(f"--{name}", type=click.FloatRange(min=0, min_open=True), help=text)(
+            command
+        )
     return command
 
 
