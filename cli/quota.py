@@ -42,7 +42,7 @@ def entity_options(command: Command) -> Command:
             (
                 "--client-id",
                 "ID",
-                f"Quota of a client id (with --user: of that user only); {DEFAULT}: of each one.",
+                f"Quota of a client id, or with --user of this client; {DEFAULT}: each other one.",
             ),
             (
                 "--address",

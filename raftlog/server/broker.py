@@ -239,6 +239,7 @@ class Broker:
             context.loop,
             AuditTopic(context),
             broker_id=context.broker_id,
+            counters=context.counters,
             wall_ms=context.clock.wall_ms,
             now=context.clock.monotonic,
         )

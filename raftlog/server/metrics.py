@@ -52,6 +52,7 @@ class Counters:
     requests: int = 0
     throttled: int = 0  # requests whose clients had to wait, because of a quota
     quota_refusals: int = 0  # connections over a quota
+    audit_dropped: int = 0  # events that are not in the audit topic
     damage_found: int = 0  # corrupt logs that were found after their start
     mistakes: int = 0  # internal errors in handlers: each is in the broker's log with its traceback
     produced_batches: int = 0

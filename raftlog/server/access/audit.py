@@ -21,6 +21,7 @@ from raftlog import limits
 from raftlog.errors import RaftlogError
 from raftlog.record import Codec, encode, seal
 from raftlog.security.quota import Bucket
+from raftlog.server.metrics import Counters
 from raftlog.types import TimestampMs
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Audit:
         log: AuditLog,
         *,
         broker_id: int,
+        counters: Counters,
         wall_ms: Callable[[], int],
         now: Callable[[], float],
     ) -> None:
@@ -72,13 +74,13 @@ class Audit:
         self._loop = loop
         self._log = log
         self._broker_id = broker_id
+        self._counters = counters
         self._wall_ms = wall_ms
         self._now = now
         self._bucket = Bucket(limits.AUDIT_EVENTS_PER_S, now())
         self._pending: deque[Event] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self.dropped = 0
 
     def note(
         self,
@@ -92,7 +94,7 @@ class Audit:
     ) -> None:
         """Note an event, or drop it if there are too many."""
         if len(self._pending) >= limits.AUDIT_EVENTS_PENDING_MAX or not self._may_add():
-            self.dropped += 1
+            self._counters.audit_dropped += 1
             return
         shown = tuple(name[: limits.ACL_RESOURCE_CHARS_MAX] for name in resources)
         self._pending.append(
@@ -134,7 +136,7 @@ class Audit:
             done, seconds = 0, RETRY_SECONDS
             logger.warning("audit events not written, retrying: error=%s", error)
         except Exception:
-            self.dropped += done
+            self._counters.audit_dropped += done
             logger.exception("audit events dropped: reason=internal_error. Report this error")
         for _ in range(done):
             self._pending.popleft()

@@ -123,6 +123,9 @@ def _put_counters(broker: Broker, values: Values) -> None:
     for name, value in (
         ("raftlog_connections_accepted_total", counters.connections_accepted),
         ("raftlog_connections_refused_total", counters.connections_refused),
+        ("raftlog_quota_refused_connections_total", counters.quota_refusals),
+        ("raftlog_throttled_requests_total", counters.throttled),
+        ("raftlog_audit_dropped_total", counters.audit_dropped),
         ("raftlog_internal_errors_total", counters.mistakes),
         ("raftlog_produced_batches_total", counters.produced_batches),
         ("raftlog_produced_records_total", counters.produced_records),

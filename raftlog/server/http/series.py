@@ -66,6 +66,12 @@ METRICS: Final = (
     Metric("raftlog_connections_accepted_total", "counter", "Connections since the start."),
     Metric("raftlog_connections_refused_total", "counter",
            "Connections refused because of max.connections."),
+    Metric("raftlog_quota_refused_connections_total", "counter",
+           "Connections refused because of a quota of their user or address."),
+    Metric("raftlog_throttled_requests_total", "counter",
+           "Requests after which the client had to wait because of a quota."),
+    Metric("raftlog_audit_dropped_total", "counter",
+           "Events that are missing in the topic __audit because there were too many."),
     Metric("raftlog_request_seconds", "histogram",
            "Time from the dispatch of a request to its response. api: the name of the request. "
            "fetch, replica_fetch and group_heartbeat include the wait for news; produce includes "
