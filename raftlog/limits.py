@@ -54,6 +54,7 @@ AUTHENTICATION_FAILURES_MAX: Final = 20  # of one address at a time; further att
 AUTHENTICATION_FAILURE_S: Final = 0.5  # then one failure of the address is forgiven
 AUTHENTICATION_DELAY_S: Final = 0.5  # before a client learns that its attempt failed
 FAILING_ADDRESSES_MAX: Final = 10_000  # that a broker remembers; the oldest are forgotten
+AUTHENTICATION_S: Final = 30.0  # for a new connection, if authentication is required
 UNAUTHENTICATED_BYTES_MAX: Final = 64 * KIB  # of a request before authentication, if it is required
 ACL_RESOURCE_CHARS_MAX: Final = 256  # name or prefix of a topic, a group or a producer
 PRODUCER_NAME_CHARS_MAX: Final = 4_096

@@ -168,6 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_operator = False  # the client has proved that it knows the cluster secret
         self.answering: Answering | None = None  # since the other side claimed to be a broker
         self.peer_identity: PeerIdentity | None = None  # once that is proved
+        self.began_seconds = 0.0
         self.last_active_seconds = 0.0
         self.received_bytes = 0  # total since the connection was opened
         self._is_noted = False  # the budget counts memory of this connection
@@ -213,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(
             high=limits.WRITE_BUFFER_HIGH_BYTES, low=limits.WRITE_BUFFER_LOW_BYTES
         )
-        self.last_active_seconds = self.services.loop.time()
+        self.began_seconds = self.last_active_seconds = self.services.loop.time()
         if not self.services.connected(self):
             transport.abort()
 

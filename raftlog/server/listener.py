@@ -305,9 +305,21 @@ class Connections:
                     f"the peer did not read its responses for {take_seconds:g} s "
                     "(queued.max.wait.ms) while other requests wait for memory"
                 )
+            elif self._must_leave(connection, now):
+                connection.abort(
+                    f"the client did not authenticate within {limits.AUTHENTICATION_S:g} s"
+                )
             elif not connection.in_flight and now - connection.last_active_seconds > idle_seconds:
                 connection.abort(
                     "the connection was idle for connections.max.idle.ms="
                     f"{self._config.connections_max_idle_ms}"
                 )
         self._sweeper = self.loop.call_later(self._sweep_seconds, self._sweep)
+
+    def _must_leave(self, connection: Connection, now: float) -> bool:
+        """Whether the connection had to authenticate, and has not in its time."""
+        return (
+            self._config.authentication_required
+            and not connection.is_authenticated
+            and now - connection.began_seconds > limits.AUTHENTICATION_S
+        )

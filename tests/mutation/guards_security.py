@@ -201,6 +201,14 @@ GUARDS: Final = [
         tests=(f"{_AUTHENTICATION}::test_a_long_first_request_ends_the_connection",),
     ),
     Guard(
+        name="a client must authenticate in time",
+        why="connections without credentials occupy all of max.connections",
+        module="raftlog/server/listener.py",
+        function="Connections._sweep",
+        change=never("if _must_leave"),
+        tests=(f"{_AUTHENTICATION}::test_a_client_that_does_not_authenticate_is_sent_away",),
+    ),
+    Guard(
         name="users of an open cluster require the secret",
         why="an attacker creates an administrator before authentication is required",
         module="raftlog/server/requests/users.py",

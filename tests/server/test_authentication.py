@@ -310,6 +310,21 @@ def test_a_long_first_request_ends_the_connection(secured: RunningBroker) -> Non
         assert closed_by_peer(raw)
 
 
+def test_a_client_that_does_not_authenticate_is_sent_away(
+    secured: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise connections without credentials occupy max.connections."""
+    connections = secured.broker.connections
+    with secured.client() as client, secured.client() as other:
+        proof = begin(other)
+        assert other.ask(apis.SASL_AUTHENTICATE, SaslAuthenticateRequest(data=proof)).is_complete
+        monkeypatch.setattr(limits, "AUTHENTICATION_S", -1.0)
+        secured.call(connections._sweeper.cancel)
+        secured.call(connections._sweep)
+        assert client.is_closed_by_broker()
+        assert other.ask(apis.METADATA, MetadataRequest(topics=[])).brokers
+
+
 def test_a_kafka_client_must_authenticate_too(secured: RunningBroker) -> None:
     client = KafkaClient(secured.address)
     try:
