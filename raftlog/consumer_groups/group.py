@@ -357,8 +357,10 @@ class Group:
                 self.owner.update(dict.fromkeys(gained, name))
                 self.touch(member)
 
-    def forget_gone_topics(self) -> None:
-        """Remove partitions and offsets of deleted topics. The caller must then rebalance."""
+    def forget_gone_topics(self) -> bool:
+        """Remove partitions and offsets of deleted topics. Returns whether there were any: then the
+        caller must rebalance.
+        """
         topics = self.world.topics
         gone = {part for part in (*self.owner, *self.heir) if not topics.has(part)}
         for member in self.members.values() if gone else ():
@@ -376,7 +378,9 @@ class Group:
         for part in gone:
             self.owner.pop(part, None)
             self.heir.pop(part, None)
-        self.forget_offsets(self.offsets.without_topic(topics))
+        offsets = self.offsets.without_topic(topics)
+        self.forget_offsets(offsets)
+        return bool(gone or offsets)
 
     # -- offsets -----------------------------------------------------------------------------------
 

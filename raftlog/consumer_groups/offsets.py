@@ -78,12 +78,12 @@ class OffsetTable:
 
     def without_topic(self, topics: Topics) -> list[TopicPartition]:
         """Return the partitions whose offsets belong to deleted topics."""
-        return [
+        return sorted(
             TopicPartition(topic, partition)
-            for topic, partitions in sorted(self._topics.items())
-            for partition, value in sorted(partitions.items())
+            for topic, partitions in self._topics.items()
+            for partition, value in partitions.items()
             if value.topic_id not in topics.names
-        ]
+        )
 
     def committed_before(self, time_ms: int) -> list[TopicPartition]:
         """Return the partitions whose last commit is older than ``time_ms``."""

@@ -159,9 +159,7 @@ class GroupShard:
         changed = {name for name in names if old.by_name.get(name) != new.by_name.get(name)}
         touched = {group for name in changed for group in self._watchers.get(name, ())}
         if not old.names.keys() <= new.names.keys():  # rare: a topic was deleted
-            for group in self._groups.values():
-                group.forget_gone_topics()
-            touched.update(self._groups)
+            touched |= {name for name, group in self._groups.items() if group.forget_gone_topics()}
         groups = [self._groups[name] for name in sorted(touched)]
         for group in groups:
             group.rebalance(now=now, changed=False)

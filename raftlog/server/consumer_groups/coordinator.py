@@ -59,6 +59,7 @@ class Coordinator:
         self._known: Topics | None = None  # None: must be read again
         self._topics_timer: asyncio.TimerHandle | None = None
         self._untold: dict[int, None] = {}  # partitions whose shards do not know the topics yet
+        self._is_telling = False  # one shard after the other
         self._look_due = False
         self._closed: RaftlogError | None = None
         self._shard_services = ShardServices(
@@ -86,8 +87,7 @@ class Coordinator:
         self._known = None
         self._untold.update(dict.fromkeys(self._shards))
         self.look()
-        if self._topics_timer is None and self._closed is None:
-            self._topics_timer = self._loop.call_later(TOPICS_SECONDS, self._tell_all)
+        self._tell_later()
 
     def version_changed(self) -> None:
         """Note a new version of the cluster's state without topic changes: a shard may wait for
@@ -210,14 +210,24 @@ class Coordinator:
             self._known = self._services.source.topics()
         return self._known
 
+    def _tell_later(self) -> None:
+        if self._topics_timer is None and not self._is_telling and self._closed is None:
+            self._topics_timer = self._loop.call_later(TOPICS_SECONDS, self._tell_all)
+
     def _tell_all(self) -> None:
         self._topics_timer = None
+        self._is_telling = True
         self._tell_next(self._known_topics(), deque(self._untold))
 
     def _tell_next(self, topics: Topics, left: deque[int]) -> None:
+        """Notify the next shard. Changes in the meantime wait until all of this round know this."""
         if left and self._closed is None:
             self._tell(left.popleft(), topics)
             self._loop.call_soon(self._tell_next, topics, left)
+            return
+        self._is_telling = False
+        if self._untold:
+            self._tell_later()
 
     def _tell(self, partition: int, topics: Topics) -> None:
         if partition not in self._untold:

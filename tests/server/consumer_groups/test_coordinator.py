@@ -217,6 +217,30 @@ def test_shards_hear_of_topics_soon_and_of_many_changes_once() -> None:
     play_with(test)
 
 
+def test_changes_while_shards_hear_wait_for_the_next_round() -> None:
+    """Rounds that overlap would take the loop's time from all else while many topics go."""
+
+    async def test(c: Coordinating, s: Scene) -> None:
+        c.add_topic()
+        c.lead(0, 1)
+        await s.settle()
+        first = c.source.now = Topics({"t": TopicInfo("1", 2)}, 2)
+        c.coordinator.topics_changed()
+        told: list[int] = []
+
+        def change() -> None:
+            told.extend(len(groups.told) for groups in c.made)
+            c.source.now = Topics({"t": TopicInfo("1", 3)}, 3)
+            c.coordinator.topics_changed()
+
+        asyncio.get_running_loop().call_later(TOPICS_SECONDS, change)
+        await asyncio.sleep(1)
+        assert told == [1, 0], "the other one was next"
+        assert [groups.told for groups in c.made] == [[first, c.source.now]] * 2
+
+    play_with(test)
+
+
 def test_who_asks_finds_a_shard_that_has_heard() -> None:
     """It may have been told of the topic by this very broker. Other shards hear later: with many
     groups, all of them at once would hold the loop.
