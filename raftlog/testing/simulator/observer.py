@@ -21,7 +21,6 @@ from raftlog.server.cluster.hosted_partition import group_id
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.partition import Partition
 from raftlog.storage import Log
-from raftlog.testing.simulator.checker import Violation
 from raftlog.testing.simulator.history import (
     Deletion,
     EndOffsets,
@@ -30,6 +29,7 @@ from raftlog.testing.simulator.history import (
     Send,
     StartOffsets,
     TimeLookup,
+    Violation,
 )
 from raftlog.testing.simulator.loop import NodeLoop
 from raftlog.testing.simulator.process import BrokerMachine
