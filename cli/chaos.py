@@ -17,9 +17,9 @@ from raftlog.cli import options, output
 from raftlog.cli.main import STATUS_FAILED, Failed, describe_os_error
 
 if TYPE_CHECKING:
-    from raftlog.jepsen_like.checker.selftest import Result
-    from raftlog.jepsen_like.checker.verdict import Valid, Verdict
     from raftlog.jepsen_like.run_options import RunOptions
+    from raftlog.testing.checker.selftest import Result
+    from raftlog.testing.checker.verdict import Valid, Verdict
 
 
 # -- the options of a run --------------------------------------------------------------------------
@@ -384,7 +384,7 @@ def check(
       raftlog chaos check chaos-1234/history.jsonl --report again
     """
     with failing_as_unknown():
-        from raftlog.jepsen_like.checker.judge import judge_file
+        from raftlog.testing.checker.judge import judge_file
 
         verdict = judge_file(history)
         if directory is not None:
@@ -412,7 +412,7 @@ def selftest(context: click.Context, as_json: bool) -> None:
       raftlog chaos selftest
     """
     with failing_as_unknown():
-        from raftlog.jepsen_like.checker import selftest as checker
+        from raftlog.testing.checker import selftest as checker
 
         results = checker.run()
         print_selftest(results, as_json=as_json)

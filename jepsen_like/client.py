@@ -18,9 +18,9 @@ from raftlog.client.aio.consumer import AsyncConsumer
 from raftlog.client.aio.producer import AsyncProducer
 from raftlog.client.delivery import DeliveryFuture, RangesFuture
 from raftlog.errors import RaftlogError
-from raftlog.jepsen_like import keys as keys_
-from raftlog.jepsen_like import values
-from raftlog.jepsen_like.history import Append, Ends, Poll, Recorder, Type, Where
+from raftlog.testing.history import keys as keys_
+from raftlog.testing.history import values
+from raftlog.testing.history.entries import Append, Ends, Poll, Recorder, Type, Where
 from raftlog.types import ConsumerRecord, Offset, RecordMetadata, TopicPartition
 
 Failed: TypeAlias = Literal["fail", "info"]

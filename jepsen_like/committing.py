@@ -14,7 +14,7 @@ from raftlog import errors
 from raftlog.aio import AsyncConsumer
 from raftlog.errors import RaftlogError
 from raftlog.jepsen_like.client import Failed, describe
-from raftlog.jepsen_like.history import Commit, Committed, Recorder
+from raftlog.testing.history.entries import Commit, Committed, Recorder
 from raftlog.types import Offset, OffsetAndMetadata, TopicPartition
 
 NOTHING: Final = -1

@@ -25,9 +25,7 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from raftlog.jepsen_like import keys, values
 from raftlog.jepsen_like.client import Source, by_partition, describe
-from raftlog.jepsen_like.history import Dump, Note, Read, Recorder, Seen
 from raftlog.jepsen_like.workload.base import (
     PATIENCE_S,
     WorkloadContext,
@@ -40,6 +38,8 @@ from raftlog.storage import inspect
 from raftlog.storage.catalog import Catalog
 from raftlog.storage.recovery import live_bases
 from raftlog.storage.segment import LOG_SUFFIX, base_offsets, file_name
+from raftlog.testing.history import keys, values
+from raftlog.testing.history.entries import Dump, Note, Read, Recorder, Seen
 from raftlog.types import Offset, TopicPartition
 
 CAUGHT_UP_TIMEOUT_S: Final = 300.0

@@ -26,9 +26,9 @@ import msgspec
 from raftlog import Consumer
 from raftlog.aio import AsyncConsumer
 from raftlog.errors import ClosedError, InstanceFencedError, RaftlogError
-from raftlog.jepsen_like import values
 from raftlog.jepsen_like.client import by_partition, describe
 from raftlog.jepsen_like.committing import noted
+from raftlog.testing.history import values
 from raftlog.types import ConsumerRecord, Offset, TopicPartition
 
 POLL_MS: Final = 200

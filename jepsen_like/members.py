@@ -21,10 +21,10 @@ from typing import Any, Final
 
 import msgspec
 
-from raftlog.jepsen_like.history import Commit, Member, Note, Poll, Recorder, Seen
 from raftlog.jepsen_like.host import how_it_ended, state_of
 from raftlog.jepsen_like.member import Event, Settings
 from raftlog.jepsen_like.plan import GroupShape, MemberShape
+from raftlog.testing.history.entries import Commit, Member, Note, Poll, Recorder, Seen
 
 COMMAND: Final = (sys.executable, "-P", "-m", "raftlog.jepsen_like.member")
 SOURCE: Final = Path(__file__).resolve().parents[1]

@@ -25,13 +25,10 @@ from typing import Any, Final, Literal
 
 import raftlog
 from raftlog.jepsen_like import schedule
-from raftlog.jepsen_like.checker.judge import judge_file
-from raftlog.jepsen_like.checker.verdict import Verdict
 from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
 from raftlog.jepsen_like.control import sandbox
 from raftlog.jepsen_like.external import ExternalCluster
 from raftlog.jepsen_like.final import dump_replicas, final_reads
-from raftlog.jepsen_like.history import Note, Phase, Recorder, Start, read
 from raftlog.jepsen_like.members import Members
 from raftlog.jepsen_like.nemesis.driver import Driver
 from raftlog.jepsen_like.nemesis.fault_budget import FaultBudget
@@ -48,6 +45,9 @@ from raftlog.jepsen_like.workload.compact import CompactWorkload
 from raftlog.jepsen_like.workload.groups import GroupsWorkload
 from raftlog.jepsen_like.workload.offsets import OffsetsWorkload
 from raftlog.jepsen_like.workload.replay import ReplayWorkload
+from raftlog.testing.checker.judge import judge_file
+from raftlog.testing.checker.verdict import Verdict
+from raftlog.testing.history.entries import Note, Phase, Recorder, Start, read
 
 HISTORY: Final = "history.jsonl"
 VERDICT: Final = "verdict.json"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from raftlog.jepsen_like.checker.verdict import Verdict
 from raftlog.jepsen_like.report.digest import Digest, FaultSpan
+from raftlog.testing.checker.verdict import Verdict
 
 NS: Final = 1_000_000_000
 KILLS: Final = "SIGKILLs of brokers"  # prefix of the runner's note

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from raftlog.errors import RaftlogError
-from raftlog.jepsen_like.history import Fault, Note, Recorder
 from raftlog.jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, Nemesis, not_injected
 from raftlog.jepsen_like.schedule import Step
+from raftlog.testing.history.entries import Fault, Note, Recorder
 
 PROCESS = "nemesis"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from raftlog.jepsen_like.history import (
+from raftlog.testing.history.entries import (
     Admin,
     AnyEntry,
     Append,

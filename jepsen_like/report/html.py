@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Final
 from xml.etree.ElementTree import Element
 
-from raftlog.jepsen_like import history
-from raftlog.jepsen_like.checker.verdict import Verdict
-from raftlog.jepsen_like.history import AnyEntry, DamagedHistoryError
 from raftlog.jepsen_like.report import canvas, markup, plots, run_facts, tables
 from raftlog.jepsen_like.report.digest import Digest, digest
 from raftlog.jepsen_like.report.judgement import Anomaly, Judgement, judgement_of
 from raftlog.jepsen_like.report.markup import node
 from raftlog.jepsen_like.report.owners import ownership
 from raftlog.jepsen_like.report.timeline import timeline
+from raftlog.testing.checker.verdict import Verdict
+from raftlog.testing.history import entries as history
+from raftlog.testing.history.entries import AnyEntry, DamagedHistoryError
 
 REPORT: Final = "report.html"
 HISTORY: Final = "history.jsonl"

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from raftlog.jepsen_like.checker import verdict as checker
-from raftlog.jepsen_like.checker.verdict import Outage, Valid, Verdict
 from raftlog.jepsen_like.report import markup
 from raftlog.jepsen_like.report.canvas import Window
+from raftlog.testing.checker import verdict as checker
+from raftlog.testing.checker.verdict import Outage, Valid, Verdict
 
 NS: Final = 1_000_000_000
 EVIDENCE_CHARS_MAX: Final = 1_500  # of one finding

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final
 from xml.etree.ElementTree import Element
 
-from raftlog.jepsen_like.history import Member
 from raftlog.jepsen_like.report import markup
 from raftlog.jepsen_like.report.canvas import Sheet
 from raftlog.jepsen_like.report.digest import NS, Digest
 from raftlog.jepsen_like.report.markup import node
 from raftlog.jepsen_like.report.timeline import draw_faults
+from raftlog.testing.history.entries import Member
 
 ROW: Final = 17.0
 BAR: Final = 13.0

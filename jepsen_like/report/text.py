@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from raftlog.jepsen_like.checker import verdict as checker
-from raftlog.jepsen_like.checker.verdict import Verdict
 from raftlog.jepsen_like.report import judgement, markup
 from raftlog.jepsen_like.report.judgement import NS, sentence
+from raftlog.testing.checker import verdict as checker
+from raftlog.testing.checker.verdict import Verdict
 
 Row = tuple[str, str]
 FINDINGS_MAX: Final = 3  # of each kind

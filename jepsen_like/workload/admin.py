@@ -40,7 +40,6 @@ from typing import Any, Final, TypeAlias
 from raftlog.aio import AsyncAdmin, AsyncProducer
 from raftlog.errors import RaftlogError
 from raftlog.jepsen_like.client import Process, describe
-from raftlog.jepsen_like.history import Delete
 from raftlog.jepsen_like.plan import TopicShape, WorkloadName
 from raftlog.jepsen_like.workload import append
 from raftlog.jepsen_like.workload.base import (
@@ -55,6 +54,7 @@ from raftlog.jepsen_like.workload.base import (
     existing_partitions,
     run_all,
 )
+from raftlog.testing.history.entries import Delete
 from raftlog.types import TopicPartition
 
 SIDE_TOPICS: Final = ("side-1", "side-2", "side-3")

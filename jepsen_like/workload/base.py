@@ -17,9 +17,9 @@ from typing import Final, Protocol, TypeAlias
 from raftlog.aio import AsyncAdmin, AsyncConsumer
 from raftlog.errors import RaftlogError, TopicExistsError
 from raftlog.jepsen_like.client import Clients, Source, describe
-from raftlog.jepsen_like.history import Admin, Note, Recorder
 from raftlog.jepsen_like.members import Members
 from raftlog.jepsen_like.plan import RunPlan, TopicShape, WorkloadName
+from raftlog.testing.history.entries import Admin, Note, Recorder
 from raftlog.types import NewTopic, TopicPartition
 
 PATIENCE_S: Final = 0.2  # after an error, before the next attempt; seconds

@@ -21,15 +21,15 @@ from raftlog.errors import UnknownTopicError
 from raftlog.jepsen_like import campaign as module
 from raftlog.jepsen_like import runner
 from raftlog.jepsen_like.campaign import CampaignOptions, Mix, Row
-from raftlog.jepsen_like.checker import selftest
-from raftlog.jepsen_like.checker import verdict as checker
-from raftlog.jepsen_like.checker.verdict import Anomaly, Valid, Verdict
 from raftlog.jepsen_like.control import sandbox
-from raftlog.jepsen_like.history import Recorder
 from raftlog.jepsen_like.run_options import RunOptions, draw_plan
 from raftlog.jepsen_like.runner import ChaosError, Outcome, Progress
+from raftlog.testing.checker import selftest
+from raftlog.testing.checker import verdict as checker
+from raftlog.testing.checker.verdict import Anomaly, Valid, Verdict
+from raftlog.testing.history.entries import Recorder
 from tests.cli.conftest import Raftlog
-from tests.jepsen_like.checker import synthetic
+from tests.testing.checker import synthetic
 
 
 @dataclass

@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 import zstandard
 
-from raftlog.jepsen_like.checker.selftest import GOLDEN, VALID, Case, Edit, GoldenHistories
-from raftlog.jepsen_like.history import AnyEntry
-from tests.jepsen_like.checker.history_editor import HistoryEditor
-from tests.jepsen_like.checker.mutations import MUTATIONS
-from tests.jepsen_like.checker.synthetic import Size, history
+from raftlog.testing.checker.selftest import GOLDEN, VALID, Case, Edit, GoldenHistories
+from raftlog.testing.history.entries import AnyEntry
+from tests.testing.checker.history_editor import HistoryEditor
+from tests.testing.checker.mutations import MUTATIONS
+from tests.testing.checker.synthetic import Size, history
 
 SEED: Final = 1
 SIZE: Final = Size(operations=200)

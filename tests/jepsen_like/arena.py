@@ -10,24 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from raftlog.jepsen_like import values
-from raftlog.jepsen_like.checker.judge import judge
 from raftlog.jepsen_like.final import dump_replicas, final_reads
-from raftlog.jepsen_like.history import (
-    Admin,
-    AnyEntry,
-    Append,
-    Delete,
-    Dump,
-    Ends,
-    Note,
-    Phase,
-    Poll,
-    Read,
-    Recorder,
-    Start,
-    read,
-)
 from raftlog.jepsen_like.members import Members
 from raftlog.jepsen_like.plan import (
     ConsumerShape,
@@ -44,6 +27,23 @@ from raftlog.jepsen_like.workload.base import (
     is_internal,
 )
 from raftlog.testing import Cluster, cluster, wait_until
+from raftlog.testing.checker.judge import judge
+from raftlog.testing.history import values
+from raftlog.testing.history.entries import (
+    Admin,
+    AnyEntry,
+    Append,
+    Delete,
+    Dump,
+    Ends,
+    Note,
+    Phase,
+    Poll,
+    Read,
+    Recorder,
+    Start,
+    read,
+)
 from raftlog.types import TopicPartition
 
 LOOK_S = 0.05

@@ -15,7 +15,6 @@ from raftlog import errors
 from raftlog.aio import AsyncConsumer, AsyncProducer
 from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture
 from raftlog.errors import RaftlogError
-from raftlog.jepsen_like import values
 from raftlog.jepsen_like.client import (
     OUTCOMES,
     Clients,
@@ -24,7 +23,8 @@ from raftlog.jepsen_like.client import (
     describe,
     outcome_of,
 )
-from raftlog.jepsen_like.history import AnyEntry, Append, Ends, Poll, Recorder, Type, read
+from raftlog.testing.history import values
+from raftlog.testing.history.entries import AnyEntry, Append, Ends, Poll, Recorder, Type, read
 from raftlog.types import ConsumerRecord, TopicPartition
 
 PARTITION = TopicPartition("t", 1)

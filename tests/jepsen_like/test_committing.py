@@ -21,7 +21,7 @@ from raftlog.jepsen_like.committing import (
     offset_of,
     outcome_of,
 )
-from raftlog.jepsen_like.history import AnyEntry, Commit, Committed, Recorder, read
+from raftlog.testing.history.entries import AnyEntry, Commit, Committed, Recorder, read
 from raftlog.types import OffsetAndMetadata, TopicPartition
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -11,12 +11,13 @@ import pytest
 
 import raftlog
 from raftlog.aio import AsyncProducer
-from raftlog.jepsen_like import final, keys, values
+from raftlog.jepsen_like import final
 from raftlog.jepsen_like.final import dump_replicas, final_reads
-from raftlog.jepsen_like.history import AnyEntry, Dump, Note, Read, Recorder, Seen, read
 from raftlog.jepsen_like.plan import WorkloadShape
 from raftlog.jepsen_like.workload.base import WorkloadContext, create_topics
 from raftlog.testing import Cluster, cluster
+from raftlog.testing.history import keys, values
+from raftlog.testing.history.entries import AnyEntry, Dump, Note, Read, Recorder, Seen, read
 from raftlog.types import TopicPartition
 from tests.jepsen_like.arena import TOPICS, context_of, plan
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from raftlog.aio import AsyncConsumer, AsyncProducer
 from raftlog.config.topic import TopicConfig
 from raftlog.jepsen_like import generator
-from raftlog.jepsen_like.checker.judge import RETENTION_MS_MIN
 from raftlog.jepsen_like.generator import (
     FEW_CLIENTS,
     MEMBERS_ALL_MAX,
@@ -25,7 +24,8 @@ from raftlog.jepsen_like.generator import (
 )
 from raftlog.jepsen_like.member import Settings, Work
 from raftlog.jepsen_like.plan import WORKLOADS, WorkloadName
-from raftlog.jepsen_like.values import PADDING_MAX
+from raftlog.testing.checker.judge import RETENTION_MS_MIN
+from raftlog.testing.history.values import PADDING_MAX
 
 SEEDS = st.integers(0, 2**32)
 MODES = st.sampled_from(RATE_MODES)

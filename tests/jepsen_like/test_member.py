@@ -13,10 +13,11 @@ import msgspec
 import pytest
 
 from raftlog import Admin, NewTopic, Producer
-from raftlog.jepsen_like import member, values
+from raftlog.jepsen_like import member
 from raftlog.jepsen_like.member import Settings, Work
 from raftlog.jepsen_like.members import SOURCE
 from raftlog.testing import cluster
+from raftlog.testing.history import values
 from raftlog.types import ConsumerRecord, TopicPartition
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from raftlog.jepsen_like import runner
-from raftlog.jepsen_like.checker.judge import judge_file
-from raftlog.jepsen_like.history import Append, Fault, Phase, Poll, Start, read
 from raftlog.jepsen_like.nemesis.registry import KINDS, needs_of
 from raftlog.jepsen_like.run_options import RunOptions
 from raftlog.jepsen_like.runner import (
@@ -24,6 +22,8 @@ from raftlog.jepsen_like.runner import (
     needs,
     run,
 )
+from raftlog.testing.checker.judge import judge_file
+from raftlog.testing.history.entries import Append, Fault, Phase, Poll, Start, read
 
 
 def options(directory: Path, **others: Any) -> RunOptions:

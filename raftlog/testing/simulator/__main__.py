@@ -9,8 +9,11 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
+from raftlog.testing.history.entries import write
+from raftlog.testing.simulator.entries import entries
 from raftlog.testing.simulator.scenario import MODES, Scenario, Verdict, run
 
 VIOLATIONS_SHOWN_MAX: Final = 20
@@ -33,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"{scenario}")
         verdict = run(scenario, on_trace=say if options.trace else None)
         say(summary(verdict))
+        if options.history and verdict.workload is not None and verdict.ending is not None:
+            write(options.history, entries(verdict.workload.history, verdict.ending))
         bad += not verdict.is_good
     if options.count > 1:
         say(f"{options.count - bad} of {options.count} seeds are good")
@@ -50,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--brokers", type=int, default=1, help="how many brokers (default: 1)")
     parser.add_argument("--light", action="store_true", help="short runs, with little to do")
     parser.add_argument("--compacted", action="store_true", help="the topic is compacted")
+    parser.add_argument("--history", type=Path, help="write the history of the last seed")
     parser.add_argument("--trace", action="store_true", help="say what happens, with its time")
     return parser
 

@@ -20,6 +20,16 @@ T = TypeVar("T", bound="AnyOperation")
 NEVER_NS: Final = 1 << 62
 
 
+class Violation(NamedTuple):
+    """An anomaly of a run: its kind, and where it is."""
+
+    kind: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
 class Outcome(StrEnum):
     OK = "ok"
     FAIL = "fail"

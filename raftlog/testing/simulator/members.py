@@ -1,7 +1,7 @@
 """The members of a simulated consumer group: they join, read, commit, leave and crash.
 
 Each is the real asynchronous consumer on a separate machine. A separate random stream selects kills
-and pauses. Deliveries, ownership and commits are recorded for ``group_checker``.
+and pauses. Deliveries, ownership and commits are recorded.
 """
 
 from __future__ import annotations

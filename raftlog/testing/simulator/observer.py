@@ -21,7 +21,6 @@ from raftlog.server.cluster.hosted_partition import group_id
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.partition import Partition
 from raftlog.storage import Log
-from raftlog.testing.simulator.checker import Violation
 from raftlog.testing.simulator.history import (
     Deletion,
     EndOffsets,
@@ -30,6 +29,7 @@ from raftlog.testing.simulator.history import (
     Send,
     StartOffsets,
     TimeLookup,
+    Violation,
 )
 from raftlog.testing.simulator.loop import NodeLoop
 from raftlog.testing.simulator.process import BrokerMachine
@@ -140,11 +140,6 @@ class Observer:
     def leaders(self) -> set[int]:
         """The brokers that lead partitions, by the newest that is known."""
         return {state.leader for state in self.states.values() if state.leader is not None}
-
-    def is_replica(self, machine: BrokerMachine, partition: TopicPartition) -> bool:
-        """Whether a broker is a replica of the partition, by the newest state that is known."""
-        state = self.states.get(partition.partition)
-        return state is None or machine.broker_id in state.replicas
 
     def is_lost_to(self, core: Collection[int]) -> set[int]:
         """The partitions none of whose members that may lead is one of ``core``."""

@@ -7,26 +7,24 @@ and the other brokers keep their faults permanently; every client in the core mu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from random import Random
 from typing import Final, Literal, TypeAlias
 
 from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.record import decode_lists
+from raftlog.replication.partition_state import PartitionState
 from raftlog.storage import Log
 from raftlog.storage.checkpoint import CheckpointFile
 from raftlog.storage.inspect import scan
 from raftlog.storage.recovery import live_bases
 from raftlog.storage.segment import LOG_SUFFIX, base_offsets, file_name
-from raftlog.testing.simulator.checker import Dump, Ending, Violation, check
-from raftlog.testing.simulator.compacted_checker import check_compacted, lasting
+from raftlog.testing.simulator.entries import Copy, Ending, check
 from raftlog.testing.simulator.faults import HANGS, FaultPlan, Nemesis
-from raftlog.testing.simulator.group_checker import check_group, has_got_on
-from raftlog.testing.simulator.history import Outcome, Owning, Poll, Seen, Send
+from raftlog.testing.simulator.history import Commit, Outcome, Poll, Seen, Send, Violation
 from raftlog.testing.simulator.loop import SimulationError
 from raftlog.testing.simulator.members import (
     PREFIX,
@@ -52,14 +50,7 @@ from raftlog.testing.simulator.process import (
     Program,
     RunningBroker,
 )
-from raftlog.testing.simulator.recreation import (
-    Recreating,
-    of_the_group,
-    of_the_new_topic,
-    polled,
-    recreation_of,
-    revenants,
-)
+from raftlog.testing.simulator.recreation import Recreating
 from raftlog.testing.simulator.workload import (
     Reading,
     Workload,
@@ -68,7 +59,7 @@ from raftlog.testing.simulator.workload import (
     record_name,
 )
 from raftlog.testing.simulator.world import World, start_broker
-from raftlog.types import Offset, TopicPartition
+from raftlog.types import TopicPartition
 
 Mode: TypeAlias = Literal["safety", "liveness"]
 MODES: Final[tuple[Mode, ...]] = ("safety", "liveness")
@@ -320,6 +311,7 @@ class Verdict:
     operations: dict[str, int] = field(default_factory=dict)
     violations: list[Violation] = field(default_factory=list)
     workload: Workload | None = None  # with its history, for a closer look
+    ending: Ending | None = None
 
     @property
     def is_good(self) -> bool:
@@ -384,7 +376,9 @@ def run(
             nemesis.stop()
             if scenario.mode == "liveness":
                 verdict.violations += _progress(world, workload, members, observer, scenario)
-            verdict.violations += _judge(world, workload, observer, scenario, acks)
+            verdict.ending, stuck = _end(world, workload, observer, scenario)
+            verdict.violations += [Violation("STUCK", stuck)] if stuck else []
+            verdict.violations += check(workload.history, verdict.ending, durable_acks=acks)
             world.check()
         except SimulationError as error:
             verdict.violations.append(Violation("CRASH", str(error)))
@@ -451,8 +445,8 @@ def _progress(
         able = workload.plan.partitions - len(observer.is_lost_to(core_ids))
         late = [name for name in clients if not _gets_on(workload, name, since_ns, able)]
         if workload.plan.group is not None and not observer.is_group_lost_to(core_ids):
-            got_on = partial(has_got_on, workload.history, since_ns=since_ns)
-            late += [PREFIX] * (sum(map(got_on, workload.partitions)) < able)
+            got_on = sum(_has_committed(workload, name, since_ns) for name in workload.partitions)
+            late += [PREFIX] * (got_on < able)
         return late
 
     is_well = world.run_until(lambda: not missing(), limit_s=PROGRESS_LIMIT_S, every_s=0.5)
@@ -531,90 +525,82 @@ def _gets_on(workload: Workload, machine: str, since_ns: int, able: int) -> bool
     return True
 
 
+def _has_committed(workload: Workload, name: TopicPartition, since_ns: int) -> bool:
+    """Whether a member has committed an offset of a partition, in an attempt after that time."""
+    return any(
+        isinstance(entry, Commit)
+        and entry.is_ok
+        and entry.invoked_ns > since_ns
+        and name in entry.offsets
+        for entry in reversed(workload.history.operations)
+    )
+
+
 # -- safety ----------------------------------------------------------------------------------------
 
 
-def _judge(
-    world: World,
-    workload: Workload,
-    observer: Observer,
-    scenario: Scenario,
-    durable_acks: Collection[int],
-) -> list[Violation]:
-    """Heal everything, let everybody come to an end, read everything, and compare."""
+def _end(
+    world: World, workload: Workload, observer: Observer, scenario: Scenario
+) -> tuple[Ending, str]:
+    """Heal everything, let all clients come to an end, and read everything.
+
+    Returns what is there, and what does not come to an end; "" if all does.
+    """
     readings = [Reading() for _ in range(READERS)]
     stuck = _settle(world, workload, observer, readings)
-    names = workload.partitions
-    # A broker that replaces another one which is stopping has no complete copy yet.
-    complete = {
-        name: {machine.broker_id for machine in world.brokers if observer.is_replica(machine, name)}
-        for name in names
-    }
+    states = dict(observer.states)  # while brokers stop, others may replace them
     _end_brokers(world, scenario.last_words)
+    names = workload.partitions
     if scenario.is_compacted:
         for machine in world.brokers:
             for name in names:
                 _finish_compaction(machine, name, observer.topic_id)
-    dumps = [
-        Dump(machine.name, name, records, is_in_sync=machine.broker_id in complete[name])
+    copies = [
+        copy
         for machine in world.brokers
         for name in names
-        if (records := _copy(machine, name, observer)) is not None
+        if (copy := _copy(machine, name, observer.topic_id, states)) is not None
     ]
-    if not stuck:
-        reads = {name: [reading.records[name] for reading in readings] for name in names}
-        in_group = _check_group(workload, observer, readings[0])
-        ending = Ending(reads, dumps, observer.retained_from)
-        return in_group + _check(workload, observer, ending, durable_acks)
-    # The longest log of each partition is the best that is left.
-    logs: dict[TopicPartition, Sequence[Seen]] = dict.fromkeys(names, ())
-    for each in dumps:
-        logs[each.partition] = max(logs[each.partition], each.records, key=_end_and_size)
-    best = Ending({name: [log] for name, log in logs.items()}, (), observer.retained_from)
-    return [Violation("STUCK", stuck), *_check(workload, observer, best, durable_acks)]
+    if stuck:  # the longest log of each partition is the best that is left
+        readers, copies = [_longest(name, copies) for name in names], []
+    else:
+        readers = [
+            _received(f"reader-{number}", name, reading, scenario)
+            for number, reading in enumerate(readings, start=1)
+            for name in names
+        ]
+    compaction, group = workload.plan.compaction, workload.plan.group
+    session_ms = 0 if group is None else group.session_timeout_ms
+    ending = Ending(
+        readers=readers,
+        replicas=copies,
+        retained_from=observer.retained_from,
+        keys=0 if compaction is None else compaction.keys,
+        keeps_tombstones=compaction is not None and compaction.keeps_tombstones,
+        topic_id=observer.topic_id,
+        former_led_ns=observer.former_led_ns,
+        former_known_ns=observer.former_known_ns,
+        drift_ns=round(2 * DRIFT_MAX * session_ms * 1_000_000),
+    )
+    return ending, stuck
 
 
-def _check(
-    workload: Workload, observer: Observer, ending: Ending, durable_acks: Collection[int]
-) -> list[Violation]:
-    plan, history = workload.plan.compaction, workload.history
-    recreation, in_new = recreation_of(history), list[Violation]()
-    if recreation is not None:
-        later = of_the_new_topic(history, recreation, observer.former_led_ns, observer.topic_id)
-        found = chain(ending.everything(), polled(later))
-        in_new, history = list(revenants(history, recreation, found)), later
-    if plan is None:
-        return in_new + check(history, ending, durable_acks=durable_acks)
-    return in_new + check_compacted(
-        history, ending, durable_acks=durable_acks, keeps_tombstones=plan.keeps_tombstones
+def _longest(name: TopicPartition, copies: Sequence[Copy]) -> Copy:
+    return max(
+        (copy for copy in copies if copy.partition == name),
+        key=lambda copy: (copy.end, len(copy.records)),
+        default=Copy("reader", name, (), 0, 0),
     )
 
 
-def _check_group(workload: Workload, observer: Observer, reading: Reading) -> list[Violation]:
-    plan, history = workload.plan.group, workload.history
-    if plan is None:
-        return []
-    drift_ns = round(2 * DRIFT_MAX * plan.session_timeout_ms * 1_000_000)
-    checked = partial(check_group, members=PREFIX, drift_ns=drift_ns)
-    is_compacted = workload.plan.compaction is not None
-    logs = {
-        tp: lasting(history, records) if is_compacted else {seen.offset for seen in records}
-        for tp, records in reading.records.items()
-    }
-    recreation = recreation_of(history)
-    if recreation is None:
-        return checked(history, logs, ends=reading.ends)
-    before = {entry.topic_id for entry in history if isinstance(entry, Owning)}
-    found: list[Violation] = []
-    for topic_id in sorted(before - {observer.topic_id}):
-        former = of_the_group(history, topic_id, until_ns=recreation.invoked_ns)
-        found += checked(former, dict.fromkeys(logs, ()), ends={})
-    new = of_the_group(history, observer.topic_id, since_ns=observer.former_known_ns)
-    return found + checked(new, logs, ends=reading.ends)
-
-
-def _end_and_size(records: Sequence[Seen]) -> tuple[Offset, int]:
-    return records[-1].offset + 1 if records else 0, len(records)
+def _received(who: str, name: TopicPartition, reading: Reading, scenario: Scenario) -> Copy:
+    """What a new consumer received. Without compaction, the log started at its first record, though
+    it may have started earlier when the consumer asked.
+    """
+    records, start, end = reading.records[name], reading.starts[name], reading.ends[name]
+    if not scenario.is_compacted:
+        start = records[0].offset if records else end
+    return Copy(who, name, records, start, end)
 
 
 def _settle(world: World, workload: Workload, observer: Observer, readings: list[Reading]) -> str:
@@ -657,12 +643,15 @@ def _differing(world: World, workload: Workload, observer: Observer) -> str:
     if moving := still_moving(world):
         return f"a move does not end: {moving}"
     for name in workload.partitions:
-        found = {machine.broker_id: _copy(machine, name, observer) for machine in world.brokers}
-        copies = {broker: records for broker, records in found.items() if records is not None}
+        found = {
+            machine.broker_id: _copy(machine, name, observer.topic_id, observer.states)
+            for machine in world.brokers
+        }
+        copies = {broker: copy for broker, copy in found.items() if copy is not None}
         state = observer.states.get(name.partition)
         if state is None or copies.keys() != set(state.replicas) or state.leader is None:
             return f"{name}, in {state}: brokers {list(copies)} have it"
-        sizes = {broker: len(records) for broker, records in copies.items()}
+        sizes = {broker: len(copy.records) for broker, copy in copies.items()}
         ends = observer.log_ends(name.partition)
         # Of a compacted log, each replica keeps what it has come to.
         has_more = max(sizes.values()) > sizes[state.leader] and workload.plan.compaction is None
@@ -693,29 +682,33 @@ def _end_brokers(world: World, how: str) -> None:
 
 
 def _copy(
-    machine: BrokerMachine, partition: TopicPartition, observer: Observer
-) -> list[Seen] | None:
+    machine: BrokerMachine,
+    partition: TopicPartition,
+    topic_id: str,
+    states: Mapping[int, PartitionState],
+) -> Copy | None:
     """What a machine's disk holds of a partition, as a replica or not.
 
     An empty directory of one that is no replica is no copy: it is of an interrupted creation, or of
     older files that were put back.
     """
-    records = dump(machine, partition, observer.topic_id)
-    return records if records or observer.is_replica(machine, partition) else None
+    copy, state = dump(machine, partition, topic_id), states.get(partition.partition)
+    is_replica = state is None or machine.broker_id in state.replicas
+    if copy is None or not (is_replica or copy.records):
+        return None
+    return copy._replace(is_in_sync=is_replica)
 
 
-def dump(
-    machine: BrokerMachine, partition: TopicPartition, topic_id: str = ""
-) -> list[Seen] | None:
+def dump(machine: BrokerMachine, partition: TopicPartition, topic_id: str = "") -> Copy | None:
     """What a machine's disk holds of a partition; None when it is no replica of it.
 
     The directories are those that ``raftlog.storage.store`` draws. ``topic_id``: of any topic of
     the name by default.
     """
     directories = _directories(machine, partition, topic_id)
-    found = [_dump(machine, directory) for directory in directories]
+    found = [_dump(machine, partition, directory) for directory in directories]
     # An incomplete creation may have left an empty one next to it.
-    return max(found, key=len, default=None)
+    return max(found, key=lambda copy: len(copy.records), default=None)
 
 
 def _directories(
@@ -735,13 +728,14 @@ def _finish_compaction(machine: BrokerMachine, partition: TopicPartition, topic_
         log.abandon()
 
 
-def _dump(machine: BrokerMachine, directory: str) -> list[Seen]:
+def _dump(machine: BrokerMachine, partition: TopicPartition, directory: str) -> Copy:
     disk = machine.disk
     checkpoint = CheckpointFile(disk, f"{directory}/checkpoint")
     checkpoint.load()
-    start = checkpoint.latest.log_start_offset
+    start = end = checkpoint.latest.log_start_offset
     records: list[Seen] = []
     for base in live_bases(base_offsets(disk.list_dir(directory), LOG_SUFFIX), start):
+        end = max(end, base)
         for row in scan(disk, f"{directory}/{file_name(base, LOG_SUFFIX)}"):
             if row.header is None or row.error:
                 break  # a torn tail; if it is more than that, something will be missing
@@ -753,4 +747,5 @@ def _dump(machine: BrokerMachine, directory: str) -> list[Seen]:
                 )
                 if offset >= start
             ]
-    return records
+    end = max(end, records[-1].offset + 1) if records else end
+    return Copy(machine.name, partition, records, start, end)

@@ -592,6 +592,7 @@ class Reading:
     """A fresh consumer that reads all partitions from their start to their end."""
 
     records: dict[TopicPartition, list[Seen]] = field(default_factory=dict)
+    starts: dict[TopicPartition, Offset] = field(default_factory=dict)
     ends: dict[TopicPartition, Offset] = field(default_factory=dict)
     left: dict[TopicPartition, Offset] = field(default_factory=dict)  # ends not reached yet
 
@@ -599,7 +600,7 @@ class Reading:
         self, starts: Mapping[TopicPartition, Offset], ends: Mapping[TopicPartition, Offset]
     ) -> None:
         self.records = {partition: [] for partition in ends}
-        self.ends = dict(ends)
+        self.starts, self.ends = dict(starts), dict(ends)
         self.left = {partition: end for partition, end in ends.items() if starts[partition] < end}
 
     def take(self, records: list[ConsumerRecord]) -> None:

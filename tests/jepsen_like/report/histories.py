@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from raftlog.jepsen_like.history import (
+from raftlog.testing.history.entries import (
     AnyEntry,
     Append,
     Fault,

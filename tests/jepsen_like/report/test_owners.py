@@ -7,15 +7,15 @@ from xml.etree.ElementTree import Element, fromstring
 
 import pytest
 
-from raftlog.jepsen_like.checker.judge import judge
-from raftlog.jepsen_like.history import Member
 from raftlog.jepsen_like.report import html, markup
 from raftlog.jepsen_like.report.canvas import LEFT, RIGHT
 from raftlog.jepsen_like.report.digest import digest
 from raftlog.jepsen_like.report.judgement import judgement_of
 from raftlog.jepsen_like.report.owners import ROWS_MAX, ownership
-from tests.jepsen_like.checker import synthetic
+from raftlog.testing.checker.judge import judge
+from raftlog.testing.history.entries import Member
 from tests.jepsen_like.report.histories import at, fault, sorted_by_time, start
+from tests.testing.checker import synthetic
 
 
 def member(when: float, what: str, name: str = "g/m1.1", *partitions: str, **how: Any) -> Member:

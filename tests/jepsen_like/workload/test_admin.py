@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.jepsen_like.history import Admin, AnyEntry, Append, Delete
 from raftlog.jepsen_like.plan import WorkloadShape
 from raftlog.jepsen_like.workload import admin
 from raftlog.jepsen_like.workload.admin import AdminWorkload
 from raftlog.jepsen_like.workload.base import WorkloadContext
+from raftlog.testing.history.entries import Admin, AnyEntry, Append, Delete
 from tests.jepsen_like.arena import CONSUMERS, PRODUCERS, TOPICS, History, Play, plan, until, watch
 
 SHAPE = WorkloadShape(

@@ -12,7 +12,6 @@ from random import Random
 import pytest
 
 from raftlog.errors import NotLeaderError
-from raftlog.jepsen_like.history import Admin, AnyEntry, Note, Recorder, read
 from raftlog.jepsen_like.plan import WorkloadShape
 from raftlog.jepsen_like.workload import base
 from raftlog.jepsen_like.workload.base import (
@@ -24,6 +23,7 @@ from raftlog.jepsen_like.workload.base import (
 )
 from raftlog.testing import cluster
 from raftlog.testing.cluster import free_port
+from raftlog.testing.history.entries import Admin, AnyEntry, Note, Recorder, read
 from raftlog.types import TopicPartition
 from tests.jepsen_like.arena import TOPICS, plan
 

@@ -171,7 +171,10 @@ def kinds_found(
     for number in range(BROKEN_WITHIN_SEEDS):
         scenario = Scenario.draw(number, brokers=3, light=True, compacted=compacted)
         verdict = run(change(scenario))
-        kinds |= {violation.kind for violation in verdict.violations}
+        kinds |= {
+            violation.kind.removesuffix("-tail").removesuffix("-mid")
+            for violation in verdict.violations
+        }
         if until in kinds:
             break
     return kinds
@@ -197,7 +200,7 @@ def test_compacting_tombstones_away_at_once_is_caught(monkeypatch: pytest.Monkey
         return self.clean_end_offset
 
     monkeypatch.setattr(CompactionState, "tombstones_due_below", all_of_them)
-    assert "LOST" in kinds_found("LOST", compacted=True)
+    assert "COMPACT-LOST-KEY" in kinds_found("COMPACT-LOST-KEY", compacted=True)
 
 
 def test_compacting_a_last_record_away_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +212,7 @@ def test_compacting_a_last_record_away_is_caught(monkeypatch: pytest.MonkeyPatch
         return add(self, original, kept, **how)
 
     monkeypatch.setattr(Rewriter, "add", add_less)
-    assert "LOST" in kinds_found("LOST", compacted=True)
+    assert "COMPACT-LOST-KEY" in kinds_found("COMPACT-LOST-KEY", compacted=True)
 
 
 def test_committing_without_followers_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

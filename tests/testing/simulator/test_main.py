@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from raftlog.testing.checker.gather import NEVER
+from raftlog.testing.checker.judge import Limits, judge_file
 from raftlog.testing.simulator import __main__ as command
-from raftlog.testing.simulator.checker import Violation
+from raftlog.testing.simulator.history import Violation
 from raftlog.testing.simulator.scenario import Scenario, Verdict
 
 COMMAND = [sys.executable, "-W", "error", "-m", "raftlog.testing.simulator"]
@@ -63,6 +66,13 @@ def test_a_bad_seed_says_why_and_how_to_see_it_again(
     assert "--brokers 1 --compacted --trace" in capsys.readouterr().out
     assert command.main(["--seed", "7", "--brokers", "3", "--light"]) == 1
     assert "--seed 7 --mode safety --brokers 3 --light --trace" in capsys.readouterr().out
+
+
+def test_the_history_is_one_of_the_common_format(tmp_path: Path) -> None:
+    command.main(["--seed", "6", "--history", str(tmp_path / "history.jsonl")])
+    verdict = judge_file(tmp_path / "history.jsonl", Limits(outage_max_ns=NEVER))
+    assert (verdict.valid, verdict.troubles) == ("valid", ())
+    assert verdict.stats["records_acknowledged"] > 0
 
 
 def test_tracing_says_what_happens(capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,7 +147,7 @@ def kinds_found(faults: FaultPlan | None, wanted: str) -> int | None:
         scenario = Scenario.draw(seed, duration_s=4.0)
         if faults is not None:
             scenario = replace(scenario, faults=faults)
-        if any(violation.kind == wanted for violation in run(scenario).violations):
+        if any(violation.kind.startswith(wanted) for violation in run(scenario).violations):
             return seed
     return None
 

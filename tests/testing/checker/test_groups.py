@@ -1,0 +1,247 @@
+"""Every record is given to somebody, a partition has one owner, and nothing goes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.testing.checker.small import Small, good
+
+ALL = ((0, 3, 1, 1), (3, 2, 4, 1), (5, 1, 6, 1))
+
+
+def ended(small: Small, *, drains: bool = True, told: int = 6) -> dict[str, int]:
+    """What is found when this is all: members catch up, and somebody asks what is committed."""
+    if drains:
+        small.phase("drain")
+    small.told(told)
+    small.finish()
+    return small.found()
+
+
+# -- at least once ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "committed", "kinds"),
+    [
+        (ALL, 6, {}),
+        ((*ALL, *ALL), 6, {}),  # again is no harm
+        (ALL, 3, {}),
+        ((ALL[0], ALL[2]), 6, {"GROUP-SKIPPED": 1}),
+        ((ALL[0], ALL[2]), 4, {"GROUP-SKIPPED": 1, "GROUP-UNDELIVERED": 1}),
+        ((ALL[0], ALL[2]), 3, {"GROUP-UNDELIVERED": 1}),
+        (ALL[:2], 5, {"GROUP-STUCK": 1}),
+        (ALL[:2], 6, {"GROUP-SKIPPED": 1}),
+        ((), -1, {"GROUP-STUCK": 1}),
+    ],
+)
+def test_every_record_is_given_to_somebody(
+    given: tuple[tuple[int, int, int, int], ...], committed: int, kinds: dict[str, int]
+) -> None:
+    small = good()
+    small.owns()
+    for generation, record in enumerate(given):
+        small.given(record, generation=generation)
+    if committed >= 0:
+        small.commit(committed)
+    assert ended(small, told=committed) == kinds
+
+
+def test_it_does_not_matter_who_was_given_it() -> None:
+    small = good()
+    small.owns("m1")
+    small.given(ALL[0])
+    small.commit(3)
+    small.member("killed")
+    small.owns("m2")
+    small.given(*ALL[1:], name="m2")
+    small.commit(6, process="m2")
+    assert ended(small) == {}
+
+
+def test_without_time_to_catch_up_only_what_is_committed_has_to_be_given() -> None:
+    small = good()
+    small.owns()
+    small.given(ALL[0])
+    small.commit(3)
+    assert ended(small, drains=False, told=3) == {}
+
+
+def test_topics_that_a_group_does_not_read_do_not_count() -> None:
+    small = good()
+    small.member("start", topics=["u"])
+    assert ended(small, told=-1) == {}
+
+
+def test_a_drain_that_failed() -> None:
+    small = good()
+    small.owns()
+    small.given(*ALL)
+    small.phase("drain", "fail")
+    assert ended(small, told=-1) == {"GROUP-STUCK": 1}
+
+
+# -- one owner -------------------------------------------------------------------------------------
+
+
+def handed_over(*, pause_s: float = 3.0) -> Small:
+    """m1 is stopped, m2 gets the partition meanwhile, and m1 does not know when it goes on."""
+    small = good()
+    small.owns("m1")
+    small.given(ALL[0])
+    small.commit(3)
+    small.member("paused")
+    small.pass_s(pause_s)
+    small.owns("m2")
+    small.given(ALL[1], name="m2")
+    small.commit(5, process="m2")
+    small.member("resumed")
+    return small
+
+
+def finished(small: Small) -> dict[str, int]:
+    small.member("lost")
+    small.given(ALL[2], name="m2")
+    small.commit(6, process="m2")
+    return ended(small)
+
+
+def test_a_commit_that_is_refused_is_no_harm() -> None:
+    small = handed_over()
+    small.commit(3, type_="info")
+    assert finished(small) == {}
+
+
+def test_a_commit_of_one_who_has_lost_it() -> None:
+    small = handed_over()
+    small.commit(3)
+    assert finished(small) == {"GROUP-COMMIT-BACKWARD": 1, "GROUP-TWO-OWNERS": 1}
+
+
+def test_commits_of_two_owners_that_both_go_on() -> None:
+    small = handed_over()
+    small.commit(6)
+    small.member("lost")
+    small.given(ALL[2], name="m2")
+    small.commit(6, process="m2")
+    assert ended(small) == {"GROUP-TWO-OWNERS": 1}
+
+
+def test_whoever_is_assigned_it_late_may_be_the_zombie() -> None:
+    """m2 was told that it has it when it had lost it again; what counts is what is accepted."""
+    small = good()
+    small.owns("m1")
+    small.given(*ALL)
+    small.owns("m2")
+    small.commit(6, process="m1")
+    small.commit(3, process="m2", type_="info")
+    small.member("lost", "m2")
+    assert ended(small) == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kinds"), [(6.5, {"GROUP-TWO-OWNERS": 1}), (5.5, {})], ids=["long", "short"]
+)
+def test_two_who_are_awake_notice_it(seconds: float, kinds: dict[str, int]) -> None:
+    small = good()
+    small.owns("m1")
+    small.given(*ALL)
+    small.owns("m2")
+    small.pass_s(seconds)
+    small.member("lost")
+    assert ended(small, told=-1) == kinds
+
+
+def asked_late(*before: str, fault: str = "") -> dict[str, int]:
+    """m1 is asked for it after m2 got it; ``before``: what happened to m1, while ``fault``."""
+    small = good()
+    small.owns("m1")
+    small.given(*ALL)
+    if fault:
+        small.fault(1, kind=fault)
+    for what in before:
+        small.member(what)
+    small.owns("m2")
+    small.commit(6)
+    small.member("revoked")
+    if fault:
+        small.fault(1, "end")
+    return ended(small)
+
+
+def test_nobody_gets_it_before_its_owner_was_asked() -> None:
+    assert asked_late() == {"GROUP-TWO-OWNERS": 1}
+    assert asked_late(fault="member-churn") == {"GROUP-TWO-OWNERS": 1}
+
+
+@pytest.mark.parametrize("before", [("paused", "resumed"), ("cut", "mended"), ("close",)])
+def test_who_was_held_up_may_be_asked_late(before: tuple[str, ...]) -> None:
+    assert asked_late(*before) == {}
+
+
+def test_where_brokers_fail_the_question_may_come_late() -> None:
+    assert asked_late(fault="pause") == {}
+
+
+def test_one_who_is_stopped_has_no_time_to_notice() -> None:
+    assert finished(handed_over(pause_s=100.0)) == {}
+
+
+def test_who_takes_long_to_deal_with_records_may_take_long_to_notice() -> None:
+    small = good()
+    small.owns("m1", handling_s=10.0)
+    small.given(*ALL)
+    small.owns("m2")
+    small.pass_s(14.0)
+    small.member("lost")
+    assert ended(small, told=-1) == {}
+
+
+@pytest.mark.parametrize("how", ["revoked", "killed", "end"])
+def test_one_after_the_other(how: str) -> None:
+    small = good()
+    small.owns("m1")
+    small.given(*ALL)
+    small.commit(6)
+    small.member(how)
+    small.owns("m2")
+    small.pass_s(60)
+    small.commit(6, process="m2")
+    assert ended(small) == {}
+
+
+# -- no way back -----------------------------------------------------------------------------------
+
+
+def test_a_new_owner_that_begins_below_what_was_committed() -> None:
+    small = good()
+    small.owns("m1")
+    small.given(*ALL)
+    small.commit(6)
+    small.member("revoked")
+    small.owns("m2")
+    small.given(*ALL[1:], name="m2")
+    assert ended(small) == {"GROUP-OFFSET-LOST": 1}
+
+
+def test_a_commit_that_came_late_may_be_where_the_next_one_begins() -> None:
+    small = good()
+    small.owns("m1")
+    small.given(*ALL)
+    small.commit(3, type_="info")
+    small.commit(6)
+    small.member("revoked")
+    small.owns("m2")
+    small.given(*ALL[1:], name="m2")
+    small.commit(5, process="m2")
+    assert ended(small, told=5) == {"GROUP-OFFSET-LOST": 1}, "6 was acknowledged, and 5 told"
+    assert "received 5" in small.judge().anomalies[0].message
+
+
+def test_an_owner_that_goes_back_itself() -> None:
+    small = good()
+    small.owns("m1")
+    small.given(*ALL)
+    small.commit(6)
+    small.commit(5)
+    assert ended(small) == {"GROUP-COMMIT-BACKWARD": 1}

@@ -1,0 +1,415 @@
+"""The checker finds every anomaly that is put into a good simulated run, and none in that run.
+
+A conversion that loses something would hide it: each kind of operation has a mutation here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import pytest
+
+from raftlog.testing.checker.verdict import KINDS
+from raftlog.testing.simulator.entries import Copy, Ending, check
+from raftlog.testing.simulator.history import (
+    EndOffsets,
+    History,
+    Operation,
+    Outcome,
+    Poll,
+    Seen,
+    Send,
+    Violation,
+)
+from raftlog.types import TopicPartition
+
+P: Final = TopicPartition("t", 0)
+Q: Final = TopicPartition("t", 1)
+SEEDS: Final = range(5)
+
+
+def copy_of(who: str, name: TopicPartition, records: list[Seen]) -> Copy:
+    start = records[0].offset if records else 0
+    return Copy(who, name, records, start, records[-1].offset + 1 if records else 0)
+
+
+@dataclass(slots=True)
+class Run:
+    """A history and an ending, which agree."""
+
+    history: History
+    logs: dict[TopicPartition, list[Seen]] = field(default_factory=dict)
+    second: dict[TopicPartition, list[Seen]] = field(default_factory=dict)  # reader
+    dumps: list[Copy] = field(default_factory=list)
+
+    def check(self, durable_acks: Collection[int] = (-1,)) -> list[Violation]:
+        readers = [copy_of("reader-1", name, log) for name, log in self.logs.items()]
+        readers += [copy_of("reader-2", name, log) for name, log in self.second.items()]
+        ending = Ending(readers=readers, replicas=self.dumps)
+        return check(self.history, ending, durable_acks=durable_acks)
+
+    @property
+    def kinds(self) -> set[str]:
+        return {violation.kind for violation in self.check()}
+
+    def sends(self, name: TopicPartition = P) -> list[Send]:
+        found = [send for send in self.history.sends if send.partition == name and send.is_ok]
+        return sorted(found, key=lambda send: send.offset)
+
+    def polls(self, name: TopicPartition = P) -> list[Poll]:
+        return [e for e in self.history if isinstance(e, Poll) and len(e.records.get(name, ())) > 2]
+
+    def asked(self) -> list[EndOffsets]:
+        return [entry for entry in self.history if isinstance(entry, EndOffsets)]
+
+    def rewrite(self, change: Callable[[list[Seen]], list[Seen]], name: TopicPartition = P) -> None:
+        """Change what is in the final log, wherever it is looked at."""
+        self.logs[name] = change(list(self.logs[name]))
+        self.second[name] = list(self.logs[name])
+        for number, dump in enumerate(self.dumps):
+            if dump.partition == name:
+                self.dumps[number] = copy_of(dump.who, name, list(self.logs[name]))
+
+    def forget_reads(self) -> None:
+        """Have nobody seen anything before the end."""
+        for entry in self.history:
+            if isinstance(entry, Poll | EndOffsets):
+                entry.outcome = Outcome.FAIL
+
+
+def good_run(seed: int) -> Run:
+    """Two producers, one consumer, two partitions; a few sends fail, or nobody knows."""
+    random = Random(seed)
+    now = [0]
+    history = History(lambda: now[0])
+    run = Run(history, {P: [], Q: []})
+    position = {P: 0, Q: 0}
+    for number in range(60):
+        now[0] += 10
+        name, process = random.choice((P, Q)), f"producer-{number % 2}"
+        send = history.send(process, name, f"{process}#{number}", acks=-1, idempotent=True)
+        now[0] += random.randint(1, 10)
+        log = run.logs[name]
+        outcome = random.choices((Outcome.OK, Outcome.INFO, Outcome.FAIL), (8, 1, 1))[0]
+        if outcome is Outcome.OK or (outcome is Outcome.INFO and random.random() < 0.5):
+            send.offset = len(log)
+            log.append(Seen(len(log), send.value, number // 20))
+        history.end(send, outcome)
+        if number % 10 == 9:
+            poll = history.poll("consumer/1")
+            now[0] += 5
+            poll.records = {n: run.logs[n][at:] for n, at in position.items() if run.logs[n][at:]}
+            position = {n: len(run.logs[n]) for n in position}
+            history.end(poll, Outcome.OK)
+            asking = history.end_offsets("consumer/1")
+            now[0] += 5
+            asking.ends = {n: len(run.logs[n]) for n in position}
+            history.end(asking, Outcome.OK)
+    run.second = {name: list(log) for name, log in run.logs.items()}
+    run.dumps = [
+        copy_of(f"broker-{broker}", name, list(log))
+        for broker in (1, 2)
+        for name, log in run.logs.items()
+    ]
+    return run
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_good_run_is_good(seed: int) -> None:
+    run = good_run(seed)
+    assert not run.check()
+    assert len(run.sends()) > 10
+    assert run.polls()
+
+
+# -- mutations: each has to be found, by its name --------------------------------------------------
+
+
+def renumbered(records: list[Seen]) -> list[Seen]:
+    return [seen._replace(offset=number) for number, seen in enumerate(records)]
+
+
+def lose_tail(run: Run) -> None:
+    run.forget_reads()
+    last = run.sends()[-1]
+    run.rewrite(lambda log: log[: last.offset])
+
+
+def lose_middle(run: Run) -> None:
+    lost = run.sends()[5]
+    run.rewrite(lambda log: [seen for seen in log if seen.offset != lost.offset])
+
+
+def lose_and_close_the_gap(run: Run) -> None:
+    run.forget_reads()
+    lost = run.sends()[5]
+    run.rewrite(lambda log: renumbered([seen for seen in log if seen.offset != lost.offset]))
+
+
+def swap(run: Run) -> None:
+    at = run.sends()[5].offset
+
+    def swapped(log: list[Seen]) -> list[Seen]:
+        log[at], log[at - 1] = log[at - 1], log[at]
+        return renumbered(log)
+
+    run.rewrite(swapped)
+
+
+def repeat(run: Run) -> None:
+    run.rewrite(lambda log: [*log, log[3]._replace(offset=len(log), epoch=log[-1].epoch)])
+
+
+def store_what_failed(run: Run) -> None:
+    send = next(s for s in run.history.sends if s.outcome is Outcome.FAIL)
+    name = send.partition
+    run.rewrite(lambda log: [*log, Seen(len(log), send.value, log[-1].epoch)], name)
+
+
+def store_what_nobody_sent(run: Run) -> None:
+    run.rewrite(lambda log: [*log, Seen(len(log), "nobody#1", log[-1].epoch)])
+
+
+def store_in_the_wrong_partition(run: Run) -> None:
+    value = run.sends(Q)[0].value
+    run.rewrite(lambda log: [*log, Seen(len(log), value, log[-1].epoch)])
+
+
+def show_what_failed(run: Run) -> None:
+    send = next(s for s in run.history.sends if s.outcome is Outcome.FAIL)
+    poll = run.history.poll("consumer/2")
+    poll.records = {send.partition: [Seen(len(run.logs[send.partition]), send.value, 2)]}
+    run.history.end(poll, Outcome.OK)
+
+
+def show_and_lose(run: Run) -> None:
+    for send in run.history.sends:
+        send.outcome = Outcome.INFO
+    run.rewrite(lambda log: log[:-1])
+
+
+def show_two_at_one_offset(run: Run) -> None:
+    records = run.polls()[0].records[P]
+    other = next(s.value for s in run.sends() if s.value != records[1].value)
+    records[1] = records[1]._replace(value=other)
+
+
+def read_differently(run: Run) -> None:
+    run.second[P][2] = run.second[P][2]._replace(value=run.second[P][3].value)
+
+
+def poll_backwards(run: Run) -> None:
+    records = run.polls()[0].records[P]
+    records[1], records[2] = records[2], records[1]
+
+
+def poll_again(run: Run) -> None:
+    first, second = run.polls()[:2]
+    second.records[P] = [first.records[P][-1], *second.records[P]]
+
+
+def skip_within_a_poll(run: Run) -> None:
+    del run.polls()[0].records[P][1]
+
+
+def skip_between_polls(run: Run) -> None:
+    del run.polls()[1].records[P][0]
+
+
+def answer_out_of_order(run: Run) -> None:
+    mine = [send for send in run.sends() if send.process == "producer-0"]
+    mine[3].invoked_ns, mine[4].invoked_ns = mine[4].invoked_ns, mine[3].invoked_ns
+    one, other = (run.history.operations.index(send) for send in mine[3:5])
+    operations = run.history.operations
+    operations[one], operations[other] = operations[other], operations[one]
+
+
+def acknowledge_before_what_is_before(run: Run) -> None:
+    early, late = run.sends()[3], run.sends()[8]
+    late.invoked_ns, late.completed_ns = early.invoked_ns - 20, early.invoked_ns - 10
+
+
+def leave_a_gap(run: Run) -> None:
+    run.rewrite(lambda log: [*log[:-1], log[-1]._replace(offset=len(log))])
+
+
+def start_late(run: Run) -> None:
+    run.rewrite(lambda log: log[1:])
+
+
+def end_earlier_than_seen(run: Run) -> None:
+    run.asked()[-1].ends[P] -= 1
+
+
+def end_earlier_than_acknowledged(run: Run) -> None:
+    for entry in run.history:
+        if isinstance(entry, Poll):
+            entry.outcome = Outcome.FAIL
+    for asking in run.asked()[:-1]:
+        asking.outcome = Outcome.FAIL
+    run.asked()[-1].ends[P] = run.sends()[-1].offset
+
+
+def lower_an_epoch(run: Run) -> None:
+    run.rewrite(lambda log: [*log[:-1], log[-1]._replace(epoch=0)])
+
+
+def change_an_epoch_meanwhile(run: Run) -> None:
+    records = run.polls()[0].records[P]
+    records[0] = records[0]._replace(epoch=7)
+
+
+def change_an_epoch_on_a_replica(run: Run) -> None:
+    records = list(run.dumps[0].records)
+    records[-1] = records[-1]._replace(epoch=7)
+    run.dumps[0] = run.dumps[0]._replace(records=records)
+
+
+def diverge(run: Run) -> None:
+    records = list(run.dumps[0].records)
+    records[2] = records[2]._replace(value=records[3].value)
+    run.dumps[0] = run.dumps[0]._replace(records=records)
+
+
+def fall_behind(run: Run) -> None:
+    records = list(run.dumps[0].records[:-1])
+    run.dumps[0] = copy_of("broker-1", run.dumps[0].partition, records)
+
+
+def replica_with_a_hole(run: Run) -> None:
+    records = list(run.dumps[0].records)
+    del records[2]
+    run.dumps[0] = run.dumps[0]._replace(records=records)
+
+
+MUTATIONS: Final[list[tuple[Callable[[Run], None], str]]] = [
+    (lose_tail, "LOST-tail"),
+    (lose_middle, "LOST-mid"),
+    (lose_and_close_the_gap, "LOST-mid"),
+    (lose_and_close_the_gap, "MOVED"),
+    (swap, "MOVED"),
+    (swap, "INCONSISTENT-OFFSET"),
+    (repeat, "DUPLICATE"),
+    (store_what_failed, "G1A"),
+    (show_what_failed, "G1A"),
+    (store_what_nobody_sent, "PHANTOM"),
+    (store_in_the_wrong_partition, "PHANTOM"),
+    (show_and_lose, "OBSERVED-THEN-LOST"),
+    (show_two_at_one_offset, "INCONSISTENT-OFFSET"),
+    (read_differently, "INCONSISTENT-OFFSET"),
+    (poll_backwards, "INT-NONMONOTONIC-POLL"),
+    (poll_again, "NONMONOTONIC-POLL"),
+    (skip_within_a_poll, "INT-POLL-SKIP"),
+    (skip_between_polls, "POLL-SKIP"),
+    (answer_out_of_order, "NONMONOTONIC-SEND"),
+    (acknowledge_before_what_is_before, "REALTIME-ORDER"),
+    (leave_a_gap, "GAP"),
+    (start_late, "LOST-mid"),
+    (replica_with_a_hole, "GAP"),
+    (end_earlier_than_seen, "HW-REGRESSION"),
+    (end_earlier_than_acknowledged, "HW-REGRESSION"),
+    (lower_an_epoch, "EPOCH-ORDER"),
+    (change_an_epoch_meanwhile, "EPOCH-ORDER"),
+    (change_an_epoch_on_a_replica, "EPOCH-ORDER"),
+    (diverge, "REPLICA-DIVERGENCE"),
+    (fall_behind, "STUCK"),
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("mutate", "kind"), MUTATIONS, ids=lambda part: getattr(part, "__name__", part)
+)
+def test_an_anomaly_is_found(mutate: Callable[[Run], None], kind: str, seed: int) -> None:
+    run = good_run(seed)
+    mutate(run)
+    assert kind in run.kinds
+
+
+def test_every_violation_has_a_kind_and_says_where() -> None:
+    for mutate, _ in MUTATIONS:
+        run = good_run(0)
+        mutate(run)
+        for violation in run.check():
+            assert violation.kind in KINDS
+            assert "t:" in violation.message or "consumer" in violation.message
+            assert str(violation) == f"{violation.kind}: {violation.message}"
+
+
+# -- what is no anomaly ----------------------------------------------------------------------------
+
+
+def test_an_acknowledgement_that_promises_nothing_may_be_broken() -> None:
+    run = good_run(0)
+    lose_tail(run)
+    for send in run.history.sends:
+        send.acks = 1
+    assert "LOST-tail" not in {violation.kind for violation in run.check()}
+    assert "LOST-tail" in {violation.kind for violation in run.check((-1, 1))}
+
+
+def test_who_is_not_idempotent_may_repeat_and_overtake() -> None:
+    for mutate in (repeat, answer_out_of_order):
+        run = good_run(1)
+        for send in run.history.sends:
+            send.idempotent = False
+        mutate(run)
+        assert not run.kinds & {"DUPLICATE", "NONMONOTONIC-SEND"}
+
+
+def test_what_was_deleted_may_be_gone_even_if_nobody_knows_that_it_was() -> None:
+    run = good_run(2)
+    deletion = run.history.deletion("admin", P, 5)
+    run.rewrite(lambda log: log[5:])
+    assert not run.check()
+    deletion.before = 4
+    assert "LOST-mid" in run.kinds
+
+
+def test_a_consumer_that_resets_to_the_end_may_skip_what_was_not_deleted() -> None:
+    """But only from an offset that was deleted."""
+    run = good_run(0)
+    records = run.polls()[2].records[P]
+    expected = records.pop(0).offset
+    records.pop(0)
+    for poll in run.polls():
+        poll.resets_to_latest = True
+    deletion = run.history.deletion("admin", P, expected)
+    deletion.invoked_ns = 0
+    assert "POLL-SKIP" in run.kinds
+    deletion.before = expected + 1
+    assert "POLL-SKIP" not in run.kinds
+    for poll in run.polls():
+        poll.resets_to_latest = False
+    assert "POLL-SKIP" in run.kinds
+
+
+def test_a_replica_out_of_sync_may_be_behind() -> None:
+    run = good_run(0)
+    fall_behind(run)
+    run.dumps[0] = run.dumps[0]._replace(is_in_sync=False)
+    assert not run.check()
+
+
+def test_what_is_not_committed_may_be_on_a_replica() -> None:
+    run = good_run(0)
+    send = run.history.send("producer-0", P, "producer-0#60", acks=-1, idempotent=True)
+    extra = Seen(len(run.logs[P]), send.value, 3)
+    run.dumps[0] = copy_of("broker-1", P, [*run.dumps[0].records, extra])
+    assert not run.check()
+
+
+def test_operations_that_overlap_may_come_in_any_order() -> None:
+    run = good_run(0)
+    first, second = run.sends()[3:5]
+    first.completed_ns = second.invoked_ns + 1
+    second.invoked_ns, first.invoked_ns = first.invoked_ns, second.invoked_ns
+    assert "REALTIME-ORDER" not in run.kinds
+
+
+def test_an_operation_that_never_ended_is_unknown() -> None:
+    operation = Operation(process="p", invoked_ns=0)
+    assert operation.outcome is Outcome.INFO
