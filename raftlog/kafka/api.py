@@ -47,9 +47,11 @@ INIT_PRODUCER_ID: Final = Api(22, "InitProducerId", 0, 5)
 OFFSET_FOR_LEADER_EPOCH: Final = Api(23, "OffsetForLeaderEpoch", 2, 4)
 DESCRIBE_CONFIGS: Final = Api(32, "DescribeConfigs", 1, 4)
 ALTER_CONFIGS: Final = Api(33, "AlterConfigs", 0, 2)
+DESCRIBE_LOG_DIRS: Final = Api(35, "DescribeLogDirs", 1, 4)
 CREATE_PARTITIONS: Final = Api(37, "CreatePartitions", 0, 3)
 DELETE_GROUPS: Final = Api(42, "DeleteGroups", 0, 2)
 INCREMENTAL_ALTER_CONFIGS: Final = Api(44, "IncrementalAlterConfigs", 0, 1)
+LIST_PARTITION_REASSIGNMENTS: Final = Api(46, "ListPartitionReassignments", 0, 0)
 OFFSET_DELETE: Final = Api(47, "OffsetDelete", 0, 0)
 DESCRIBE_CLUSTER: Final = Api(60, "DescribeCluster", 0, 2)
 CONSUMER_GROUP_HEARTBEAT: Final = Api(68, "ConsumerGroupHeartbeat", 0, 1)
@@ -79,9 +81,11 @@ APIS: Final[dict[int, Api]] = {
         OFFSET_FOR_LEADER_EPOCH,
         DESCRIBE_CONFIGS,
         ALTER_CONFIGS,
+        DESCRIBE_LOG_DIRS,
         CREATE_PARTITIONS,
         DELETE_GROUPS,
         INCREMENTAL_ALTER_CONFIGS,
+        LIST_PARTITION_REASSIGNMENTS,
         OFFSET_DELETE,
         DESCRIBE_CLUSTER,
         CONSUMER_GROUP_HEARTBEAT,
