@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 # Hundreds of brokers start: none should compile everything anew, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo quick test console-test check seeds nightly mutation chaos bench docs clean
+.PHONY: help demo quick test console-test check seeds nightly mutation chaos bench kafka-peers kafka-fuzz docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -54,6 +54,13 @@ mutation: $(VENV)/.dev ## take each guard out of the code in turn: the tests hav
 
 bench: $(VENV)/.dev ## throughput and latency beside the floor of this machine
 	$(BIN)/raftlog bench all $(ARGS)
+
+kafka-peers: $(VENV)/.dev ## Kafka's clients and tools, which it installs, beside raftlog's clients (15 minutes)
+	$(BIN)/python -m tests.kafka_peers.install
+	$(PYTEST) -m peers tests/kafka_peers $(ARGS)
+
+kafka-fuzz: $(VENV)/.dev ## damaged Kafka requests for the decoder and for brokers; ARGS="--seconds 600 --seed 2" (2 minutes)
+	$(BIN)/python -m tests.kafka.fuzz $(ARGS)
 
 docs: $(VENV)/.dev ## regenerate the reference pages, build the manual into docs/_build/html
 	$(BIN)/python docs/generate.py

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ def pages() -> dict[Path, str]:
         docs / "reference" / "errors.md": errors_page(),
         docs / "reference" / "limits.md": limits_page(),
         docs / "reference" / "metrics.md": metrics_page(),
+        docs / "reference" / "kafka-clients.md": kafka_clients_page(),
         docs / "contributing" / "scenarios.md": scenarios_page(),
         docs / "contributing" / "modules.md": modules_page(),
     }
@@ -263,6 +265,35 @@ def metrics_page() -> str:
     ]
     columns = ("metric", "type", "labels", "meaning")
     return "\n".join([NOTICE, "# Metrics\n", METRICS_INTRODUCTION, table(columns, rows)])
+
+
+KAFKA_CLIENTS_INTRODUCTION = """\
+`make kafka-peers` runs these clients and tools against three brokers, beside raftlog's own clients.
+This page lists the outcomes of its last complete run ({date}). Each client reads what the others
+have written and the other way round, with the same offsets and groups.
+
+- produce CODEC: an idempotent producer writes. raftlog's consumer reads the same records at the
+  same offsets.
+- group.protocol=TYPE: a member of a group reads half of a topic, raftlog's consumer continues in
+  this group, and then the client again. The topic has batches of all clients and codecs.
+- administration: create a topic, change settings, add partitions, describe, list offsets, delete.
+- failover: the leader is killed while an idempotent producer writes. No record is lost or repeated.
+
+[Kafka protocol](../explanation/kafka.md) lists the APIs and all differences from Kafka.
+"""
+
+
+def kafka_clients_page() -> str:
+    results = json.loads((ROOT / "tests" / "kafka_peers" / "results.json").read_text())
+    rows = []
+    for name, client in sorted(results["clients"].items()):
+        features = client["features"]
+        works = [feature for feature, passed in features.items() if passed]
+        fails = [feature for feature, passed in features.items() if not passed]
+        rows.append((name, client["version"], "; ".join(works), "; ".join(fails) or "-"))
+    head = KAFKA_CLIENTS_INTRODUCTION.format(date=results["date"])
+    columns = ("client", "version", "works", "does not work")
+    return "\n".join([NOTICE, "# Kafka clients\n", head, table(columns, rows)])
 
 
 def summary(docstring: str | None) -> str:

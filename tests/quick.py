@@ -27,7 +27,7 @@ CHECKS: Final = (
     ("lint-imports",),
     ("mypy",),
 )
-MARKS: Final = "not integration and not spark and not seeds and not nightly"
+MARKS: Final = "not integration and not spark and not seeds and not nightly and not peers"
 NO_TESTS: Final = 5  # pytest's exit status: none was selected
 GUARD_TEST: Final = "tests/mutation/test_guards.py::test_its_addresses_fit_one_place_each"
 

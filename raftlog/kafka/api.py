@@ -52,10 +52,12 @@ CREATE_ACLS: Final = Api(30, "CreateAcls", 1, 3)
 DELETE_ACLS: Final = Api(31, "DeleteAcls", 1, 3)
 DESCRIBE_CONFIGS: Final = Api(32, "DescribeConfigs", 1, 4)
 ALTER_CONFIGS: Final = Api(33, "AlterConfigs", 0, 2)
+DESCRIBE_LOG_DIRS: Final = Api(35, "DescribeLogDirs", 1, 4)
 SASL_AUTHENTICATE: Final = Api(36, "SaslAuthenticate", 0, 2)
 CREATE_PARTITIONS: Final = Api(37, "CreatePartitions", 0, 3)
 DELETE_GROUPS: Final = Api(42, "DeleteGroups", 0, 2)
 INCREMENTAL_ALTER_CONFIGS: Final = Api(44, "IncrementalAlterConfigs", 0, 1)
+LIST_PARTITION_REASSIGNMENTS: Final = Api(46, "ListPartitionReassignments", 0, 0)
 OFFSET_DELETE: Final = Api(47, "OffsetDelete", 0, 0)
 DESCRIBE_CLIENT_QUOTAS: Final = Api(48, "DescribeClientQuotas", 0, 1)
 ALTER_CLIENT_QUOTAS: Final = Api(49, "AlterClientQuotas", 0, 1)
@@ -93,10 +95,12 @@ APIS: Final[dict[int, Api]] = {
         DELETE_ACLS,
         DESCRIBE_CONFIGS,
         ALTER_CONFIGS,
+        DESCRIBE_LOG_DIRS,
         SASL_AUTHENTICATE,
         CREATE_PARTITIONS,
         DELETE_GROUPS,
         INCREMENTAL_ALTER_CONFIGS,
+        LIST_PARTITION_REASSIGNMENTS,
         OFFSET_DELETE,
         DESCRIBE_CLIENT_QUOTAS,
         ALTER_CLIENT_QUOTAS,

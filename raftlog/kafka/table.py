@@ -534,6 +534,25 @@ response 33 AlterConfigs 0-2 2
   error_message string null=0-2
   resource_type int8
   resource_name string
+request 35 DescribeLogDirs 1-4 2
+ topics []DescribableLogDirTopic null=1-4
+  topic string
+  partitions []int32
+response 35 DescribeLogDirs 1-4 2
+ throttle_time_ms int32
+ error_code int16 3-4
+ results []DescribeLogDirsResult
+  error_code int16
+  log_dir string
+  topics []DescribeLogDirsTopic
+   name string
+   partitions []DescribeLogDirsPartition
+    partition_index int32
+    partition_size int64
+    offset_lag int64
+    is_future_key bool
+  total_bytes int64 4-4 default=-1
+  usable_bytes int64 4-4 default=-1
 request 36 SaslAuthenticate 0-2 2
  auth_bytes bytes
 response 36 SaslAuthenticate 0-2 2
@@ -578,6 +597,22 @@ response 44 IncrementalAlterConfigs 0-1 1
   error_message string null=0-1
   resource_type int8
   resource_name string
+request 46 ListPartitionReassignments 0-0 0
+ timeout_ms int32 default=60000
+ topics []ListPartitionReassignmentsTopics null=0-0 default=null
+  name string
+  partition_indexes []int32
+response 46 ListPartitionReassignments 0-0 0
+ throttle_time_ms int32
+ error_code int16
+ error_message string null=0-0
+ topics []OngoingTopicReassignment
+  name string
+  partitions []OngoingPartitionReassignment
+   partition_index int32
+   replicas []int32
+   adding_replicas []int32
+   removing_replicas []int32
 request 47 OffsetDelete 0-0 99
  group_id string
  topics []OffsetDeleteRequestTopic

@@ -45,6 +45,10 @@ class Operations(Protocol):
 
     def controller(self) -> int | None: ...
     def other_brokers(self) -> list[BrokerInfo]: ...
+    def target(self, topic_id: str, partition: int) -> list[int]:
+        """Return the replicas to which a partition moves; empty without a move in progress."""
+        ...
+
     def describe(self, request: DescribeClusterRequest) -> Describing: ...
     async def transfer_leader(self, request: TransferLeaderRequest) -> TransferLeaderResponse: ...
     async def reassign(self, request: ReassignRequest) -> ReassignResponse: ...
@@ -72,6 +76,9 @@ class AloneOperations:
         return self._store.identity.broker_id
 
     def other_brokers(self) -> list[BrokerInfo]:
+        return []
+
+    def target(self, _topic_id: str, _partition: int) -> list[int]:
         return []
 
     def describe(self, request: DescribeClusterRequest) -> Describing:

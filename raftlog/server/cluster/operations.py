@@ -21,7 +21,6 @@ from raftlog.protocol.cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     PartitionMove,
-    PartitionStatus,
     ReassignRequest,
     ReassignResponse,
     RecoverClusterRequest,
@@ -93,17 +92,18 @@ class ClusterOperations:
                 )
                 for _, record in sorted(node.machine.brokers.items())
             ],
-            partitions=[self._with_target(each) for each in partitions],
+            partitions=[
+                msgspec.structs.replace(each, target=self.target(each.topic_id, each.partition))
+                for each in partitions
+            ],
         )
 
-    def _with_target(self, status: PartitionStatus) -> PartitionStatus:
-        record = self._node.machine.topic_by_id(status.topic_id)
-        if record is None or status.partition >= len(record.partitions):
-            return status
-        target = record.partitions[status.partition].target
-        if target is None:
-            return status
-        return msgspec.structs.replace(status, target=list(target.replicas))
+    def target(self, topic_id: str, partition: int) -> list[int]:
+        record = self._node.machine.topic_by_id(topic_id)
+        if record is None or partition >= len(record.partitions):
+            return []
+        target = record.partitions[partition].target
+        return [] if target is None else list(target.replicas)
 
     # -- moving leadership
 

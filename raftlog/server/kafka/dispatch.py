@@ -29,6 +29,7 @@ from raftlog.server.kafka.handlers import (
     produce,
     producer_ids,
     quotas,
+    replicas,
     sasl,
     topics,
     users,
@@ -68,6 +69,10 @@ HANDLERS: Final[dict[int, Served]] = {
     api.DESCRIBE_CONFIGS.key: Served(configs.handle_describe, configs.refuse_describe),
     api.ALTER_CONFIGS.key: Served(configs.handle_alter, configs.refuse_alter),
     api.INCREMENTAL_ALTER_CONFIGS.key: Served(configs.handle_incremental, configs.refuse_alter),
+    api.DESCRIBE_LOG_DIRS.key: Served(replicas.handle_log_dirs, replicas.refuse_log_dirs),
+    api.LIST_PARTITION_REASSIGNMENTS.key: Served(
+        replicas.handle_moves, refused_by_code(Place.METADATA)
+    ),
     api.JOIN_GROUP.key: Served(groups.handle_join, groups.refuse_join),
     api.SYNC_GROUP.key: Served(groups.handle_sync, _classic),
     api.HEARTBEAT.key: Served(groups.handle_heartbeat, _classic),

@@ -1,0 +1,69 @@
+"""The tests of franz-go's client (pkg/kgo) against one broker.
+
+Each test that cannot pass is listed with its reason. A listed test that passes fails this one, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from raftlog.testing.cluster import cluster
+from tests.kafka_peers.install import CACHE, kgo_source, version_in
+
+TIMEOUT_S = 900
+TESTS_MIN = 350
+CANNOT_PASS = {
+    "Test848RegexBrokerResolves": "regular expressions of KIP-848 are rejected",
+}
+NOT_RUN = {
+    "TestTxnEtl": "transactions are not available; the test waits for them without a limit",
+    "TestShareGroup.*": "share groups are not available",
+}
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.heartbeat.interval.ms": "500",
+    "num.partitions": "4",
+}
+
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.integration,
+    pytest.mark.timeout(TIMEOUT_S + 60),
+    pytest.mark.feature(
+        "franz-go", version_in("go/go.mod", r"franz-go v(\S+)"), "its own tests (pkg/kgo)"
+    ),
+]
+
+
+def test_the_tests_of_kgo(tmp_path: Path) -> None:
+    with cluster(1, directory=tmp_path, settings=SETTINGS) as brokers:
+        done = subprocess.run(
+            [
+                str(CACHE / "go/kgo.test"),
+                "-test.v",
+                f"-test.timeout={TIMEOUT_S}s",
+                f"-test.skip={'|'.join(NOT_RUN)}",
+            ],
+            cwd=kgo_source(),
+            env={
+                **os.environ,
+                "KGO_SEEDS": brokers.bootstrap,
+                "KGO_TEST_RF": "1",
+                "KGO_TEST_RECORDS": "10000",
+                "KGO_LOG_LEVEL": "none",
+            },
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    lines = re.findall(r"^ *--- (PASS|FAIL|SKIP): (\S+)", done.stdout, re.MULTILINE)
+    outcomes = {name: outcome for outcome, name in lines}
+    failed = {name for name, outcome in outcomes.items() if outcome == "FAIL"}
+    assert failed == CANNOT_PASS.keys(), done.stdout[-4_000:] + done.stderr[-2_000:]
+    assert sum(outcome == "PASS" for outcome in outcomes.values()) >= TESTS_MIN
