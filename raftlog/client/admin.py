@@ -67,6 +67,8 @@ class Admin(AdminBase, PlainClient):
     reassign_partitions = _waiting(AsyncAdmin.reassign_partitions)
     cancel_reassignment = _waiting(AsyncAdmin.cancel_reassignment)
     recover_cluster = _waiting(AsyncAdmin.recover_cluster)
+    reserve_broker_id = _waiting(AsyncAdmin.reserve_broker_id)
+    decommission_broker = _waiting(AsyncAdmin.decommission_broker)
     list_groups = _waiting(AsyncAdmin.list_groups)
     describe_groups = _waiting(AsyncAdmin.describe_groups)
     delete_groups = _waiting(AsyncAdmin.delete_groups)

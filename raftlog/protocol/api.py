@@ -16,6 +16,7 @@ from raftlog.protocol import (
     fetch,
     groups,
     handshake,
+    membership,
     metadata,
     operator_auth,
     peer,
@@ -290,6 +291,38 @@ REASSIGN: Final = Api(
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 
+# -- brokers that join and leave, and brokers without a vote ---------------------------------------
+CLUSTER_STATE: Final = Api(
+    39,
+    "cluster_state",
+    membership.ClusterStateRequest,
+    membership.ClusterStateResponse,
+    idempotent=True,
+    peer_only=True,
+)
+PROPOSE: Final = Api(
+    40,
+    "propose",
+    membership.ProposeRequest,
+    membership.ProposeResponse,
+    peer_only=True,
+    header_bytes_max=limits.FRAME_HEADER_BYTES_MAX,
+)
+RESERVE_BROKER_ID: Final = Api(
+    41,
+    "reserve_broker_id",
+    membership.ReserveBrokerIdRequest,
+    membership.ReserveBrokerIdResponse,
+    idempotent=True,
+)
+DECOMMISSION: Final = Api(
+    42,
+    "decommission",
+    membership.DecommissionRequest,
+    membership.DecommissionResponse,
+    idempotent=True,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -332,6 +365,10 @@ APIS: Final[dict[int, Api]] = {
         VERIFY_COPY,
         DESCRIBE_EVENTS,
         REASSIGN,
+        CLUSTER_STATE,
+        PROPOSE,
+        RESERVE_BROKER_ID,
+        DECOMMISSION,
     )
 }
 

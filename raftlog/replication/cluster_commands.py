@@ -153,6 +153,28 @@ class Reassign(ClusterCommand, frozen=True, tag="reassign"):
     replication_factor: Count = 0
 
 
+class ReserveBrokerId(ClusterCommand, frozen=True, tag="reserve_broker_id"):
+    """Reserve the next broker ID for a broker that joins. Rejected if it is not the next one.
+
+    No ID is assigned twice, also if the broker never registers or was removed.
+    """
+
+    id: BrokerNumber
+
+
+class DecommissionBroker(ClusterCommand, frozen=True, tag="decommission_broker"):
+    """Mark a broker as draining: it gets no replicas and no votes, and its replicas move away."""
+
+    id: BrokerNumber
+
+
+class RemoveBroker(ClusterCommand, frozen=True, tag="remove_broker"):
+    """Remove a drained broker. Its data directory can never register again."""
+
+    id: BrokerNumber
+    broker_epoch: Version
+
+
 AnyClusterCommand: TypeAlias = (
     RegisterBroker
     | FenceBroker
@@ -163,6 +185,9 @@ AnyClusterCommand: TypeAlias = (
     | AddPartitions
     | SetReplicas
     | Reassign
+    | ReserveBrokerId
+    | DecommissionBroker
+    | RemoveBroker
 )
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")

@@ -22,6 +22,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
 
     ``broker_epoch``: increases with every registration (KIP-903). ``boot``: number of starts of the
     data directory. ``fenced``: the broker leads no partition and joins no ISR (KIP-841).
+    ``draining``: it is being decommissioned.
     """
 
     id: BrokerId
@@ -32,6 +33,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
     boot: int
     broker_epoch: int
     fenced: bool
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +94,18 @@ class TopicRecord:
 
 @dataclass(slots=True)
 class ClusterRecords:
-    """The complete cluster state. The defaults are the state before the first command."""
+    """The complete cluster state. The defaults are the state before the first command.
+
+    ``next_broker_id``: higher than every ID that was ever used. ``removed``: data directories of
+    decommissioned brokers and their former IDs, the oldest first.
+    """
 
     cluster_id: str = ""
     version: int = 0
     brokers: dict[BrokerId, BrokerRecord] = field(default_factory=dict)
     topics: dict[str, TopicRecord] = field(default_factory=dict)  # by name
+    next_broker_id: BrokerId = 0
+    removed: dict[DirectoryId, BrokerId] = field(default_factory=dict)
 
 
 # -- as bytes -----------------------------------------------------------------------------------
@@ -130,6 +138,8 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     directories: list[DirectoryId]
     brokers: list[BrokerRecord]
     topics: list[_TopicRow]
+    next_broker_id: int = 0
+    removed: list[tuple[DirectoryId, BrokerId]] = []
 
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
@@ -150,6 +160,8 @@ def encode_records(records: ClusterRecords) -> bytes:
         directories=directories,
         brokers=[record for _, record in sorted(records.brokers.items())],
         topics=[_to_row(topic, place_of) for topic in topics],
+        next_broker_id=records.next_broker_id,
+        removed=list(records.removed.items()),
     )
     return _encoder.encode(snapshot)
 
@@ -157,6 +169,16 @@ def encode_records(records: ClusterRecords) -> bytes:
 def founding_state(cluster_id: str) -> bytes:
     """Return the encoded initial state of a new cluster, which contains only the cluster ID."""
     return encode_records(ClusterRecords(cluster_id=cluster_id, version=1))
+
+
+def with_unseen_changes(data: bytes, count: int) -> bytes:
+    """Return the encoded state with a version that is higher by ``count``.
+
+    Raises the errors of ``decode_records``.
+    """
+    records = decode_records(data)
+    records.version += count
+    return encode_records(records)
 
 
 def decode_records(data: bytes) -> ClusterRecords:
@@ -182,6 +204,8 @@ def decode_records(data: bytes) -> ClusterRecords:
         version=snapshot.version,
         brokers={record.id: record for record in snapshot.brokers},
         topics=topics,
+        next_broker_id=snapshot.next_broker_id,
+        removed=dict(snapshot.removed),
     )
 
 

@@ -19,6 +19,7 @@ from raftlog.server.handlers import (
     groups,
     init_producer_id,
     list_offsets,
+    membership,
     metadata,
     operator,
     peer,
@@ -74,6 +75,10 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.DESCRIBE_COPIES.number: replica.handle_copies,
     api.VERIFY_COPY.number: cluster.handle_verify_copy,
     api.DESCRIBE_EVENTS.number: events.handle,
+    api.CLUSTER_STATE.number: membership.handle_state,
+    api.PROPOSE.number: membership.handle_propose,
+    api.RESERVE_BROKER_ID.number: membership.handle_reserve_id,
+    api.DECOMMISSION.number: membership.handle_decommission,
 }
 
 

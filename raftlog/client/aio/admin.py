@@ -17,6 +17,7 @@ from raftlog.client.describe_cluster import describe_cluster, describe_topics
 from raftlog.client.describe_events import describe_events
 from raftlog.client.descriptions import (
     ClusterDescription,
+    DecommissionProgress,
     EventDescription,
     LeaderDescription,
     PartitionOverview,
@@ -60,6 +61,12 @@ from raftlog.protocol.cluster import (
     RecoverClusterResponse,
     TransferLeaderRequest,
     TransferLeaderResponse,
+)
+from raftlog.protocol.membership import (
+    DecommissionRequest,
+    DecommissionResponse,
+    ReserveBrokerIdRequest,
+    ReserveBrokerIdResponse,
 )
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
 from raftlog.protocol.operator_auth import Asking, OperatorHelloResponse
@@ -502,17 +509,47 @@ class AsyncAdmin(LoopBound, AdminBase):
         return await self._reassign(ReassignRequest(topic=check_topic_name(topic), cancel=True))
 
     async def _reassign(self, request: ReassignRequest) -> dict[int, tuple[int, ...]]:
+        answer = await self._operate(apis.REASSIGN, request)
+        assert isinstance(answer, ReassignResponse)
+        return {move.partition: tuple(move.replicas) for move in answer.moving}
+
+    async def reserve_broker_id(self) -> int:
+        """Reserve and return the ID for a broker that joins the cluster. No broker had it before.
+
+        Raises ``UnsupportedFeatureError`` in single-broker mode.
+        """
+        answer = await self._operate(apis.RESERVE_BROKER_ID, ReserveBrokerIdRequest())
+        assert isinstance(answer, ReserveBrokerIdResponse)
+        return answer.id
+
+    async def decommission_broker(self, broker: int) -> DecommissionProgress:
+        """Remove a broker from the cluster, or return the progress of its removal.
+
+        ``broker``: its id. It may be down permanently.
+
+        The call returns when the request is stored. The other brokers then move its replicas and
+        votes, also after any crash, and remove it. Repeat the call to see the progress. Raises
+        ``RefusedError`` if the broker is unknown, a topic has more replicas than brokers would
+        remain, or the remaining voters of the cluster group would have no majority.
+        """
+        request = DecommissionRequest(broker=integer("broker", broker, *_BROKER_IDS))
+        answer = await self._operate(apis.DECOMMISSION, request)
+        assert isinstance(answer, DecommissionResponse)
+        return DecommissionProgress(
+            answer.removed, answer.partitions, answer.has_vote, answer.waits_for
+        )
+
+    async def _operate(self, api: Api, request: Message) -> Message:
+        """Send a request that requires the cluster secret to any broker."""
         self._bind()
         cluster = self._cluster
 
         async def attempt() -> Message:
             connection = await cluster.any_connection()
             await self._prove(connection)
-            return await cluster.ask(connection, apis.REASSIGN, request)
+            return await cluster.ask(connection, api, request)
 
-        answer = await cluster.persist(attempt, repeatable=False)
-        assert isinstance(answer, ReassignResponse)
-        return {move.partition: tuple(move.replicas) for move in answer.moving}
+        return await cluster.persist(attempt, repeatable=api.idempotent)
 
     async def recover_cluster(
         self,

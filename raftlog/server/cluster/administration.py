@@ -105,9 +105,11 @@ class ClusterTopics:
                     f"this broker received topic {name!r} during the request. Delete it again"
                 ) from error
             raise
-        assert isinstance(deleted, TopicRecord)
         await self._partitions.until_seen(name)
-        return deleted
+        if isinstance(deleted, TopicRecord):
+            return deleted
+        assert record is not None, "no topic has the id that was given"
+        return record  # a broker with a vote has proposed the deletion
 
     async def alter(self, name: str, changes: Mapping[str, str | None]) -> TopicRecord:
         await self._propose(AlterTopic(name=name, changes=dict(changes)))
@@ -121,9 +123,20 @@ class ClusterTopics:
 
     async def reassign(self, command: Reassign) -> TopicRecord:
         """Store replicas that partitions are to have. Returns the topic with its moves."""
-        record = await self._propose(command)
-        assert isinstance(record, TopicRecord)
+        await self._propose(command)
+        record = self._machine.topic_by_id(command.topic_id)
+        if record is None:
+            raise UnknownTopicError("the topic was deleted during the request")
         return record
+
+    async def propose(self, command: ClusterCommand) -> None:
+        """Commit any other command of the cluster group, one that can be repeated. Raises the
+        refusal, or the reason why it was not decided.
+        """
+        try:
+            await self._propose(command)
+        except CommitUnknownError:
+            await self._propose(command)
 
     # -- inside
 
