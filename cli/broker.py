@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING
 import click
 
 from raftlog.cli import options
-from raftlog.config import Address, BrokerConfig, parse_address, parse_voters
+from raftlog.cli.joining import with_id
+from raftlog.config import (
+    Address,
+    BrokerConfig,
+    parse_address,
+    parse_addresses,
+    parse_voters,
+    read_toml,
+)
 from raftlog.server.main import run
 
 if TYPE_CHECKING:
     from raftlog.cli.console.app import Console
-
-
-def _no_join(_context: click.Context, _parameter: click.Parameter, text: str | None) -> None:
-    if text is not None:
-        raise click.UsageError(
-            "--join comes with a later release: a cluster's brokers are those that --voters names"
-        )
 
 
 @click.command()
@@ -64,11 +65,11 @@ def _no_join(_context: click.Context, _parameter: click.Parameter, text: str | N
 )
 @click.option(
     "--join",
-    metavar="HOST:PORT",
-    callback=_no_join,
-    expose_value=False,
-    help="Not available yet: join a running cluster.",
+    metavar="HOST:PORT,...",
+    callback=options.checked(parse_addresses),
+    help="Join the running cluster of these brokers; one that responds is enough.",
 )
+@click.option("--rack", help="Rack of the broker: replicas are placed in different racks.")
 @click.option(
     "--set",
     "settings",
@@ -97,6 +98,8 @@ def broker(
     voters: str | None,
     bootstrap_without: str | None,
     cluster_secret_file: str | None,
+    join: str | None,
+    rack: str | None,
     settings: dict[str, str],
     insecure: bool,
     stop_with_stdin: bool,
@@ -104,12 +107,17 @@ def broker(
     """Run one broker.
 
     It logs to stderr: "ready" with its address when it can serve requests. SIGTERM or Ctrl-C stops
-    it after the requests in flight are completed. Without --voters it is a separate cluster.
+    it after the requests in flight are completed. Without --voters and --join it is a separate
+    cluster. A broker that joins a cluster needs --join and --voters at no later start; without
+    --id, the cluster assigns its ID.
 
     \b
     Example:
       raftlog broker --id 1 --listen 127.0.0.1:9100 --data-dir raftlog-data/broker-1
-      raftlog broker --config broker.toml --id 2 --listen 10.0.0.2:9100
+      raftlog broker --id 2 --listen 10.0.0.2:9100 --data-dir data --cluster-secret-file secret \\
+          --voters 1@10.0.0.1:9100,2@10.0.0.2:9100,3@10.0.0.3:9100
+      raftlog broker --join 10.0.0.1:9100,10.0.0.2:9100 --listen 10.0.0.4:9100 --data-dir data \\
+          --cluster-secret-file secret
     """
     given = {
         "id": broker_id,
@@ -117,6 +125,8 @@ def broker(
         "data.dir": data_dir,
         "voters": voters,
         "bootstrap.without": bootstrap_without,
+        "join": join,
+        "rack": rack,
         "cluster.secret.file": cluster_secret_file,
     }
     overrides = settings | {key: str(value) for key, value in given.items() if value is not None}
@@ -124,6 +134,8 @@ def broker(
         overrides["insecure.allowed"] = "true"
     document = config_path.read_text(encoding="utf-8") if config_path else ""
     config = BrokerConfig.from_toml(document, overrides)
+    if "id" not in {**read_toml(document), **overrides}:
+        config = with_id(config)
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, daemon=True).start()
     context.exit(run(config, _make_api))

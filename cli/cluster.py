@@ -9,7 +9,7 @@ from typing import Any, Final, TextIO
 import click
 
 from raftlog import Admin, TopicPartition
-from raftlog.cli import health, moves, options, output
+from raftlog.cli import health, moves, options, output, removal
 from raftlog.cli.events import events
 from raftlog.cli.main import STATUS_FAILED, Failed
 from raftlog.client.descriptions import ClusterDescription, PartitionOverview, RecoveryDescription
@@ -378,6 +378,45 @@ def rebalance_cluster(
     with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
         planned = _planned(admin, None, None)
         _execute(admin, planned, dry_run=dry_run, no_wait=no_wait, as_json=as_json)
+
+
+@cluster.command()
+@click.argument("broker", metavar="ID", type=click.IntRange(min=0))
+@click.option("--no-wait", is_flag=True, help="Return when the request is stored.")
+@options.as_json
+@options.cluster_secret_file
+@options.bootstrap
+def decommission(
+    broker: int,
+    no_wait: bool,
+    as_json: bool,
+    cluster_secret_file: str | None,
+    bootstrap: str,
+) -> None:
+    """Remove a broker from the cluster, after its replicas and votes have moved to others.
+
+    The broker may run, or be lost permanently. No record is lost, and clients follow automatically.
+    The cluster continues after any crash; repeat the command to see the progress. At the end a
+    running broker stops. It can join again with an empty data directory only.
+
+    Rejected if a topic has more replicas than brokers would remain, or if the other voters would
+    have no majority.
+
+    \b
+    Example:
+      raftlog cluster decommission 3
+    """
+    with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
+        progress = admin.decommission_broker(broker)
+        if not no_wait and not progress.removed:
+            progress = removal.wait(admin, broker, progress)
+    output.report(
+        {"broker": broker, **asdict(progress)},
+        f"broker {broker} is removed"
+        if progress.removed
+        else f"broker {broker} is being removed: {progress.partitions} partitions are left",
+        as_json=as_json,
+    )
 
 
 @cluster.command()

@@ -104,6 +104,8 @@ def clock_problem(broker: BrokerDescription) -> str:
 def broker_state(broker: BrokerDescription) -> str:
     if not broker.live:
         return "down"
+    if broker.draining:
+        return "draining"
     return "fenced" if broker.fenced else "up"
 
 

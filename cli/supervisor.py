@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from raftlog.client import profiles
-from raftlog.config import Address, parse_address
+from raftlog.config import Address, parse_address, parse_voters
 from raftlog.disk import Lock, OsDisk
 from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError
+from raftlog.server.main import STATUS_REMOVED
 from raftlog.testing import BrokerProcess, Cluster, wait_until
 from raftlog.testing.administrator import CREDENTIALS_FILE, PROFILE_FILE, write_profile
 from raftlog.testing.certificates import Certificates
-from raftlog.testing.cluster import TLS_DIRECTORY, local_cluster
-from raftlog.testing.probes import HOST, answers, check_free, free_ports
+from raftlog.testing.cluster import TLS_DIRECTORY, free_address, local_cluster, reserve_ids
+from raftlog.testing.probes import HOST, answers, check_free, free_ports, members
 from raftlog.tls import client_context
 
 # -- cluster.json ----------------------------------------------------------------------------------
@@ -42,6 +43,7 @@ def describe_cluster(cluster: Cluster) -> dict[str, Any]:
     return {
         "bootstrap": cluster.bootstrap,
         "environment": environment_of(cluster),
+        "voters": _voters_of(cluster),
         "brokers": [
             {
                 "id": broker.id,
@@ -61,6 +63,12 @@ def environment_of(cluster: Cluster) -> dict[str, str]:
     if credentials is None:
         return cluster.environment
     return {profiles.VARIABLE: str(Path(credentials).with_name(PROFILE_FILE))}
+
+
+def _voters_of(cluster: Cluster) -> str:
+    """The brokers that created the cluster, as their setting; "" for a broker alone."""
+    named = (broker.settings.get("voters", "") for broker in cluster.brokers)
+    return next(filter(None, named), "")
 
 
 def _http_of(broker: BrokerProcess) -> str | None:
@@ -111,6 +119,18 @@ def recorded_addresses(directory: Path, field: str = "address") -> dict[int, Add
         raise DataDirectoryError(f"{path} cannot be read ({error!r}): remove it") from error
 
 
+def recorded_voters(directory: Path, addresses: Mapping[int, Address]) -> dict[int, Address]:
+    """Broker id -> address of the brokers that created the cluster in ``directory``.
+
+    ``addresses``: of the next run. Without a record, all of them create it. Brokers that were
+    removed since are listed too: the rest must not create another cluster without them.
+    """
+    path = directory / CLUSTER_FILE
+    text = json.loads(path.read_bytes()).get("voters", "") if path.exists() else ""
+    voters = {voter.id: voter.address for voter in parse_voters(text)}
+    return {broker: addresses.get(broker, at) for broker, at in voters.items()} or dict(addresses)
+
+
 def _parse(text: str) -> Address:
     return parse_address(text.removeprefix("http://"))
 
@@ -145,7 +165,8 @@ def choose_addresses(
     if first + count - 1 > PORT_MAX:
         raise RefusedError(f"{count} brokers need ports {first} to {first + count - 1}")
     ports = free_ports(count) if first == 0 else range(first, first + count)
-    return {number: Address(HOST, port) for number, port in enumerate(ports, start=1)}
+    ids = sorted(last) or range(1, count + 1)  # IDs are not assigned twice: some may be missing
+    return {number: Address(HOST, port) for number, port in zip(ids, ports, strict=True)}
 
 
 # -- the brokers -----------------------------------------------------------------------------------
@@ -155,6 +176,7 @@ LOCK_FILE: Final = "up.lock"
 POLL_INTERVAL_S: Final = 0.05
 RESTART_DELAY_S: Final = 1.0  # so that a broker that cannot run does not spin
 START_TIMEOUT_S: Final = 30.0
+ADD_PREFIX: Final = "add-"  # of a request to add a broker; the rest is its ID
 
 Note = Callable[[str], None]
 
@@ -185,6 +207,7 @@ class Supervisor:
             addresses=addresses,
             settings=settings,
             secure=secure or (self._directory / CREDENTIALS_FILE).exists(),
+            voters=recorded_voters(self._directory, addresses),
         )
         for broker in self.cluster.brokers:
             broker.settings = {
@@ -250,8 +273,10 @@ class Supervisor:
     def run(self, stopping: threading.Event) -> None:
         """Watch the brokers and the directory until ``stopping`` is set."""
         while not stopping.wait(POLL_INTERVAL_S):
-            for broker in self.cluster.brokers:
+            for broker in list(self.cluster.brokers):
                 self._look_at(broker)
+            for request in sorted(self._directory.glob(f"{ADD_PREFIX}*")):
+                self._add(request)
             self._record()
 
     def stop(self) -> None:
@@ -261,11 +286,25 @@ class Supervisor:
             self._record()
         self._lock.release()
 
+    def _add(self, request: Path) -> None:
+        """Start a broker that joins the cluster, with the ID in the name of the request."""
+        broker_id = int(request.name.removeprefix(ADD_PREFIX))
+        request.unlink(missing_ok=True)
+        if any(broker.id == broker_id for broker in self.cluster.brokers):
+            return
+        broker = self.cluster.add(broker_id, free_address())
+        broker.settings = {**broker.settings, HTTP_LISTEN: str(free_address())}
+        self._spawn(broker)
+
     def _look_at(self, broker: BrokerProcess) -> None:
         request = self._directory / f"start-{broker.id}"
         wanted = request.exists()
         if broker.running:
             request.unlink(missing_ok=True)
+            return
+        if broker.exit_status == STATUS_REMOVED:
+            self._note(f"broker {broker.id} was removed from the cluster")
+            self.cluster.forget(broker.id)
             return
         if self._up and broker.id in self._up:
             self._restart_at[broker.id] = time.monotonic() + RESTART_DELAY_S
@@ -314,6 +353,48 @@ def request_start(directory: Path, broker_id: int) -> Address:
     finally:
         request.unlink(missing_ok=True)
     return address
+
+
+def request_add(directory: Path, count: int) -> dict[int, Address]:
+    """Ask the supervisor of ``directory`` to add brokers; their addresses once they have joined."""
+    addresses = recorded_addresses(directory)
+    _need_supervisor(directory)
+    certificates = certificates_of(directory)
+    settings = {} if certificates is None else certificates.broker_settings()
+    cluster = local_cluster(
+        directory,
+        addresses=addresses,
+        settings=settings,
+        voters=recorded_voters(directory, addresses),
+    )
+    if len(cluster.brokers) == 1 and "cluster.secret.file" not in cluster.brokers[0].settings:
+        raise RefusedError(
+            f"{directory} has a broker without a cluster, and no other can join it. Start with "
+            "`raftlog up --brokers 3` in another --data-dir"
+        )
+    ids = reserve_ids(cluster, count, is_running=True)
+    requests = [directory / f"{ADD_PREFIX}{broker}" for broker in ids]
+    for request in requests:
+        request.touch()
+    tls = None if certificates is None else client_context(ca=str(certificates.ca))
+
+    def have_joined() -> bool:
+        known = recorded_addresses(directory)
+        return {*ids} <= known.keys() and all(
+            {*ids} <= members(known[broker], tls=tls) for broker in ids
+        )
+
+    try:
+        wait_until(
+            have_joined,
+            timeout_s=START_TIMEOUT_S,
+            what=f"brokers {ids} have joined (see {directory / f'broker-{ids[0]}.log'})",
+        )
+    finally:
+        for request in requests:
+            request.unlink(missing_ok=True)
+    known = recorded_addresses(directory)
+    return {broker: known[broker] for broker in ids}
 
 
 def _need_supervisor(directory: Path) -> None:

@@ -18,6 +18,7 @@ from raftlog.cli.supervisor import (
     Supervisor,
     choose_addresses,
     describe_cluster,
+    request_add,
     request_start,
 )
 
@@ -26,7 +27,7 @@ from raftlog.cli.supervisor import (
 @click.option(
     "--brokers",
     type=click.IntRange(1, limits.VOTERS_PER_CLUSTER_MAX),
-    help="Number of brokers; use an odd number. It cannot change for a directory.  "
+    help="Number of brokers; use an odd number. Add more later with --add.  "
     f"[default: the last run's, or {BROKERS_DEFAULT}]",
 )
 @click.option(
@@ -55,6 +56,11 @@ from raftlog.cli.supervisor import (
     type=click.IntRange(min=1),
     help="Start this broker of the running cluster in the same --data-dir, and return.",
 )
+@click.option(
+    "--add",
+    type=click.IntRange(1, limits.BROKERS_PER_CLUSTER_MAX),
+    help="Add this many brokers to the running cluster in the same --data-dir, and return.",
+)
 @options.as_json
 @click.pass_context
 def up(
@@ -65,6 +71,7 @@ def up(
     restart: bool,
     secure: bool,
     start_id: int | None,
+    add: int | None,
     as_json: bool,
 ) -> None:
     """Run a local cluster in the foreground.
@@ -76,6 +83,7 @@ def up(
     \b
     Example:
       raftlog up --data-dir raftlog-data --port 9100
+      raftlog up --data-dir raftlog-data --add 2
     """
     if start_id is not None:
         address = request_start(data_dir, start_id)
@@ -83,6 +91,16 @@ def up(
             output.print_json({"id": start_id, "address": str(address), "ready": True})
         else:
             click.echo(f"broker {start_id} ready at {address}")
+        return
+    if add is not None:
+        added = request_add(data_dir, add)
+        if as_json:
+            rows = [{"id": number, "address": str(at)} for number, at in added.items()]
+            output.print_json({"added": rows})
+        else:
+            for number, at in added.items():
+                click.echo(f"broker {number} has joined at {at}")
+            click.echo("to move replicas to it: raftlog cluster rebalance")
         return
     addresses = choose_addresses(data_dir, brokers=brokers, port=port)
     supervisor = Supervisor(

@@ -54,6 +54,7 @@
     │   ├── BrokerIdInUseError       another live broker has this broker id
     │   ├── WrongClusterError        the peer belongs to another cluster
     │   ├── StaleBrokerError         a data directory that has gone back: a copy, or a cut journal
+    │   ├── BrokerRemovedError       the broker of this data directory was decommissioned
     │   ├── ChainMismatchError       a replica's batch does not continue the chain of its log
     │   ├── InvalidGroupError        not a legal name of a group, or of one of its instances
     │   ├── UnknownGroupError        no group of that name
@@ -473,6 +474,12 @@ class StaleBrokerError(RefusedError):
     """
 
     code = 221
+
+
+class BrokerRemovedError(RefusedError):
+    """The broker of this data directory was decommissioned. It can join again with an empty one."""
+
+    code = 248
 
 
 class ChainMismatchError(RefusedError):

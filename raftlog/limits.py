@@ -26,6 +26,10 @@ CONFIG_KEYS_PER_TOPIC_MAX: Final = 256
 # -- clusters --------------------------------------------------------------------------------------
 BROKERS_PER_CLUSTER_MAX: Final = 63
 VOTERS_PER_CLUSTER_MAX: Final = 15  # of the group that holds the cluster's own state
+REMOVED_BROKERS_MAX: Final = 1_000  # the newest decommissioned ones, which may not return
+CLUSTER_CHANGES_KEPT_MAX: Final = 1_000  # for brokers without a vote; others get a snapshot
+CLUSTER_CHANGES_KEPT_BYTES_MAX: Final = 4 * 1024 * 1024
+CLUSTER_STATE_WAIT_MS_MAX: Final = 10_000  # of a request for changes of the cluster state
 PARTITIONS_PER_CLUSTER_MAX: Final = 100_000  # one broker may have a part in all of them
 REPLICATION_FACTOR_MAX: Final = 15
 REPLICATION_FACTOR_DEFAULT: Final = 3  # where there are as many brokers

@@ -73,6 +73,8 @@ class Admin(AdminBase, PlainClient):
     check_acl = _waiting(AsyncAdmin.check_acl)
     describe_quotas = _waiting(AsyncAdmin.describe_quotas)
     alter_quotas = _waiting(AsyncAdmin.alter_quotas)
+    reserve_broker_id = _waiting(AsyncAdmin.reserve_broker_id)
+    decommission_broker = _waiting(AsyncAdmin.decommission_broker)
     list_groups = _waiting(AsyncAdmin.list_groups)
     describe_groups = _waiting(AsyncAdmin.describe_groups)
     delete_groups = _waiting(AsyncAdmin.delete_groups)

@@ -169,6 +169,8 @@ def _broker(
         live=is_live,
         problem=problem,
         clock_error_ms=status.clock_error_ms,
+        draining=status.draining,
+        has_vote=status.has_vote,
     )
 
 

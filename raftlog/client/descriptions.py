@@ -64,7 +64,8 @@ class BrokerDescription:
     ``directory_id``: id of its data directory; empty if unknown. ``fenced``: the cluster group has
     fenced it. ``live``: it responded; otherwise ``problem`` states the reason. ``clock_error_ms``:
     difference between its wall clock and the time by which it expires records (negative: its clock
-    is behind); 0 if they differ by a minute or less.
+    is behind); 0 if they differ by a minute or less. ``draining``: it is being decommissioned.
+    ``has_vote``: it is a voter of the cluster group.
     """
 
     id: int
@@ -77,6 +78,8 @@ class BrokerDescription:
     live: bool = True
     problem: str = ""
     clock_error_ms: int = 0
+    draining: bool = False
+    has_vote: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +255,21 @@ class RecoveryDescription:
     partitions: tuple[RecoveredPartition, ...]
     cluster_note: str
     needs_loss: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecommissionProgress:
+    """Progress of the removal of a broker from the cluster.
+
+    ``removed``: it is complete. ``partitions``: number of those that the broker still stores or
+    votes for. ``has_vote``: it is still a voter of the cluster group. ``waits_for``: why no
+    progress is possible now; empty otherwise.
+    """
+
+    removed: bool
+    partitions: int
+    has_vote: bool
+    waits_for: str
 
 
 def topic_description(topic: wire.TopicDescription) -> TopicDescription:

@@ -3,8 +3,8 @@
 Nothing here reads a file: the caller hands over what it read.
 """
 
-from raftlog.config.address import Address, parse_address
-from raftlog.config.broker import BrokerConfig
+from raftlog.config.address import Address, parse_address, parse_addresses
+from raftlog.config.broker import EVERYWHERE, BrokerConfig, read_toml
 from raftlog.config.broker_keys import BROKER_KEYS
 from raftlog.config.keys import ConfigKey, parse
 from raftlog.config.topic import TOPIC_KEYS, TopicConfig
@@ -12,6 +12,7 @@ from raftlog.config.voters import Voter, parse_voters
 
 __all__ = [
     "BROKER_KEYS",
+    "EVERYWHERE",
     "TOPIC_KEYS",
     "Address",
     "BrokerConfig",
@@ -20,5 +21,7 @@ __all__ = [
     "Voter",
     "parse",
     "parse_address",
+    "parse_addresses",
     "parse_voters",
+    "read_toml",
 ]

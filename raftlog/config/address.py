@@ -5,6 +5,8 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import Final, NamedTuple
 
+from raftlog import limits
+
 PORT_MAX: Final = 65_535
 # The brokers of `raftlog up`: with all three, the loss of one does not cut clients off.
 BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9100,127.0.0.1:9101,127.0.0.1:9102"
@@ -26,6 +28,18 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """Addresses that are separated by commas; none for an empty text. Raises ``ValueError``."""
+    addresses = tuple(map(parse_address, text.split(","))) if text.strip() else ()
+    if len(addresses) > limits.BROKERS_PER_CLUSTER_MAX:
+        raise ValueError(
+            f"{len(addresses)} addresses: {limits.BROKERS_PER_CLUSTER_MAX} are the most"
+        )
+    if any(address.port == 0 for address in addresses):
+        raise ValueError("the port of a broker that runs is not 0")
+    return addresses
 
 
 def parse_address(text: str) -> Address:

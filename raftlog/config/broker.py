@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -19,6 +19,8 @@ from raftlog.config.broker_keys import BROKER_KEYS
 from raftlog.config.keys import HIDDEN, parse
 from raftlog.config.voters import Voter, show_voters
 from raftlog.errors import InvalidConfigError
+
+EVERYWHERE: Final = ("0.0.0.0", "::")  # hosts that stand for every interface
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,7 @@ class BrokerConfig:
     data_dir: str = "raftlog-data"
     rack: str = ""
     voters: tuple[Voter, ...] = ()
+    join: tuple[Address, ...] = ()
     bootstrap_without: tuple[int, ...] = ()
     cluster_secret: str = field(default="", repr=False)
     cluster_secret_file: str = ""
@@ -104,6 +107,21 @@ class BrokerConfig:
         _check_times(config)
         return config
 
+    @property
+    def has_peers(self) -> bool:
+        """Whether the broker is part of a cluster of several brokers, or joins one."""
+        return bool(self.voters or self.join)
+
+    def joining(self, brokers: tuple[Address, ...]) -> BrokerConfig:
+        """Settings of a broker that has joined the cluster of ``brokers`` before.
+
+        Raises ``InvalidConfigError`` if a setting is missing that brokers of a cluster need.
+        """
+        config = replace(self, join=brokers)
+        _check_voters(config)
+        _check_tls(config)
+        return config
+
     @classmethod
     def from_toml(cls, document: str, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
         """Settings from a TOML document, with ``overrides`` (the command line's) on top."""
@@ -155,10 +173,23 @@ def _check_voters(config: BrokerConfig) -> None:
             f"bootstrap.without={','.join(map(str, config.bootstrap_without))} has to name voters "
             f"other than this broker, {config.id}; voters={show_voters(config.voters)}"
         )
-    if len(config.voters) > 1 and not (config.cluster_secret or config.cluster_secret_file):
+    if (len(config.voters) > 1 or config.join) and not (
+        config.cluster_secret or config.cluster_secret_file
+    ):
+        what = "join" if config.join else f"{len(config.voters)} voters"
         raise InvalidConfigError(
-            f"{len(config.voters)} voters and no secret: set cluster.secret or "
-            "cluster.secret.file to the same text on every broker"
+            f"{what} and no secret: set cluster.secret or cluster.secret.file to the same text on "
+            "every broker"
+        )
+    if config.join and not config.advertised_listen and config.listen.host in EVERYWHERE:
+        raise InvalidConfigError(
+            f"listen={config.listen} is every interface: set advertised.listen to the address at "
+            "which the other brokers and the clients reach this broker"
+        )
+    if config.voters and config.join:
+        raise InvalidConfigError(
+            "set voters or join, not both: voters create a cluster, and a broker that joins one "
+            "learns its voters there"
         )
 
 
@@ -191,7 +222,7 @@ def _check_tls(config: BrokerConfig) -> None:
             f"tls.certificate.file={config.tls_certificate_file} requires its private key. Set "
             "tls.key.file"
         )
-    if len(config.voters) > 1 and not config.tls_ca_file:
+    if (len(config.voters) > 1 or config.join) and not config.tls_ca_file:
         raise InvalidConfigError(
             "brokers with tls.certificate.file connect to each other by TLS. Set tls.ca.file to "
             "the CA certificate that signed the certificates of all brokers"

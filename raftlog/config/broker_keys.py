@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from raftlog import limits
-from raftlog.config.address import Address, parse_address
+from raftlog.config.address import Address, parse_address, parse_addresses
 from raftlog.config.keys import HIDDEN, INT64_MAX, ConfigKey, hidden, number, word
 from raftlog.config.voters import BROKER_ID_MAX, parse_voters, show_voters
 
@@ -142,6 +142,15 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "The brokers that hold the cluster's own state, this one among them: the same list on "
         "each, best three or five. Nothing: a cluster of this one broker.",
         show=show_voters,
+    ),
+    ConfigKey(
+        "join",
+        (),
+        parse_addresses,
+        "HOST:PORT,HOST:PORT,... or nothing",
+        "Brokers of a running cluster that this broker joins: one that responds is enough. Only "
+        "the first start needs it; later the data directory has the addresses. Not with `voters`.",
+        show=lambda addresses: ",".join(map(str, addresses)),
     ),
     ConfigKey(
         "bootstrap.without",

@@ -18,6 +18,7 @@ from raftlog.protocol import (
     fetch,
     groups,
     handshake,
+    membership,
     metadata,
     operator_auth,
     peer,
@@ -340,6 +341,38 @@ ALTER_QUOTAS: Final = Api(
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 
+# -- brokers that join and leave, and brokers without a vote ---------------------------------------
+CLUSTER_STATE: Final = Api(
+    48,
+    "cluster_state",
+    membership.ClusterStateRequest,
+    membership.ClusterStateResponse,
+    idempotent=True,
+    peer_only=True,
+)
+PROPOSE: Final = Api(
+    49,
+    "propose",
+    membership.ProposeRequest,
+    membership.ProposeResponse,
+    peer_only=True,
+    header_bytes_max=limits.FRAME_HEADER_BYTES_MAX,
+)
+RESERVE_BROKER_ID: Final = Api(
+    50,
+    "reserve_broker_id",
+    membership.ReserveBrokerIdRequest,
+    membership.ReserveBrokerIdResponse,
+    idempotent=True,
+)
+DECOMMISSION: Final = Api(
+    51,
+    "decommission",
+    membership.DecommissionRequest,
+    membership.DecommissionResponse,
+    idempotent=True,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -391,6 +424,10 @@ APIS: Final[dict[int, Api]] = {
         CHECK_ACL,
         DESCRIBE_QUOTAS,
         ALTER_QUOTAS,
+        CLUSTER_STATE,
+        PROPOSE,
+        RESERVE_BROKER_ID,
+        DECOMMISSION,
     )
 }
 

@@ -43,7 +43,8 @@ class BrokerStatus(Message):
 
     ``live``: the responding broker's own observation. ``fenced``: state in the cluster group.
     ``clock_error_ms``: for the responding broker only; ms by which its wall clock is ahead of the
-    trusted time (negative: behind) after a clock step, else 0.
+    trusted time (negative: behind) after a clock step, else 0. ``draining``: the broker is being
+    decommissioned. ``has_vote``: it is a voter of the cluster group.
     """
 
     id: NodeId
@@ -55,6 +56,8 @@ class BrokerStatus(Message):
     live: bool
     rack: Rack | None = None
     clock_error_ms: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
+    draining: bool = False
+    has_vote: bool = False
 
 
 class ReplicaStatus(Message):

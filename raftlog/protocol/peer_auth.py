@@ -239,7 +239,11 @@ def _check_other(me: PeerIdentity, peer: PeerIdentity) -> None:
 
 
 def check_cluster(me: PeerIdentity, peer: PeerIdentity) -> None:
-    """Check that an authenticated peer has the same cluster ID and the same voters.
+    """Check that an authenticated peer has the same cluster ID or, if neither has one, the same
+    configured voters.
+
+    The configuration matters only for the creation of a cluster: later, its own state names the
+    voters. A broker without configured voters joins a cluster that exists.
 
     Raises ``WrongClusterError``, with both values, if they differ.
     """
@@ -249,7 +253,8 @@ def check_cluster(me: PeerIdentity, peer: PeerIdentity) -> None:
             f"{peer.cluster_id}, but broker {me.broker_id} to {me.cluster_id}. Check the "
             "addresses of its peers"
         )
-    if me.voters != peer.voters:
+    is_creation = not (me.cluster_id or peer.cluster_id) and me.voters and peer.voters
+    if is_creation and me.voters != peer.voters:
         raise WrongClusterError(
             f"broker {peer.broker_id} at {peer.host}:{peer.port} has the voters "
             f"{peer.voters}, but broker {me.broker_id} has {me.voters}. Configure the same list "

@@ -214,6 +214,31 @@ class AlterQuotas(ClusterCommand, frozen=True, tag="alter_quotas"):
     changes: Annotated[tuple[QuotaChange, ...], Meta(max_length=limits.QUOTAS_PER_REQUEST_MAX)]
 
 
+# -- brokers that join and leave -------------------------------------------------------------------
+
+
+class ReserveBrokerId(ClusterCommand, frozen=True, tag="reserve_broker_id"):
+    """Reserve the next broker ID for a broker that joins. Rejected if it is not the next one.
+
+    No ID is assigned twice, also if the broker never registers or was removed.
+    """
+
+    id: BrokerNumber
+
+
+class DecommissionBroker(ClusterCommand, frozen=True, tag="decommission_broker"):
+    """Mark a broker as draining: it gets no replicas and no votes, and its replicas move away."""
+
+    id: BrokerNumber
+
+
+class RemoveBroker(ClusterCommand, frozen=True, tag="remove_broker"):
+    """Remove a drained broker. Its data directory can never register again."""
+
+    id: BrokerNumber
+    broker_epoch: Version
+
+
 AnyClusterCommand: TypeAlias = (
     RegisterBroker
     | FenceBroker
@@ -229,6 +254,9 @@ AnyClusterCommand: TypeAlias = (
     | CreateAcls
     | DeleteAcls
     | AlterQuotas
+    | ReserveBrokerId
+    | DecommissionBroker
+    | RemoveBroker
 )
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")

@@ -25,6 +25,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
 
     ``broker_epoch``: increases with every registration (KIP-903). ``boot``: number of starts of the
     data directory. ``fenced``: the broker leads no partition and joins no ISR (KIP-841).
+    ``draining``: it is being decommissioned.
     """
 
     id: BrokerId
@@ -35,6 +36,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
     boot: int
     broker_epoch: int
     fenced: bool
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,11 @@ class TopicRecord:
 
 @dataclass(slots=True)
 class ClusterRecords:
-    """The complete cluster state. The defaults are the state before the first command."""
+    """The complete cluster state. The defaults are the state before the first command.
+
+    ``next_broker_id``: higher than every ID that was ever used. ``removed``: data directories of
+    decommissioned brokers and their former IDs, the oldest first.
+    """
 
     cluster_id: str = ""
     version: int = 0
@@ -105,6 +111,8 @@ class ClusterRecords:
     user_secret: bytes = field(default=b"", repr=False)  # since the first user; see PutUser
     acls: set[Acl] = field(default_factory=set)
     quotas: dict[QuotaEntity, Quota] = field(default_factory=dict)  # none is empty
+    next_broker_id: BrokerId = 0
+    removed: dict[DirectoryId, BrokerId] = field(default_factory=dict)
 
 
 # -- as bytes -----------------------------------------------------------------------------------
@@ -141,6 +149,8 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     user_secret: bytes = b""
     acls: list[Acl] = []
     quotas: list[tuple[QuotaEntity, dict[QuotaKey, float]]] = []
+    next_broker_id: int = 0
+    removed: list[tuple[DirectoryId, BrokerId]] = []
 
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
@@ -168,6 +178,8 @@ def encode_records(records: ClusterRecords) -> bytes:
             ((entity, dict(quota)) for entity, quota in records.quotas.items()),
             key=lambda one: str(one[0]),
         ),
+        next_broker_id=records.next_broker_id,
+        removed=list(records.removed.items()),
     )
     return _encoder.encode(snapshot)
 
@@ -175,6 +187,16 @@ def encode_records(records: ClusterRecords) -> bytes:
 def founding_state(cluster_id: str) -> bytes:
     """Return the encoded initial state of a new cluster, which contains only the cluster ID."""
     return encode_records(ClusterRecords(cluster_id=cluster_id, version=1))
+
+
+def with_unseen_changes(data: bytes, count: int) -> bytes:
+    """Return the encoded state with a version that is higher by ``count``.
+
+    Raises the errors of ``decode_records``.
+    """
+    records = decode_records(data)
+    records.version += count
+    return encode_records(records)
 
 
 def decode_records(data: bytes) -> ClusterRecords:
@@ -204,6 +226,8 @@ def decode_records(data: bytes) -> ClusterRecords:
         user_secret=snapshot.user_secret,
         acls=set(snapshot.acls),
         quotas=dict(snapshot.quotas),
+        next_broker_id=snapshot.next_broker_id,
+        removed=dict(snapshot.removed),
     )
 
 

@@ -7,9 +7,10 @@ each partition decides its leader and ISR.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Set
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -18,6 +19,7 @@ from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.errors import (
     BrokerIdInUseError,
+    BrokerRemovedError,
     InvalidPartitionsError,
     RaftlogError,
     RefusedError,
@@ -36,6 +38,7 @@ from raftlog.replication.cluster_commands import (
     ClusterCommand,
     CreateAcls,
     CreateTopic,
+    DecommissionBroker,
     DeleteAcls,
     DeleteTopic,
     DeleteUser,
@@ -44,6 +47,8 @@ from raftlog.replication.cluster_commands import (
     PutUser,
     Reassign,
     RegisterBroker,
+    RemoveBroker,
+    ReserveBrokerId,
     SetReplicas,
     UnfenceBroker,
     decode_command,
@@ -110,11 +115,19 @@ class ClusterMachine:
 
     Invariant: ``version`` increases by 1 with each change, and only then. Records are replaced,
     never modified in place.
+
+    All states of a cluster are ordered by their version: a recovery that may lose changes skips
+    versions (``with_unseen_changes``). A broker without a vote receives the state by ``follow``. It
+    may be ahead of the base of the generation in which it gets one. Until the group's log has
+    reached the version that is known, queries return the known state, and commands are applied to
+    the group's state only. The known state never goes back.
     """
 
     def __init__(self, on_change: Callable[[ClusterChange], None] | None = None) -> None:
         """``on_change``: called after each change, and after a restore with all differences."""
         self.on_change = on_change
+        self.changes = ClusterChanges()
+        self._group: ClusterMachine | None = None  # the group's state while it is behind
         self._records = ClusterRecords()
         self._names: dict[str, str] = {}  # by topic id
         self._loads = Loads()
@@ -133,8 +146,18 @@ class ClusterMachine:
 
     @property
     def brokers(self) -> Mapping[BrokerId, BrokerRecord]:
-        """All brokers that have ever registered, by ID."""
+        """All brokers that have registered and were not removed, by ID."""
         return self._records.brokers
+
+    @property
+    def removed(self) -> Mapping[DirectoryId, BrokerId]:
+        """Data directories of decommissioned brokers, and their IDs at that time."""
+        return self._records.removed
+
+    @property
+    def next_broker_id(self) -> BrokerId:
+        """An ID that no broker had; at least 1."""
+        return max(self._records.next_broker_id, *(b + 1 for b in self.brokers), 1)
 
     @property
     def topics(self) -> Mapping[str, TopicRecord]:
@@ -172,6 +195,13 @@ class ClusterMachine:
         """Return the brokers that are not fenced, sorted by ID."""
         return [record for _, record in sorted(self.brokers.items()) if not record.fenced]
 
+    def staying(self) -> list[BrokerId]:
+        """Return the brokers that are not being decommissioned, sorted, also fenced ones."""
+        return [broker for broker, record in sorted(self.brokers.items()) if not record.draining]
+
+    def _placeable(self) -> list[BrokerRecord]:
+        return [record for record in self.live() if not record.draining]
+
     def directory_of(self, broker: BrokerId) -> DirectoryId | None:
         """Return the last registered data directory of the broker; None for an unknown broker."""
         record = self.brokers.get(broker)
@@ -181,6 +211,8 @@ class ClusterMachine:
 
     def apply(self, command: bytes) -> Done | Refused:
         """Apply an encoded command. Returns ``Refused`` with the reason for invalid commands."""
+        if self._group is not None:
+            return self._apply_behind(self._group, command)
         version = self.version
         try:
             decoded = decode_command(command)
@@ -188,27 +220,69 @@ class ClusterMachine:
         except RaftlogError as error:
             assert self.version == version, "a refused command changes nothing"
             return Refused(error.code, str(error))
-        if self.version != version and self.on_change is not None:
-            self.on_change(change)
+        if self.version != version:
+            self.changes.add(self.version, command)
+            if self.on_change is not None:
+                self.on_change(change)
         return Done(value)
 
+    def _apply_behind(self, group: ClusterMachine, command: bytes) -> Done | Refused:
+        result = group.apply(command)
+        if group.version >= self.version:
+            self._group = None
+            self._replace(group._records)
+        return result
+
     def snapshot(self) -> bytes:
-        """Return the encoded state. Equal states have equal bytes."""
+        """Return the encoded state of the group. Equal states have equal bytes."""
+        return self.known() if self._group is None else self._group.snapshot()
+
+    def known(self) -> bytes:
+        """Return the encoded state that queries return."""
         return encode_records(self._records)
+
+    def follow(self, snapshot: bytes, commands: Sequence[bytes]) -> None:
+        """Process a state, or commands that follow the known one, from a broker with a vote.
+
+        For a broker without a vote. ``snapshot``: empty for none; an older one is ignored. Raises
+        the errors of ``restore``.
+        """
+        self._group = None  # only a broker with a vote has a group's state, after a ``restore``
+        if snapshot:
+            after = self._checked(snapshot)
+            if after.version > self.version:
+                self._replace(after)
+        for command in commands:
+            self.apply(command)
 
     def restore(self, snapshot: bytes) -> None:
         """Replace the state by a snapshot. Empty bytes are the state before the first command.
 
         Raises the errors of ``decode_records``, and ``WrongClusterError`` if the snapshot is of
-        another cluster. The state is then unchanged.
+        another cluster. The state is then unchanged. An older state than the known one is not
+        visible until the group has reached that one.
         """
+        after = self._checked(snapshot)
+        self._group = None
+        if after.version < self.version:
+            self._group = ClusterMachine()
+            self._group.restore(snapshot)
+            return
+        self._replace(after)
+
+    def _checked(self, snapshot: bytes) -> ClusterRecords:
         before, after = self._records, decode_records(snapshot)
         if before.cluster_id not in {"", after.cluster_id}:
             raise WrongClusterError(
                 f"snapshot of cluster {after.cluster_id or '(none)'}, but this broker belongs to "
                 f"cluster {before.cluster_id}"
             )
+        return after
+
+    def _replace(self, after: ClusterRecords) -> None:
+        before = self._records
         self._records = after
+        self.changes = ClusterChanges()
         self._names = {topic.id: name for name, topic in after.topics.items()}
         self._loads = Loads()
         self._partition_count = 0
@@ -238,7 +312,10 @@ class ClusterMachine:
             boot=command.boot,
             broker_epoch=self.version + 1,
             fenced=True,
+            draining=held is not None and held.draining,
         )
+        if command.directory_id in self.removed:
+            raise BrokerRemovedError(removed_text(command.id, command.directory_id))
         if held is not None:
             same = msgspec.structs.replace(
                 wanted, broker_epoch=held.broker_epoch, fenced=held.fenced
@@ -268,9 +345,71 @@ class ClusterMachine:
         return None, self._put_broker(msgspec.structs.replace(held, fenced=fenced))
 
     def _put_broker(self, record: BrokerRecord) -> ClusterChange:
+        self._records.next_broker_id = max(self._records.next_broker_id, record.id + 1)
         self._records.brokers[record.id] = record
         self._records.version += 1
         return ClusterChange(brokers=frozenset((record.id,)))
+
+    # -- brokers that join and leave ---------------------------------------------------------------
+
+    def _reserve_id(self, command: ReserveBrokerId) -> tuple[None, ClusterChange]:
+        if command.id != self.next_broker_id:
+            raise BrokerIdInUseError(
+                f"broker ID {command.id} was assigned already; the next one is "
+                f"{self.next_broker_id}"
+            )
+        self._records.next_broker_id = command.id + 1
+        self._records.version += 1
+        return None, ClusterChange()
+
+    def _decommission(self, command: DecommissionBroker) -> tuple[None, ClusterChange]:
+        held = self._broker(command.id)
+        if held.draining:
+            return None, ClusterChange()
+        others = [broker for broker in self.staying() if broker != command.id]
+        if not others:
+            raise RefusedError(
+                f"broker {command.id} is the only broker of the cluster: its data would be lost. "
+                "Stop it to stop the cluster"
+            )
+        for name, topic in sorted(self.topics.items()):
+            if topic.replication_factor > len(others):
+                raise RefusedError(
+                    f"broker {command.id} cannot be removed: topic {name!r} has "
+                    f"{topic.replication_factor} replicas, and {len(others)} brokers would remain. "
+                    "Add a broker, or change the topic with `raftlog topic alter "
+                    f"{name} --replication-factor {len(others)}`"
+                )
+        return None, self._put_broker(msgspec.structs.replace(held, draining=True))
+
+    def _remove(self, command: RemoveBroker) -> tuple[None, ClusterChange]:
+        held = self._broker(command.id)
+        if not held.draining or held.broker_epoch != command.broker_epoch:
+            raise RefusedError(
+                f"broker {command.id} has registered again, or is not being decommissioned"
+            )
+        if uses := self.uses_of(command.id):
+            raise RefusedError(f"broker {command.id} still has a part in {uses} partitions")
+        records = self._records
+        del records.brokers[command.id]
+        removed = [*records.removed.items(), (held.directory_id, held.id)]
+        records.removed = dict(removed[-limits.REMOVED_BROKERS_MAX :])
+        records.version += 1
+        return None, ClusterChange(brokers=frozenset((command.id,)))
+
+    def uses_of(self, broker: BrokerId) -> int:
+        """Return the number of partitions of which the broker is, or will be, a voter."""
+        return sum(
+            broker in held.voters or (held.target is not None and broker in held.target.replicas)
+            for topic in self.topics.values()
+            for held in topic.partitions
+        )
+
+    def _broker(self, broker: BrokerId) -> BrokerRecord:
+        held = self.brokers.get(broker)
+        if held is None:
+            raise RefusedError(f"there is no broker {broker}, but {sorted(self.brokers)}")
+        return held
 
     # -- topics ------------------------------------------------------------------------------------
 
@@ -288,7 +427,7 @@ class ClusterMachine:
                 f"{command.partitions} partitions: a topic has 1 to "
                 f"{limits.PARTITIONS_PER_TOPIC_MAX}"
             )
-        live = self.live()
+        live = self._placeable()
         default = min(limits.REPLICATION_FACTOR_DEFAULT, len(live))
         replication_factor = command.replication_factor or default
         self._check_replication_factor(replication_factor, live)
@@ -339,7 +478,7 @@ class ClusterMachine:
                 f"topic {command.name!r} has {count} partitions: the new total has to be larger "
                 f"than that, and {command.total} is not (partitions cannot be taken away)"
             )
-        live = self.live()
+        live = self._placeable()
         self._check_replication_factor(topic.replication_factor, live)
         extended = self._with_partitions(topic, command.total - count, live)
         return extended, self._put_topic(topic, extended)
@@ -405,6 +544,11 @@ class ClusterMachine:
                 f"{topic.name} --replication-factor {len(move.replicas)}`"
             )
         self._check_members(move.replicas)
+        for broker in move.replicas:
+            if self.brokers[broker].draining:
+                raise InvalidPartitionsError(
+                    f"{name}: broker {broker} is being decommissioned, and gets no replicas"
+                )
         current = () if held.target is None else held.target.replicas
         if (move.version, move.expected) != (held.version, current):
             moving = f", and moves to {list(current)}" if current else ""
@@ -475,7 +619,7 @@ class ClusterMachine:
             live,
             load=self._loads,
             existing=topic.partitions,
-            reserves=[broker for broker, record in self.brokers.items() if record.fenced],
+            reserves=[broker for broker in self.staying() if self.brokers[broker].fenced],
         )
         voters = sorted({voter for assignment in placed for voter in assignment.voters})
         era = PlacementRange(
@@ -591,6 +735,41 @@ class ClusterMachine:
         return change
 
 
+class ClusterChanges:
+    """The last commands that changed the state, for brokers without a vote."""
+
+    def __init__(self) -> None:
+        self._commands: deque[bytes] = deque()  # the last one led to ``_version``
+        self._version = 0
+        self._bytes = 0
+
+    def add(self, version: int, command: bytes) -> None:
+        self._commands.append(command)
+        self._version = version
+        self._bytes += len(command)
+        while (
+            len(self._commands) > limits.CLUSTER_CHANGES_KEPT_MAX
+            or self._bytes > limits.CLUSTER_CHANGES_KEPT_BYTES_MAX
+        ):
+            self._bytes -= len(self._commands.popleft())
+
+    def since(self, version: int) -> list[bytes] | None:
+        """Return the commands after ``version``; None if some of them are not kept."""
+        missing = self._version - version
+        if not 0 <= missing <= len(self._commands):
+            return None
+        return list(islice(self._commands, len(self._commands) - missing, None))
+
+
+def removed_text(broker: BrokerId, directory_id: DirectoryId) -> str:
+    """Return the reason why a decommissioned broker is rejected."""
+    return (
+        f"broker {broker} with data directory {directory_id} was decommissioned: it is no longer "
+        "part of the cluster. To add this machine again, start the broker with an empty data "
+        "directory and --join"
+    )
+
+
 def _check_registration(held: BrokerRecord, wanted: BrokerRecord) -> None:
     """Check whether a changed registration can replace the stored one.
 
@@ -657,4 +836,7 @@ _HANDLERS: Final[
     CreateAcls: ClusterMachine._create_acls,
     DeleteAcls: ClusterMachine._delete_acls,
     AlterQuotas: ClusterMachine._alter_quotas,
+    ReserveBrokerId: ClusterMachine._reserve_id,
+    DecommissionBroker: ClusterMachine._decommission,
+    RemoveBroker: ClusterMachine._remove,
 }

@@ -20,7 +20,7 @@ place at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from raftlog.replication.commands import BrokerId, ChangeReplicas, DirectoryId, Elect
 from raftlog.replication.election import BrokerView, IsLive, accepted, transfer
@@ -83,6 +83,27 @@ def surplus_witness(
     gone = next((w for w in state.witnesses if not is_live(w)), state.witnesses[-1])
     witnesses = tuple(witness for witness in state.witnesses if witness != gone)
     return accepted(state, ChangeReplicas(state.version, state.replicas, witnesses))
+
+
+def relocated_witness(
+    state: PartitionState, *, leaving: Collection[BrokerId], brokers: Iterable[BrokerId]
+) -> ChangeReplicas | None:
+    """Return the change that replaces a witness on a broker that is being decommissioned, or None.
+
+    ``leaving``: such brokers. ``brokers``: those that can become a witness. If there is none, the
+    witness is removed, and with it another one if the number of voters were even.
+    """
+    gone = next((witness for witness in state.witnesses if witness in leaving), None)
+    if gone is None:
+        return None
+    voters = {*state.replicas, *state.witnesses}
+    recruit = next((broker for broker in brokers if broker not in voters), None)
+    witnesses = [witness for witness in state.witnesses if witness != gone]
+    if recruit is not None:
+        witnesses.append(recruit)
+    elif witnesses and (len(state.replicas) + len(witnesses)) % 2 == 0:
+        witnesses.pop()
+    return accepted(state, ChangeReplicas(state.version, state.replicas, tuple(witnesses)))
 
 
 def fitting_voters(

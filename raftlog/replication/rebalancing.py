@@ -6,7 +6,7 @@ Every function is deterministic and moves as few replicas as it can: each move r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from raftlog.replication.commands import BrokerId
@@ -83,6 +83,24 @@ def change_replication_factor(
     ]
 
 
+def evacuate(
+    partitions: Sequence[PlacedPartition],
+    leaving: Collection[BrokerId],
+    brokers: Sequence[Located],
+    *,
+    loads: Mapping[BrokerId, int],
+) -> list[PlannedMove]:
+    """Return the moves that replace the brokers ``leaving``. All other replicas remain.
+
+    ``loads``: number of replicas of each broker, in all topics. A partition that has replicas on
+    all of ``brokers`` has no move.
+    """
+    plan = _Plan(partitions, brokers)
+    plan.loads = Counter(loads)
+    plan.evacuate(leaving)
+    return plan.moves()
+
+
 class _Plan:
     """Replicas while they are planned."""
 
@@ -131,6 +149,14 @@ class _Plan:
                     self.loads[broker] -= 1
                     # The brokers that leave take no place.
                     self._place(replicas, at, [b for b in replicas if b in self._rack])
+
+    def evacuate(self, leaving: Collection[BrokerId]) -> None:
+        for replicas in self.replicas:
+            for at, broker in enumerate(replicas):
+                if broker in leaving and not set(self._ids) <= {*replicas}:
+                    self.loads[broker] -= 1
+                    # The brokers that leave take no place.
+                    self._place(replicas, at, [b for b in replicas if b not in leaving])
 
     def use_racks(self) -> None:
         total = len(set(self._rack.values()))

@@ -53,18 +53,19 @@ class TrustedTime:
         self,
         *,
         broker_id: int = 0,
-        voters: Collection[int] = (),
+        voters: Collection[int] | None = (),
         saved_ms: TimestampMs | None = None,
         now: float,
         wall_ms: TimestampMs,
     ) -> None:
-        """``voters``: brokers whose clocks count; fewer than two: single-broker mode.
+        """``voters``: brokers whose clocks count; only this one, or none: single-broker mode. None:
+        not known yet.
 
         ``saved_ms``: last ``deletion_ms`` of the previous incarnation, or None. ``now``,
         ``wall_ms``: clocks of this broker at the start.
         """
         self._broker_id = broker_id
-        self._voters = frozenset(voters)
+        self._voters = None if voters is None else frozenset(voters)
         self._peers: dict[int, _Line] = {}
         self._trusted: _Line | None = None
         self._agreed: _Line | None = None  # by a majority, at the last update
@@ -74,7 +75,7 @@ class TrustedTime:
 
     @property
     def is_alone(self) -> bool:
-        return len(self._voters) < 2
+        return self._voters is not None and self._voters <= {self._broker_id}
 
     # -- what is asked -----------------------------------------------------------------------------
 
@@ -114,8 +115,13 @@ class TrustedTime:
         self, broker_id: int, wall_ms: TimestampMs, *, round_trip_s: float, now: float
     ) -> None:
         """A peer's wall clock, received ``now`` in the response to a request."""
-        if broker_id in self._voters and round_trip_s <= CLOCK_ROUND_TRIP_S_MAX:
+        if broker_id in (self._voters or ()) and round_trip_s <= CLOCK_ROUND_TRIP_S_MAX:
             self._peers[broker_id] = _Line(now, wall_ms + round_trip_s * 500)
+
+    def set_voters(self, voters: Collection[int]) -> None:
+        """Set the brokers whose clocks count: the voters of the cluster group change."""
+        self._voters = frozenset(voters)
+        self._peers = {b: clock for b, clock in self._peers.items() if b in self._voters}
 
     def update(self, *, now: float, wall_ms: TimestampMs) -> None:
         """Compare the clocks. Call it about once per second, and before the first read."""
@@ -156,14 +162,16 @@ class TrustedTime:
 
         For an even number of clocks it is the lower median, which deletes less data.
         """
-        now = own.at
+        now, voters = own.at, self._voters
+        if voters is None:
+            return None
         known = [
             peer.ms(now) for peer in self._peers.values() if now - peer.at <= CLOCK_SAMPLE_S_MAX
         ]
-        if self._broker_id in self._voters:
+        if self._broker_id in voters:
             known.append(own.wall_ms)
         if not known:
             return None
         median_ms = sorted(known)[(len(known) - 1) // 2]
         close = sum(abs(each - median_ms) <= CLOCK_STEP_MS for each in known)
-        return _Line(now, median_ms) if close > len(self._voters) // 2 else None
+        return _Line(now, median_ms) if close > len(voters) // 2 else None

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from raftlog import limits
 from raftlog.clock import Clock
-from raftlog.config import Address, BrokerConfig
+from raftlog.config import EVERYWHERE, Address, BrokerConfig
 from raftlog.consensus.journal import Journal
 from raftlog.disk import Disk
 from raftlog.errors import (
@@ -63,14 +63,13 @@ from raftlog.server.tls import BrokerTls
 from raftlog.server.topic_table import TopicTable
 from raftlog.server.turns import Turns
 from raftlog.server.workers import Workers
-from raftlog.storage import Store
+from raftlog.storage import Store, brokers_file
 
 logger = logging.getLogger(__name__)
 
 # Fetches that wait for records may use one half of the memory for requests.
 WAITING_FETCHES_PART: Final = 2
 ADMIN_VARIABLE: Final = "RAFTLOG_ADMIN_CREDENTIALS"
-EVERYWHERE: Final = ("0.0.0.0", "::")
 
 
 def advertised(config: BrokerConfig, listening: Address) -> Address:
@@ -120,6 +119,8 @@ class Surroundings:
     make_connection: Callable[[ConnectionServices], Connection] = Connection
     chance: Callable[[], float] = field(default_factory=lambda: random.Random().random)
     entropy: Callable[[int], bytes] = os.urandom
+    # Called once when the broker learns that it was decommissioned, with a text for the operator.
+    on_removed: Callable[[str], None] = lambda _reason: None
 
     def new_id(self) -> str:
         """Return a unique id."""
@@ -311,6 +312,7 @@ class Broker:
                 entropy=surroundings.entropy,
                 new_id=surroundings.new_id,
                 address=lambda: context.address,
+                on_removed=surroundings.on_removed,
             ),
         )
         context.cluster = cluster
@@ -370,14 +372,14 @@ class Broker:
             validation=make_workers(loop, count=limits.VALIDATION_THREADS, name="validation"),
         )
 
-        def open_files() -> tuple[Store, Journal | None]:
+        def open_files() -> tuple[Store, Journal | None, BrokerConfig]:
             return _open_files(disk, config, any_id=any_id, new_id=surroundings.new_id)
 
         opening = asyncio.ensure_future(workers.admin.run(open_files))
         try:
-            store, journal = await asyncio.shield(opening)
+            store, journal, config = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            store, journal = await opening  # otherwise the lock would never be released
+            store, journal, _config = await opening  # otherwise the lock would never be released
             store.abandon()
             if journal is not None:
                 journal.close()
@@ -391,7 +393,8 @@ class Broker:
         broker_clock = BrokerClock(
             clock,
             broker_id=store.identity.broker_id,
-            voters=[voter.id for voter in config.voters],
+            # A broker that joins a cluster learns there whose clocks count.
+            voters=None if config.join else [voter.id for voter in config.voters],
             saved_ms=store.saved_time_ms,
         )
         broker = cls(
@@ -518,9 +521,17 @@ class Broker:
 
 def _open_files(
     disk: Disk, config: BrokerConfig, *, any_id: bool, new_id: Callable[[], str]
-) -> tuple[Store, Journal | None]:
-    """Open the store and, for a broker in a cluster, the consensus journal. Blocking."""
-    if not config.voters:
+) -> tuple[Store, Journal | None, BrokerConfig]:
+    """Open the store and, for a broker in a cluster, the consensus journal. Blocking.
+
+    Returns them with the settings of the broker: one that joined its cluster needs neither `voters`
+    nor `join` later.
+    """
+    if not (config.has_peers or any_id):
+        saved = brokers_file.read(disk, config.data_dir)
+        others = tuple(at for broker, at in sorted(saved.items()) if broker != config.id)
+        config = config.joining(others) if others else config
+    if not config.has_peers:
         broker_id = None if any_id else config.id
         store = Store.open(disk, config.data_dir, broker_id=broker_id, new_id=new_id)
         if disk.exists(store.journal_path):
@@ -531,7 +542,7 @@ def _open_files(
                 "this broker would be another cluster. Set `voters` as on the other brokers, or "
                 "select another directory"
             )
-        return store, None
+        return store, None, config
     store = Store.open(
         disk,
         config.data_dir,
@@ -543,7 +554,7 @@ def _open_files(
     try:
         # A broker of a cluster has votes in its journal: a missing journal is corruption.
         is_new = not store.identity.cluster_id
-        return store, Journal.open(disk, store.journal_path, create=is_new)
+        return store, Journal.open(disk, store.journal_path, create=is_new), config
     except BaseException:
         store.abandon()
         raise

@@ -27,7 +27,7 @@ class BrokerClock:
         clock: Clock,
         *,
         broker_id: int = 0,
-        voters: Collection[int] = (),
+        voters: Collection[int] | None = (),
         saved_ms: TimestampMs | None = None,
     ) -> None:
         """``voters``, ``saved_ms``: see ``TrustedTime``; the defaults are single-broker mode, and a
@@ -63,6 +63,10 @@ class BrokerClock:
         return self._trusted.error_ms(self.machine.monotonic(), self.machine.wall_ms())
 
     # -- what happens ------------------------------------------------------------------------------
+
+    def set_voters(self, voters: Collection[int]) -> None:
+        """See ``TrustedTime.set_voters``."""
+        self._trusted.set_voters(voters)
 
     def on_peer(self, broker_id: int, wall_ms: TimestampMs, round_trip_s: float) -> None:
         """Process the wall-clock time in a peer's response."""

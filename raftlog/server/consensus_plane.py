@@ -49,6 +49,8 @@ _TICK_SECONDS_MIN: Final = 0.001  # a node that always has work due must yield t
 
 # Called once.
 OutcomeDone: TypeAlias = Callable[[Outcome], None]
+# Called with a command, which it has another broker propose.
+Forward: TypeAlias = Callable[[bytes, OutcomeDone], None]
 
 
 class ConsensusPlane:
@@ -84,6 +86,7 @@ class ConsensusPlane:
         self._inputs: deque[Callable[[float], None]] = deque()  # received during that call
         self._waiting: dict[int, OutcomeDone] = {}  # proposals without an outcome
         self._proposals = 0
+        self._forwards: dict[str, Forward] = {}
         self._quiet: asyncio.Future[None] | None = None  # while `stop` waits for the last ticket
         self.failure: StorageFailedError | None = None
 
@@ -135,7 +138,15 @@ class ConsensusPlane:
 
     def propose_bytes(self, group_id: str, command: bytes, done: OutcomeDone) -> None:
         """Propose a command; ``done`` is called once, later."""
-        self._propose(done, lambda once, now: self._node.propose(group_id, command, once, now))
+        forward = self._forwards.get(group_id)
+        if forward is not None and not self.has_vote(group_id):
+            self._propose(done, lambda once, _now: forward(command, once))
+        else:
+            self._propose(done, lambda once, now: self._node.propose(group_id, command, once, now))
+
+    def forward_proposals(self, group_id: str, forward: Forward) -> None:
+        """Use ``forward`` for the group's commands while this broker has no vote in it."""
+        self._forwards[group_id] = forward
 
     def seal(self, group_id: str, voters: Mapping[int, str], done: OutcomeDone) -> None:
         """End the group's generation; the next one has ``voters``. ``done`` is called as for a
@@ -186,6 +197,13 @@ class ConsensusPlane:
     def heard(self, peer: int) -> Heard | None:
         """``ConsensusNode.heard``."""
         return self._node.heard(peer)
+
+    def has_vote(self, group_id: str) -> bool:
+        """Whether this broker is a voter of the group's generation; False if it is not open."""
+        try:
+            return self._node.status(group_id).role != "observer"
+        except KeyError:
+            return False
 
     def leads(self, group_id: str) -> bool:
         """Whether this broker considers itself the group's Raft leader; False if the group is not

@@ -22,6 +22,7 @@ from raftlog.server.handlers import (
     groups,
     init_producer_id,
     list_offsets,
+    membership,
     metadata,
     operator,
     peer,
@@ -88,6 +89,10 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.CHECK_ACL.number: access.handle_check_acl,
     api.DESCRIBE_QUOTAS.number: access.handle_describe_quotas,
     api.ALTER_QUOTAS.number: access.handle_alter_quotas,
+    api.CLUSTER_STATE.number: membership.handle_state,
+    api.PROPOSE.number: membership.handle_propose,
+    api.RESERVE_BROKER_ID.number: membership.handle_reserve_id,
+    api.DECOMMISSION.number: membership.handle_decommission,
 }
 
 # A connection may send these before it has authenticated.

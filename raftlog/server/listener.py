@@ -149,7 +149,7 @@ class Connections:
             self.counters.quota_refusals += 1
             return False
         if len(self._open) - len(self._peers) - len(self._lobby) >= self._config.max_connections:
-            if not self._config.voters:
+            if not self._config.has_peers:
                 self._refuse(connection)
                 return False
             if len(self._lobby) >= limits.LOBBY_CONNECTIONS_MAX:

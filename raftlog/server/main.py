@@ -12,7 +12,9 @@ import stat
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from raftlog.clock import SystemClock
 from raftlog.config import Address, BrokerConfig
@@ -29,12 +31,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("raftlog")
 
+STATUS_REMOVED: Final = 4  # exit status of a broker that was decommissioned
+
 MakeApi: TypeAlias = "Callable[[Address, BrokerConfig], MoreRoutes]"
 
 
 def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT. Returns the exit status: 0, or 1 with the reason on
-    stderr.
+    stderr, or ``STATUS_REMOVED`` if the broker was decommissioned.
 
     ``make_api``: called with the settings and the address of the broker if it has an HTTP port;
     returns more of what the port serves.
@@ -45,16 +49,15 @@ def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
     _raise_file_limit()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(config, make_api))
+            return runner.run(_serve(config, make_api))
     except RaftlogError as error:
         _say(f"raftlog broker {config.id}: {error}")
         return 1
-    return 0
 
 
-async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> None:
+async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
+    stop, removed = asyncio.Event(), asyncio.Event()
     check_exposure(config)
     disk, surroundings = world(os.environ, config)
     listening = bind(config.listen)
@@ -69,7 +72,9 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> None:
         disk=disk,
         on_fatal=_end_process,
         listening=[listening],
-        surroundings=surroundings,
+        surroundings=replace(
+            surroundings, on_removed=partial(_on_removed, config.id, stop, removed)
+        ),
     )
     http = None
     if http_listening is not None:
@@ -87,6 +92,7 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> None:
     if http is not None:
         await http.stop()  # the last one, so that /readyz reports the stop
     logger.info("broker stopped: broker=%d state=synced", config.id)
+    return STATUS_REMOVED if removed.is_set() else 0
 
 
 def world(environment: Mapping[str, str], config: BrokerConfig) -> tuple[Disk, Surroundings]:
@@ -123,6 +129,12 @@ def _on_signal(number: int, stop: asyncio.Event) -> None:
     if stop.is_set():
         logger.warning("second signal, exiting now: signal=%s", signal.Signals(number).name)
         os._exit(1)
+    stop.set()
+
+
+def _on_removed(broker_id: int, stop: asyncio.Event, removed: asyncio.Event, reason: str) -> None:
+    _say(f"raftlog broker {broker_id} stops: {reason}")
+    removed.set()
     stop.set()
 
 

@@ -23,6 +23,11 @@ from raftlog.protocol.cluster import (
     TransferLeaderRequest,
     TransferLeaderResponse,
 )
+from raftlog.protocol.membership import (
+    DecommissionRequest,
+    DecommissionResponse,
+    ReserveBrokerIdResponse,
+)
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.partition import Partition
@@ -53,6 +58,8 @@ class Operations(Protocol):
     async def transfer_leader(self, request: TransferLeaderRequest) -> TransferLeaderResponse: ...
     async def reassign(self, request: ReassignRequest) -> ReassignResponse: ...
     async def recover(self, request: RecoverClusterRequest) -> RecoverClusterResponse: ...
+    async def reserve_broker_id(self) -> ReserveBrokerIdResponse: ...
+    async def decommission(self, request: DecommissionRequest) -> DecommissionResponse: ...
 
 
 class AloneOperations:
@@ -116,6 +123,17 @@ class AloneOperations:
     async def recover(self, _request: RecoverClusterRequest) -> RecoverClusterResponse:
         return RecoverClusterResponse(
             partitions=[], cluster_note="this broker runs in single-broker mode: nothing to recover"
+        )
+
+    async def reserve_broker_id(self) -> ReserveBrokerIdResponse:
+        raise UnsupportedFeatureError(
+            "this broker runs in single-broker mode, and no other broker can join it. Start a "
+            "broker with `voters` to create a cluster that can grow"
+        )
+
+    async def decommission(self, _request: DecommissionRequest) -> DecommissionResponse:
+        raise UnsupportedFeatureError(
+            "this broker runs in single-broker mode: it is the only broker of its cluster"
         )
 
 

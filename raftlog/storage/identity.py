@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from raftlog.disk import Disk
-from raftlog.errors import DataDirectoryError
+from raftlog.errors import DamagedLogError, DataDirectoryError
 from raftlog.storage import state_file
 
 BROKER_ID_DEFAULT: Final = 1
@@ -27,6 +27,21 @@ class Identity:
     broker_id: int
     cluster_id: str
     directory_id: str
+
+
+def stored_identity(disk: Disk, directory: str) -> Identity | None:
+    """Return the identity of a data directory; None for a new one.
+
+    Raises ``DataDirectoryError`` if it cannot be read.
+    """
+    path = f"{directory}/identity"
+    try:
+        state = state_file.read(disk, path)
+    except (OSError, DamagedLogError) as error:
+        raise DataDirectoryError(f"{path} cannot be read: {error}") from error
+    if state is None:
+        return None
+    return Identity(state["broker_id"], state["cluster_id"], state["directory_id"])
 
 
 class IdentityFile:

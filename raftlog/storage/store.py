@@ -5,6 +5,7 @@
     <directory>/clean                             exists after a clean stop, until the next open
     <directory>/catalog                           topics and their settings (``catalog``)
     <directory>/copies                            record of the partition copies (``copies``)
+    <directory>/brokers                           addresses of other brokers (``brokers_file``)
     <directory>/consensus.journal                 path only; ``consensus`` writes it
     <directory>/topics/<name>/<topic id>/<partition>/   one log each (``log``)
 
@@ -20,6 +21,7 @@ from contextlib import ExitStack, suppress
 from itertools import chain
 from typing import Final
 
+from raftlog.config import Address
 from raftlog.disk import MISSING, Disk, Lock
 from raftlog.errors import (
     DamagedLogError,
@@ -28,7 +30,7 @@ from raftlog.errors import (
     RaftlogError,
     UnknownPartitionError,
 )
-from raftlog.storage import access_file, clean_mark, clock_file, quarantine
+from raftlog.storage import access_file, brokers_file, clean_mark, clock_file, quarantine
 from raftlog.storage.catalog import Catalog, Dropping, Topic
 from raftlog.storage.copies import Copies
 from raftlog.storage.faults import storage_error
@@ -73,6 +75,7 @@ class Store:
         self._identity_file = identity_file
         self._catalog = catalog
         self._copies = copies
+        self.saved_brokers: Mapping[int, Address] = {}  # by ID, from the file ``brokers``
         self._logs = TopicLogs(disk, directory, copies, cuts_torn=not has_peers)
         self._dropped: dict[str, list[Log]] = {}  # by topic id; deleted, not discarded
         self.notes: list[str] = []  # what opening found outside the logs, for the operator's log
@@ -126,6 +129,7 @@ class Store:
                 store._open_logs()
                 store.saved_time_ms = clock_file.read(disk, directory)
                 store.saved_access = access_file.read(disk, directory)
+                store.saved_brokers = brokers_file.read(disk, directory)
                 clean = clean_mark.take(disk, directory, directory_id=identity.directory_id)
                 store.was_clean |= clean
                 if has_peers and not store.was_clean:
@@ -204,6 +208,16 @@ class Store:
             access_file.write(self._disk, self.directory, state)
         except OSError as error:
             raise storage_error("saving the access rules", error) from error
+
+    def save_brokers(self, addresses: Mapping[int, Address]) -> None:
+        """Save the addresses of the cluster's brokers, by ID, durably (``brokers_file``).
+
+        Any thread may call. Raises ``StorageFailedError``.
+        """
+        try:
+            brokers_file.write(self._disk, self.directory, addresses)
+        except OSError as error:
+            raise storage_error("saving the addresses of the brokers", error) from error
 
     def adopt_cluster_id(self, cluster_id: str) -> None:
         """Assign this directory to a cluster, durably. Called when a new broker joins the cluster.

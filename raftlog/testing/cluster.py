@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from raftlog.client.admin import Admin
 from raftlog.config.address import Address
 from raftlog.errors import BrokerUnavailableError
 from raftlog.protocol.topics import PartitionDescription
@@ -59,6 +60,7 @@ class Cluster:
 
     brokers: list[BrokerProcess]
     relays: RelayLinks | None = None
+    directory: Path | None = None
     _apart: set[frozenset[int]] = field(default_factory=set)  # pairs whose links are cut
 
     @property
@@ -147,6 +149,56 @@ class Cluster:
             self.relays.close()
             self.relays = None
 
+    # -- brokers that join and leave
+
+    def add(self, broker_id: int, address: Address) -> BrokerProcess:
+        """Return a new broker that joins this cluster when it is started.
+
+        It gets the settings of the first broker, except those of that broker alone.
+        """
+        assert self.directory is not None, "a cluster that local_cluster has made"
+        shared = {k: v for k, v in self.brokers[0].settings.items() if k not in _OF_ONE_BROKER}
+        new = BrokerProcess(
+            id=broker_id,
+            address=address,
+            data_dir=self.directory / f"broker-{broker_id}",
+            settings={**shared, "join": self.bootstrap},
+        )
+        self.brokers.append(new)
+        return new
+
+    def join(self, count: int = 1, *, timeout_s: float = READY_TIMEOUT_S) -> list[BrokerProcess]:
+        """Start ``count`` new brokers, with IDs that the cluster assigns. Returns when they are
+        members of the cluster.
+
+        Raises ``BrokerUnavailableError`` if one ends, ``TimeoutError`` if one does not join.
+        """
+        ids = reserve_ids(self, count)
+        new = [self.add(broker_id, free_address()) for broker_id in ids]
+        for broker in new:
+            broker.spawn()
+        for broker in new:
+            broker.wait_ready()
+        self.wait_known(new, timeout_s=timeout_s)
+        return new
+
+    def forget(self, broker_id: int) -> None:
+        """Forget a broker that was removed from the cluster. Its process ends."""
+        broker = self.broker(broker_id)
+        broker.kill()
+        self.brokers.remove(broker)
+
+    def wait_known(self, brokers: Iterable[BrokerProcess], *, timeout_s: float) -> None:
+        """Return when all running brokers know these as members of the cluster."""
+        expected = {broker.id for broker in brokers}
+        for broker in [each for each in self.brokers if each.running and not each.paused]:
+            wait_until(
+                partial(_knows, broker, expected),
+                timeout_s=timeout_s,
+                what=f"broker {broker.id} has {sorted(expected)} in the cluster "
+                f"({broker.log_path})",
+            )
+
     # -- views of the brokers
 
     def views(self, topic: str, partition: int) -> dict[int, PartitionDescription]:
@@ -232,6 +284,34 @@ class Cluster:
         return self.relays
 
 
+# Settings of one broker, that the others of its cluster do not share.
+_OF_ONE_BROKER: Final = ("voters", "join", "bootstrap.without", "http.listen")
+
+
+def free_address() -> Address:
+    return Address(HOST, free_port())
+
+
+def reserve_ids(cluster: Cluster, count: int, *, is_running: bool = False) -> list[int]:
+    """Have the cluster assign the IDs of ``count`` brokers that join.
+
+    ``is_running``: another process runs the brokers.
+    """
+    settings = cluster.brokers[0].settings
+    authority = settings.get("tls.ca.file")
+    with Admin(
+        [str(each.address) for each in cluster.brokers if each.running or is_running],
+        cluster_secret_file=settings.get("cluster.secret.file"),
+        security_protocol="SSL" if authority else "PLAINTEXT",
+        ssl_cafile=authority,
+    ) as admin:
+        return [admin.reserve_broker_id() for _ in range(count)]
+
+
+def _knows(broker: BrokerProcess, expected: Collection[int]) -> bool:
+    return {*expected} <= members(broker.address, tls=broker.tls)
+
+
 def _leader(views: Mapping[int, PartitionDescription]) -> int | None:
     leading = [broker_id for broker_id, view in views.items() if view.info.leader == broker_id]
     return max(leading, key=lambda broker_id: views[broker_id].info.leader_epoch, default=None)
@@ -245,6 +325,7 @@ def local_cluster(
     settings: Mapping[str, str] | None = None,
     with_relays: bool = False,
     secure: bool = False,
+    voters: Mapping[int, Address] | None = None,
 ) -> Cluster:
     """Create the cluster in ``directory``, not started. The caller must call ``close``.
 
@@ -252,6 +333,8 @@ def local_cluster(
     ``with_relays``: brokers reach each other through relays, which can be cut.
     ``secure``: brokers use TLS and require authentication; ``Cluster.environment`` has the
         credentials of the administrator. Requires the package `cryptography`.
+    ``voters``: addresses of the brokers that create, or have created, the cluster; the others join
+        it. Default: all.
     """
     directory = directory.resolve()
     if secure:
@@ -272,32 +355,48 @@ def local_cluster(
                 settings=settings or {},
             )
             for number, address in sorted(addresses.items())
-        ]
+        ],
+        directory=directory,
     )
-    if len(made.brokers) > 1 or secure:
-        _introduce(made, directory, addresses, with_relays=with_relays)
+    voters = addresses if voters is None else voters
+    is_alone = len(made.brokers) == len(voters) == 1 and made.brokers[0].id in voters
+    if not is_alone or secure:
+        _introduce(made, directory, addresses, voters, with_relays=with_relays)
     return made
 
 
 def _introduce(
-    made: Cluster, directory: Path, addresses: Mapping[int, Address], *, with_relays: bool
+    made: Cluster,
+    directory: Path,
+    addresses: Mapping[int, Address],
+    founders: Mapping[int, Address],
+    *,
+    with_relays: bool,
 ) -> None:
     """Configure the voters and the secret of each broker."""
     secret_path = secret_file(directory)
     if with_relays:
         made.relays = RelayLinks(addresses, clients=False)
     for broker in made.brokers:
-        voters = dict(addresses)
-        for other in addresses:
+        voters = dict(founders)
+        for other in founders:
             if made.relays is not None and other != broker.id:
                 voters[other] = made.relays.address(broker.id, other)
         broker.settings = {
             # They listen on this machine only, with a secret that was created here.
             "operations.require.secret": "false",
             **broker.settings,
-            "voters": ",".join(f"{number}@{address}" for number, address in voters.items()),
+            **_place(broker, made, voters),
             "cluster.secret.file": str(secret_path),
         }
+
+
+def _place(broker: BrokerProcess, made: Cluster, voters: Mapping[int, Address]) -> dict[str, str]:
+    """Return the setting that says how the broker becomes part of the cluster."""
+    if broker.id in voters:
+        return {"voters": ",".join(f"{number}@{at}" for number, at in sorted(voters.items()))}
+    others = [str(each.address) for each in made.brokers if each is not broker]
+    return {"join": ",".join(others)} if others else {}
 
 
 def secret_file(directory: Path) -> Path:

@@ -157,6 +157,7 @@ def test_the_record_names_what_runs(supervise: Supervise, tmp_path: Path) -> Non
     assert recorded(tmp_path) == {
         "bootstrap": str(broker.address),
         "environment": {},
+        "voters": "",
         "brokers": [
             {
                 "id": 1,

@@ -71,7 +71,7 @@ GUARDS: Final = [
         why="max.connections of clients keep a broker out of the ISR",
         module="raftlog/server/listener.py",
         function="Connections.connected",
-        change=value("if voters", "self._config.max_connections"),
+        change=value("if has_peers", "self._config.max_connections"),
         tests=(
             (
                 "tests/server/test_listener.py"
@@ -83,7 +83,7 @@ GUARDS: Final = [
         name="each round trip of a handshake has its own time",
         why="brokers a second apart never link up",
         module="raftlog/server/peers/link.py",
-        function="PeerLink._in_time",
+        function="_in_time",
         change=argument("call timeout", 0, "_.args[0] / 2"),
         tests=(
             (

@@ -25,7 +25,7 @@ GUARDS: Final = [
         why="one clock of three deletes all records",
         module=_RULES,
         function="TrustedTime._majority",
-        change=replace("binop _voters", "0"),
+        change=replace("binop // #2/2", "0"),
         tests=(
             f"{_TIME}::test_one_clock_of_three_decides_nothing",
             f"{_TIME}::test_in_a_cluster_nothing_expires_until_a_majority_of_the_clocks_agrees",

@@ -45,7 +45,7 @@ GUARDS: Final = [
         name="a state of another cluster is not taken over",
         why="a broker that met two clusters forgets the one it belongs to",
         module="raftlog/replication/cluster_state.py",
-        function="ClusterMachine.restore",
+        function="ClusterMachine._checked",
         change=never("if cluster_id"),
         tests=("tests/replication/test_cluster_state.py::test_a_cluster_is_named_once",),
     ),

@@ -56,7 +56,7 @@ def test_what_may_be_repeated_is_said() -> None:
     once = {api.name for api in APIS.values() if not api.idempotent}
     assert once == {
         *("produce", "create_topics", "delete_topics", "add_partitions"),
-        *("transfer_leader", "reassign", "recover_cluster", "revive"),
+        *("transfer_leader", "reassign", "recover_cluster", "revive", "propose"),
         *("operator_prove", "sasl_authenticate", "alter_users"),
         # Somebody else may have changed the group in between.
         *("offset_commit", "delete_groups", "delete_offsets", "delete_acls"),
@@ -69,7 +69,7 @@ def test_what_is_for_peers_only_is_said() -> None:
     for_peers = [api.name for api in APIS.values() if api.peer_only]
     assert for_peers == [
         *("raft", "peer_ping", "replica_fetch", "replica_progress", "partition_states"),
-        *("survey", "revive", "describe_copies"),
+        *("survey", "revive", "describe_copies", "cluster_state", "propose"),
     ]
 
 

@@ -136,12 +136,21 @@ def test_another_cluster_is_told_so_by_both_sides() -> None:
 
 
 def test_another_list_of_voters_is_another_cluster() -> None:
-    one, other = identity(1, voters="1,2,3"), identity(3, voters="3", cluster_id="")
-    check_cluster(one, identity(3, voters="1,2,3"))
+    one = identity(1, voters="1,2,3", cluster_id="")
+    other = identity(3, voters="3", cluster_id="")
+    check_cluster(one, identity(3, voters="1,2,3", cluster_id=""))
     with pytest.raises(WrongClusterError, match=r"broker 3 .* voters 3, but broker 1 has 1,2,3"):
         check_cluster(one, other)
     with pytest.raises(WrongClusterError, match=r"broker 1 .* voters 1,2,3, but broker 3 has 3"):
         check_cluster(other, one)
+
+
+def test_the_configured_voters_matter_only_until_there_is_a_cluster() -> None:
+    """Later its state names them, and brokers that joined have no such list."""
+    for mine, theirs in (("c", "c"), ("c", ""), ("", "c")):
+        one = identity(1, voters="1,2,3", cluster_id=mine)
+        check_cluster(one, identity(3, voters="3", cluster_id=theirs))
+    check_cluster(identity(1, voters="1,2,3", cluster_id=""), identity(4, voters="", cluster_id=""))
 
 
 def test_a_namesake_is_refused_before_it_gets_a_proof() -> None:

@@ -21,6 +21,7 @@ from raftlog.client.describe_cluster import describe_cluster, describe_topics
 from raftlog.client.describe_events import describe_events
 from raftlog.client.descriptions import (
     ClusterDescription,
+    DecommissionProgress,
     EventDescription,
     LeaderDescription,
     PartitionOverview,
@@ -75,6 +76,12 @@ from raftlog.protocol.cluster import (
     RecoverClusterResponse,
     TransferLeaderRequest,
     TransferLeaderResponse,
+)
+from raftlog.protocol.membership import (
+    DecommissionRequest,
+    DecommissionResponse,
+    ReserveBrokerIdRequest,
+    ReserveBrokerIdResponse,
 )
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
 from raftlog.protocol.schema import Failure, Message
@@ -516,6 +523,32 @@ class AsyncAdmin(LoopBound, AdminBase):
         answer = await self._administer(apis.REASSIGN, request)
         assert isinstance(answer, ReassignResponse)
         return {move.partition: tuple(move.replicas) for move in answer.moving}
+
+    async def reserve_broker_id(self) -> int:
+        """Reserve and return the ID for a broker that joins the cluster. No broker had it before.
+
+        Raises ``UnsupportedFeatureError`` in single-broker mode.
+        """
+        answer = await self._administer(apis.RESERVE_BROKER_ID, ReserveBrokerIdRequest())
+        assert isinstance(answer, ReserveBrokerIdResponse)
+        return answer.id
+
+    async def decommission_broker(self, broker: int) -> DecommissionProgress:
+        """Remove a broker from the cluster, or return the progress of its removal.
+
+        ``broker``: its id. It may be down permanently.
+
+        The call returns when the request is stored. The other brokers then move its replicas and
+        votes, also after any crash, and remove it. Repeat the call to see the progress. Raises
+        ``RefusedError`` if the broker is unknown, a topic has more replicas than brokers would
+        remain, or the remaining voters of the cluster group would have no majority.
+        """
+        request = DecommissionRequest(broker=integer("broker", broker, *_BROKER_IDS))
+        answer = await self._administer(apis.DECOMMISSION, request)
+        assert isinstance(answer, DecommissionResponse)
+        return DecommissionProgress(
+            answer.removed, answer.partitions, answer.has_vote, answer.waits_for
+        )
 
     async def recover_cluster(
         self,

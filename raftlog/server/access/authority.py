@@ -26,7 +26,8 @@ class AccessAuthority(Protocol):
         ...
 
     async def propose(self, command: ClusterCommand) -> Any:
-        """Return the value of the command, which is durable and applied on this broker.
+        """Return the value of the command, which is durable and applied on this broker; None if
+        a broker with a vote proposed it.
 
         Raises the refusal, or the reason why it was not decided.
         """

@@ -422,6 +422,7 @@ RULES: Final[dict[int, Rule[Request]]] = {
     api.PEER_PROVE.number: free,
     api.OPERATOR_HELLO.number: free,
     api.OPERATOR_PROVE.number: free,
+    api.SASL_AUTHENTICATE.number: free,
     api.METADATA.number: _or_all_visible(_METADATA),
     api.PRODUCE.number: _produce,
     api.FETCH.number: _Each(
@@ -461,6 +462,8 @@ RULES: Final[dict[int, Rule[Request]]] = {
         _partition(topics.DeletedRecords),
     ),
     api.RAFT.number: free,
+    api.CLUSTER_STATE.number: free,
+    api.PROPOSE.number: free,
     api.PEER_PING.number: free,
     api.REPLICA_FETCH.number: free,
     api.REPLICA_PROGRESS.number: free,
@@ -473,6 +476,10 @@ RULES: Final[dict[int, Rule[Request]]] = {
     api.VERIFY_COPY.number: of_cluster("DESCRIBE"),
     api.TRANSFER_LEADER.number: of_cluster("ALTER"),
     api.REASSIGN.number: of_cluster("ALTER"),
+    api.RESERVE_BROKER_ID.number: of_cluster("ALTER"),
+    api.DECOMMISSION.number: of_cluster("ALTER"),
+    api.DESCRIBE_USERS.number: of_cluster("DESCRIBE"),
+    api.ALTER_USERS.number: of_cluster("ALTER"),
     api.RECOVER_CLUSTER.number: of_cluster("ALTER"),
     api.FIND_COORDINATORS.number: _groups(
         "DESCRIBE", groups.FindCoordinatorsResponse, "coordinators", groups.CoordinatorInfo

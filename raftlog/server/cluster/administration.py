@@ -81,10 +81,7 @@ class ClusterTopics:
         self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
     ) -> TopicRecord:
         creation = self._creation(name, partitions, replication_factor, config)
-        try:
-            await self.propose(creation)
-        except CommitUnknownError:
-            await self.propose(creation)  # same topic id: the topic is created once
+        await self.persist(creation)  # same topic id: the topic is created once
         record = await self._seen(name)
         await self._until_led(record)
         return record
@@ -106,9 +103,11 @@ class ClusterTopics:
                     f"this broker received topic {name!r} during the request. Delete it again"
                 ) from error
             raise
-        assert isinstance(deleted, TopicRecord)
         await self._partitions.until_seen(name)
-        return deleted
+        if isinstance(deleted, TopicRecord):
+            return deleted
+        assert record is not None, "no topic has the id that was given"
+        return record  # a broker with a vote has proposed the deletion
 
     async def alter(self, name: str, changes: Mapping[str, str | None]) -> TopicRecord:
         await self.propose(AlterTopic(name=name, changes=dict(changes)))
@@ -122,9 +121,20 @@ class ClusterTopics:
 
     async def reassign(self, command: Reassign) -> TopicRecord:
         """Store replicas that partitions are to have. Returns the topic with its moves."""
-        record = await self.propose(command)
-        assert isinstance(record, TopicRecord)
+        await self.propose(command)
+        record = self._machine.topic_by_id(command.topic_id)
+        if record is None:
+            raise UnknownTopicError("the topic was deleted during the request")
         return record
+
+    async def persist(self, command: ClusterCommand) -> None:
+        """Commit a command of the cluster group that can be repeated: again if its outcome is
+        unknown. Raises as ``propose``.
+        """
+        try:
+            await self.propose(command)
+        except CommitUnknownError:
+            await self.propose(command)
 
     # -- inside
 
@@ -140,8 +150,8 @@ class ClusterTopics:
         )
 
     async def propose(self, command: ClusterCommand) -> object:
-        """Return the value of the command. Raises the refusal, or the reason why it was not
-        decided.
+        """Return the value of the command; None if a broker with a vote proposed it. Raises the
+        refusal, or the reason why it was not decided.
         """
         return value_of(await self._plane.propose(CLUSTER_GROUP, command.encode()))
 

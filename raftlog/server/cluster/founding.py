@@ -14,7 +14,7 @@ An operator can list voters that are not waited for (``bootstrap.without``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 # brokers that have another list of voters. Any broker listens again after such a broker was
 # refused.
 LISTEN_SECONDS: Final = 1.0
+JOINS: Final = "this broker has not received the state of the cluster that it joins yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +127,22 @@ class Founder:
         plane: ConsensusPlane,
         journal: Journal,
         peer: Callable[[int], PeerIdentity | None],
+        peers: Callable[[], Iterable[PeerIdentity]],
         topics: TopicTable,
         now: Callable[[], float],
         new_id: Callable[[], str],
         on_failed: Callable[[StorageFailedError], None],
     ) -> None:
         """``peer``: the broker at the other end of a link; None while the link is down.
-        ``on_failed``: called when the disk has failed: the broker must stop.
+        ``peers``: all brokers that have connected to this one. ``on_failed``: called when the disk
+        has failed: the broker must stop.
         """
         self._store = store
         self._machine = machine
         self._plane = plane
         self._journal = journal
         self._peer = peer
+        self._peers = peers
         self._topics = topics
         self._now = now
         self._new_id = new_id
@@ -160,6 +164,9 @@ class Founder:
         if self._machine.cluster_id:
             self._adopt()
             return
+        if not self._voters:
+            self._topics.waits_for = self._topics.waits_for or JOINS
+            return
         seen = {voter: peer for voter in self._voters if (peer := self._peer(voter)) is not None}
         identity = self._store.identity
         step = next_step(
@@ -170,6 +177,8 @@ class Founder:
             seen=seen,
         )
         if isinstance(step, Found):
+            if self._is_known_elsewhere():
+                return
             if not self._has_founded and self._now() >= self._listens_until:
                 self._found(step)
         elif step != self._told:
@@ -177,10 +186,15 @@ class Founder:
             self._topics.waits_for = told(step)
             logger.warning("no cluster yet: waits_for=%s", self._topics.waits_for)
 
+    def _is_known_elsewhere(self) -> bool:
+        """Whether this data directory, or a broker that connected to it, is in a cluster: possibly
+        one whose voters are no longer the configured ones.
+        """
+        return bool(self._store.identity.cluster_id) or any(p.cluster_id for p in self._peers())
+
     def _found(self, step: Found) -> None:
         self._has_founded = True
-        # An id that is already stored comes from a founding that the journal has lost.
-        cluster_id = self._store.identity.cluster_id or self._new_id()
+        cluster_id = self._new_id()
         voters = ",".join(map(str, step.voters))
         logger.warning("founding a cluster: cluster_id=%s voters=%s", cluster_id, voters)
         self._plane.found(CLUSTER_GROUP, step.voters, founding_state(cluster_id))

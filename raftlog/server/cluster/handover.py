@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from raftlog.errors import RaftlogError
@@ -40,14 +40,18 @@ class Handover:
         liveness: Liveness,
         membership: Membership,
         leading: Callable[[], Iterable[HostedPartition]],
+        voters: Callable[[], Collection[int]],
     ) -> None:
-        """``leading``: the partitions that this broker leads now."""
+        """``leading``: the partitions that this broker leads now. ``voters``: of the cluster
+        group.
+        """
         self._broker_id = broker_id
         self._machine = machine
         self._plane = plane
         self._liveness = liveness
         self._membership = membership
         self._leading = leading
+        self._voters = voters
 
     async def run(self, *, seconds_max: float) -> None:
         """Return when others lead all partitions that they can, or after ``seconds_max``. Raises
@@ -118,9 +122,6 @@ class Handover:
             logger.info("broker not fenced before its stop: error=%s", error)
 
     def _has_majority(self) -> bool:
-        try:
-            voters = self._plane.status(CLUSTER_GROUP).voters
-        except KeyError:
-            return False  # consensus has stopped, or has not started
+        voters = self._voters()
         there = sum(map(self._liveness.is_linked, voters))
         return 2 * there > len(voters)

@@ -6,7 +6,7 @@ group. So a short break of a link is ignored, and a broker that is only slow is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -135,13 +135,8 @@ class Liveness:
         grace = GRACE_SECONDS if broker_id in self._last else START_GRACE_SECONDS
         return self.silent_seconds(broker_id) < grace
 
-    def changed_directories(
-        self, voters: Mapping[int, str], wanted: Iterable[int]
-    ) -> dict[int, str]:
-        """Return the intended voters that are connected with a data directory that has no vote."""
-        return {
-            broker: directory
-            for broker in sorted(set(wanted))
-            if broker in self._up
-            and (directory := self._up[broker].directory_id) != voters.get(broker)
-        }
+    def expect(self, brokers: Iterable[int]) -> None:
+        """Note brokers that are known from now on: they have time to connect."""
+        for broker in brokers:
+            if broker not in self._up:
+                self._down_since.setdefault(broker, self._now())

@@ -21,6 +21,7 @@ from raftlog.replication.cluster_commands import (
     UnfenceBroker,
 )
 from raftlog.replication.cluster_state import BrokerRecord, ClusterMachine, Refused
+from raftlog.replication.cluster_voters import next_voters
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.consensus_plane import ConsensusPlane
 
@@ -46,7 +47,7 @@ class Membership:
         session_seconds: float,
         is_ready: Callable[[], bool],
     ) -> None:
-        """``voters``: voters of the cluster group, by configuration.
+        """``voters``: first voters of the cluster group, by configuration.
 
         ``is_ready``: whether every replica that the cluster assigns to this broker is open.
         """
@@ -89,12 +90,14 @@ class Membership:
         if command is not None:
             self._propose(command)
         elif self._plane.leads(CLUSTER_GROUP):
-            self._readmit()
+            self._seal_if_due()
 
     def _wanted(self) -> ClusterCommand | None:
         machine = self._machine
         if not machine.cluster_id or self.is_leaving:
             return None
+        if self._me.directory_id in machine.removed:
+            return None  # this broker was decommissioned, and stops
         command: ClusterCommand | None = None
         if not self.is_registered:
             command = self._registration()
@@ -145,25 +148,31 @@ class Membership:
             and seen.directory_id != record.directory_id
         )
 
-    def _readmit(self) -> None:
-        """Readmit a voter of the cluster group that has a new disk, from the next Raft group
-        generation on.
-        """
+    def _seal_if_due(self) -> None:
+        """End the generation of the cluster group if its voters change (``next_voters``)."""
+        machine, liveness = self._machine, self._liveness
         voters = self._plane.status(CLUSTER_GROUP).voters
-        changed = self._liveness.changed_directories(voters, self._voters)
-        if not changed:
+        wanted = next_voters(
+            voters,
+            brokers=machine.brokers,
+            removed=frozenset(machine.removed.values()),
+            configured=self._voters,
+            linked=liveness.linked_directory,
+        )
+        if wanted is None:
             return
         logger.info(
-            "voters readmitted: group=%s brokers=%s reason=directory_id_changed",
+            "voters changed: group=%s admitted=%s removed=%s",
             CLUSTER_GROUP,
-            sorted(changed),
+            sorted(b for b, directory in wanted.items() if voters.get(b) != directory),
+            sorted(voters.keys() - wanted.keys()),
         )
         self._deciding = True
 
         def done(_outcome: Outcome) -> None:
             self._deciding = False
 
-        self._plane.seal(CLUSTER_GROUP, {**voters, **changed}, done)
+        self._plane.seal(CLUSTER_GROUP, wanted, done)
 
     def _propose(self, command: ClusterCommand) -> None:
         self._deciding = True

@@ -15,20 +15,32 @@ from raftlog import limits
 from raftlog.config import Address, BrokerConfig
 from raftlog.consensus import ConsensusNode, ConsensusSettings
 from raftlog.consensus.journal import Journal
-from raftlog.errors import ConnectionLostError, RaftlogError
+from raftlog.errors import (
+    BrokerRemovedError,
+    ConnectionLostError,
+    RaftlogError,
+)
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
-from raftlog.replication.cluster_state import BrokerRecord, ClusterChange, ClusterMachine
+from raftlog.replication.cluster_state import (
+    BrokerRecord,
+    ClusterChange,
+    ClusterMachine,
+    removed_text,
+)
 from raftlog.replication.events import broker_events
 from raftlog.replication.partition_state import PartitionState
+from raftlog.server.cluster.addresses import BrokerAddresses
 from raftlog.server.cluster.administration import ClusterAccess, ClusterTopics
+from raftlog.server.cluster.decommissioning import Decommissioning
 from raftlog.server.cluster.fetch_session import FetchSession
 from raftlog.server.cluster.fetcher import ReplicaFetcher, ReplicaFetchers
 from raftlog.server.cluster.first_user import FirstUser, PlainCredentials
 from raftlog.server.cluster.founding import Founder
 from raftlog.server.cluster.handover import Handover
 from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.joining import Joining
 from raftlog.server.cluster.journal_reserve import JournalReserve
 from raftlog.server.cluster.leadership_check import LeadershipCheck
 from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation, Liveness
@@ -37,6 +49,7 @@ from raftlog.server.cluster.partition_controller import PartitionController
 from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.cluster.recovery import Recovery
 from raftlog.server.cluster.state_broadcast import StateBroadcast
+from raftlog.server.cluster.subscription import ClusterSubscription
 from raftlog.server.cluster.surveys import Surveys
 from raftlog.server.connection import Connection
 from raftlog.server.consensus_plane import ConsensusPlane
@@ -70,6 +83,7 @@ class ClusterServices:
     entropy: Callable[[int], bytes]
     new_id: Callable[[], str]
     address: Callable[[], Address]
+    on_removed: Callable[[str], None]
 
 
 class ClusterNode:
@@ -106,6 +120,9 @@ class ClusterNode:
         self._registry = self._make_registry()
         self.links: PeerLinks = self._make_links(secret)
         self.peering = self._make_peering(secret)
+        self._joining = self._make_joining()
+        self._addresses = self._make_addresses()
+        self.subscription = self._make_subscription()
         self.fetchers = ReplicaFetchers(self._make_fetcher)
         self.state_broadcast = StateBroadcast(
             self.broker_id, self.plane, self.links, brokers=lambda: sorted(self.machine.brokers)
@@ -114,6 +131,7 @@ class ClusterNode:
         self.partitions = self._make_partitions()
         self.controller = self._make_controller()
         self.membership = self._make_membership()
+        self._decommissioning = self._make_decommissioning()
         self.recovery = self._make_recovery()
         self._founder = self._make_founder()
         self.topics = self._make_topics()
@@ -134,6 +152,7 @@ class ClusterNode:
         self._noted: dict[int, BrokerRecord] = {}  # at the last event
         # By peer: reason why it and this broker do not work together.
         self._refusals: dict[int, str] = {}
+        self._is_removed = False
         # Called when a host begins to lead or to follow; when topics or partitions were added or
         # removed.
         self.on_role: Callable[[], None] | None = None
@@ -193,6 +212,7 @@ class ClusterNode:
             on_refused=self._refused,
             broker_epoch=self._broker_epoch,
             on_clock=self._services.host.clock.on_peer,
+            on_stranger=self._stranger_connected,
         )
 
     def _make_peering(self, secret: bytes) -> Peering:
@@ -204,6 +224,55 @@ class ClusterNode:
             receive=self.plane.receive,
             wall_ms=self._services.host.clock.machine.wall_ms,
             on_refused=self._refused,
+            is_removed=lambda directory_id: directory_id in self.machine.removed,
+        )
+
+    def _make_addresses(self) -> BrokerAddresses:
+        return BrokerAddresses(
+            self._store,
+            self.machine,
+            self.links,
+            self._registry,
+            voters=self._config.voters,
+            found=self._joining.found,
+            worker=self._services.admin_worker,
+            loop=self._loop,
+            on_failed=self._services.host.on_failed,
+        )
+
+    def _make_subscription(self) -> ClusterSubscription:
+        return ClusterSubscription(
+            self.broker_id,
+            self.machine,
+            self.plane,
+            self.links,
+            loop=self._loop,
+            brokers=lambda: self._addresses.brokers,
+        )
+
+    def _make_joining(self) -> Joining:
+        return Joining(
+            self._config.join,
+            self.links,
+            loop=self._loop,
+            is_known=lambda: bool(self.machine.cluster_id),
+            on_found=self._stranger_connected,
+            on_waiting=self._note_waiting,
+        )
+
+    def _note_waiting(self, reason: str) -> None:
+        self._topics.waits_for = reason
+
+    def _make_decommissioning(self) -> Decommissioning:
+        return Decommissioning(
+            self.broker_id,
+            self.me,
+            machine=self.machine,
+            plane=self.plane,
+            liveness=self.liveness,
+            subscription=self.subscription,
+            members=self.partitions.hosted.values,
+            now=self._loop.time,
         )
 
     def _make_surveys(self) -> Surveys:
@@ -286,6 +355,7 @@ class ClusterNode:
             plane=self.plane,
             journal=self._journal,
             peer=self.links.identity,
+            peers=self._registry.all_latest,
             topics=self._topics,
             now=self._loop.time,
             new_id=self._services.new_id,
@@ -332,10 +402,12 @@ class ClusterNode:
         self.plane.open_group(
             CLUSTER_GROUP,
             self.machine,
-            voters={voter.id: "" for voter in self._config.voters},  # until the cluster is founded
+            # Until the cluster is founded, or this broker gets a vote, there are no votes.
+            voters={voter.id: "" for voter in self._config.voters} or {self.broker_id: ""},
             base=b"",
         )
-        self._set_addresses()
+        self._addresses.update()
+        self._joining.start()
         self._poll()
 
     async def hand_over(self, *, seconds_max: float) -> None:
@@ -347,13 +419,18 @@ class ClusterNode:
             liveness=self.liveness,
             membership=self.membership,
             leading=self.partitions.leading,
+            voters=lambda: self.subscription.voters,
         ).run(seconds_max=seconds_max)
+        self.subscription.answer_all()
 
     async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self.membership.is_leaving = True
         await self._first_user.stop()
+        self._joining.close()
+        self.subscription.close()
+        await self._addresses.stop()
         self.fetchers.close()
         for session in self._sessions.values():
             session.close()
@@ -413,10 +490,7 @@ class ClusterNode:
 
     def can_others_decide(self) -> bool:
         """Whether the other connected brokers are a majority of the cluster's voters."""
-        try:
-            voters = self.plane.status(CLUSTER_GROUP).voters
-        except KeyError:
-            return False  # consensus has stopped, or has not started
+        voters = self.subscription.voters
         there = [v for v in voters if v != self.broker_id and self.liveness.is_linked(v)]
         return 2 * len(there) > len(voters)
 
@@ -435,17 +509,30 @@ class ClusterNode:
         self.plane.peer_down(peer)
         self._loop.call_later(GRACE_SECONDS + 0.01, self._schedule, 0.0)
 
+    def _stranger_connected(self) -> None:
+        self._loop.call_soon(self._addresses.update)
+
     def _refused(self, peer: int, error: RaftlogError) -> None:
         if str(error) != self._refusals.get(peer):
             logger.error("brokers cannot work together: peer=%d reason=%s", peer, error)
         self._refusals[peer] = self.membership.refusal = str(error)
         self._founder.refused()
+        if isinstance(error, BrokerRemovedError):
+            self._removed(str(error))
+
+    def _removed(self, reason: str) -> None:
+        """Stop: this broker was decommissioned."""
+        if not self._is_removed:
+            self._is_removed = True
+            logger.warning("broker removed from the cluster: reason=%s", reason)
+            self._services.on_removed(reason)
 
     def _raft_changed(self, group_id: str) -> None:
         """React to a new Raft leader of a group: it may be this broker, which then controls the
         partition.
         """
         if group_id == CLUSTER_GROUP:
+            self.subscription.changed()
             self._schedule(0.0)
             return
         if not self._changed_groups:
@@ -477,9 +564,15 @@ class ClusterNode:
             callback()
         if change.users and self.on_users is not None:
             self.on_users()
+        self.subscription.changed()
         if change.brokers:
+            self.liveness.expect(self.machine.brokers)
+            if self.me.directory_id in self.machine.removed:
+                self._loop.call_soon(
+                    self._removed, removed_text(self.broker_id, self.me.directory_id)
+                )
             self._note_brokers()
-            self._set_addresses()
+            self._addresses.update()
             self._schedule(0.0)
 
     def _note_brokers(self) -> None:
@@ -522,11 +615,19 @@ class ClusterNode:
         self.liveness.note_running()
         self._journal_room.poll()
         self._founder.poll()
+        self.subscription.look()
+        if voters := self.subscription.voters:
+            self._services.host.clock.set_voters(voters)
         self.membership.poll()
+        if not self.membership.is_leaving:
+            self._decommissioning.look()
         if not self._is_current and self.membership.is_registered:
             # All changes before the registration of this incarnation are applied.
-            self._is_current = True
+            self._is_current = self._addresses.is_current = True
+            self._addresses.update()
             self.partitions.delete_strays()
+        if self._is_current:
+            self._addresses.save()
         if self._is_current and not self._topics.is_complete and self.partitions.is_ready:
             self._topics.is_complete = True
         if self._is_current:
@@ -587,9 +688,3 @@ class ClusterNode:
     def _broker_epoch(self) -> int:
         record = self.machine.brokers.get(self.broker_id)
         return -1 if record is None else record.broker_epoch
-
-    def _set_addresses(self) -> None:
-        """Voters use the configured address, the others their registered address."""
-        addresses = {b.id: Address(b.host, b.port) for b in self.machine.brokers.values()}
-        addresses.update((voter.id, voter.address) for voter in self._config.voters)
-        self.links.set_addresses(addresses)

@@ -9,6 +9,8 @@ from typing import Final
 import msgspec
 
 from raftlog.errors import (
+    BrokerIdInUseError,
+    ClusterNotReadyError,
     InvalidPartitionsError,
     InvalidRequestError,
     LeaderNotAvailableError,
@@ -28,15 +30,25 @@ from raftlog.protocol.cluster import (
     TransferLeaderRequest,
     TransferLeaderResponse,
 )
+from raftlog.protocol.membership import (
+    DecommissionRequest,
+    DecommissionResponse,
+    ReserveBrokerIdResponse,
+)
 from raftlog.protocol.metadata import BrokerInfo
-from raftlog.replication.cluster_commands import Move, Reassign
+from raftlog.replication.cluster_commands import (
+    DecommissionBroker,
+    Move,
+    Reassign,
+    ReserveBrokerId,
+)
 from raftlog.replication.cluster_state import TopicRecord
+from raftlog.replication.cluster_voters import next_voters
 from raftlog.replication.commands import Elect
-from raftlog.replication.election import transfer
+from raftlog.replication.election import has_leader, transfer
 from raftlog.replication.partition_state import Accepted
 from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.cluster.hosted_partition import HostedPartition
-from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.cluster.transfers import TransferRate
 from raftlog.server.operations import Describing, describe_partitions
@@ -47,6 +59,7 @@ logger = logging.getLogger(__name__)
 
 SETTLE_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 0.02
+RESERVATIONS_MAX: Final = 10  # attempts to reserve a broker ID
 
 
 class ClusterOperations:
@@ -63,7 +76,7 @@ class ClusterOperations:
         return self._node.machine.cluster_id
 
     def controller(self) -> int | None:
-        leader = self._node.plane.status(CLUSTER_GROUP).leader
+        leader = self._node.subscription.leader
         is_there = leader is not None and self._node.liveness.is_linked(leader)
         return leader if is_there else None
 
@@ -75,6 +88,7 @@ class ClusterOperations:
         partitions = yield from describe_partitions(
             self._topics, request, node.broker_id, asyncio.get_running_loop().time()
         )
+        voters = node.subscription.voters
         return DescribeClusterResponse(
             cluster_id=self.cluster_id,
             controller=self.controller(),
@@ -89,6 +103,8 @@ class ClusterOperations:
                     fenced=record.fenced,
                     live=node.liveness.is_linked(record.id),
                     clock_error_ms=self._clock.error_ms() if record.id == node.broker_id else 0,
+                    draining=record.draining,
+                    has_vote=record.id in voters,
                 )
                 for _, record in sorted(node.machine.brokers.items())
             ],
@@ -165,6 +181,80 @@ class ClusterOperations:
                 if held.target is not None
             ]
         )
+
+    # -- brokers that join and leave
+
+    async def reserve_broker_id(self) -> ReserveBrokerIdResponse:
+        """Reserve an ID for a broker that joins. No broker had it before."""
+        node = self._node
+        for _attempt in range(RESERVATIONS_MAX):
+            broker = node.machine.next_broker_id
+            try:
+                await node.topics.persist(ReserveBrokerId(id=broker))
+            except BrokerIdInUseError:
+                continue  # assigned to another broker during the request
+            return ReserveBrokerIdResponse(id=broker, cluster_id=self.cluster_id)
+        raise ClusterNotReadyError("several brokers join at the same time. Try again")
+
+    async def decommission(self, request: DecommissionRequest) -> DecommissionResponse:
+        """Begin to remove a broker, or return the progress. Can be repeated.
+
+        Raises ``RefusedError`` if the broker is unknown, if the others cannot store the topics, or
+        if the remaining voters of the cluster group would have no majority.
+        """
+        node, broker = self._node, request.broker
+        machine = node.machine
+        held = machine.brokers.get(broker)
+        if held is None and broker in machine.removed.values():
+            return DecommissionResponse(removed=True)
+        if held is None or not held.draining:
+            if broker in node.subscription.voters:
+                self._check_voters_without(broker)
+            await node.topics.persist(DecommissionBroker(id=broker))
+        return DecommissionResponse(
+            removed=broker not in machine.brokers,
+            partitions=machine.uses_of(broker),
+            has_vote=broker in node.subscription.voters,
+            waits_for=self._hindrance_of(broker),
+        )
+
+    def _check_voters_without(self, broker: int) -> None:
+        node = self._node
+        brokers, voters = dict(node.machine.brokers), node.subscription.voters
+        if broker in brokers:
+            brokers[broker] = msgspec.structs.replace(brokers[broker], draining=True)
+        linked = node.liveness.linked_directory
+        after = next_voters(voters, brokers=brokers, removed=(), configured=(), linked=linked)
+        if after is None:
+            down = [other for other in voters if other != broker and linked(other) is None]
+            raise RefusedError(
+                f"broker {broker} is a voter of the cluster group, and without it, a majority of "
+                f"the voters would be down: {down} are not connected. Start them, or decommission "
+                "them first"
+            )
+
+    def _hindrance_of(self, broker: int) -> str:
+        """Return why the broker's replicas cannot move now; empty if they can."""
+        node = self._node
+        machine = node.machine
+        live = list(filter(node.liveness.is_live, machine.staying()))
+        for name, topic in sorted(machine.topics.items()):
+            for partition, held in enumerate(topic.partitions):
+                if broker not in held.replicas:
+                    continue
+                if topic.replication_factor > len(live):
+                    return (
+                        f"topic {name} has {topic.replication_factor} replicas, and only brokers "
+                        f"{live} are available. Start or add a broker"
+                    )
+                state = node.state_of(topic.id, partition)
+                is_led = state is None or has_leader(state, node.liveness)
+                if not (is_led and any(map(node.liveness.is_live, held.replicas))):
+                    return (
+                        f"{name}:{partition} has no leader. Start a broker of "
+                        f"{list(held.replicas)}, or see `raftlog cluster recover`"
+                    )
+        return ""
 
     async def recover(self, request: RecoverClusterRequest) -> RecoverClusterResponse:
         """See ``recovery``."""

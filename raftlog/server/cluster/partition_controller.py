@@ -22,7 +22,12 @@ from raftlog.replication.election import (
 )
 from raftlog.replication.partition_state import Accepted
 from raftlog.replication.placement import Assignment, voters_count
-from raftlog.replication.reassignment import fitting_voters, next_step, surplus_witness
+from raftlog.replication.reassignment import (
+    fitting_voters,
+    next_step,
+    relocated_witness,
+    surplus_witness,
+)
 from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.liveness import Liveness
 from raftlog.server.cluster.membership import CLUSTER_GROUP
@@ -138,6 +143,7 @@ class PartitionController:
         if held is None or held.target is None:
             return (
                 self._replacement(hosted)
+                or self._relocation(hosted)
                 or self._growth(hosted)
                 or surplus_witness(
                     hosted.state,
@@ -145,7 +151,7 @@ class PartitionController:
                     is_live=self._liveness.is_live,
                 )
             )
-        factor, brokers = hosted.replication_factor, sorted(self._machine.brokers)
+        factor, brokers = hosted.replication_factor, self._machine.staying()
         turn = hosted.partition % len(brokers)  # not the same helper for all partitions
         return next_step(
             hosted.state,
@@ -167,7 +173,20 @@ class PartitionController:
             dead_seconds=self._liveness.silent_seconds,
             delay_seconds=self._replacement_delay_seconds,
             is_live=self._liveness.is_live,
+            may_store=lambda broker: broker not in self._leaving(),
         )
+
+    def _leaving(self) -> set[int]:
+        return {*self._machine.brokers} - {*self._machine.staying()}
+
+    def _relocation(self, hosted: HostedPartition) -> ChangeReplicas | None:
+        """Replace a witness on a broker that is being decommissioned."""
+        leaving = self._leaving()
+        if leaving.isdisjoint(hosted.state.witnesses):
+            return None
+        live = list(filter(self._liveness.is_live, self._machine.staying()))
+        turn = hosted.partition % max(len(live), 1)
+        return relocated_witness(hosted.state, leaving=leaving, brokers=live[turn:] + live[:turn])
 
     def _growth(self, hosted: HostedPartition) -> ChangeReplicas | None:
         """Add witnesses if there are enough brokers now and were not when the partition was
@@ -177,7 +196,7 @@ class PartitionController:
         voters = {*state.replicas, *state.witnesses}
         if len(voters) >= 2 * hosted.replication_factor - 1:
             return None
-        live = [b for b in sorted(self._machine.brokers) if self._liveness.is_live(b)]
+        live = list(filter(self._liveness.is_live, self._machine.staying()))
         if len(live) < hosted.replication_factor:
             return None
         missing = voters_count(hosted.replication_factor, len(live)) - len(voters)

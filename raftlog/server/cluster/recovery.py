@@ -39,6 +39,7 @@ from raftlog.protocol.recovery import (
 )
 from raftlog.protocol.schema import Failure, Message
 from raftlog.replication.cluster_commands import AlterTopic, FenceBroker
+from raftlog.replication.cluster_records import with_unseen_changes
 from raftlog.replication.cluster_state import ClusterMachine, Refused, TopicRecord
 from raftlog.replication.election import has_leader
 from raftlog.replication.partition_state import (
@@ -75,6 +76,7 @@ POLL_SECONDS: Final = 0.02
 SURVEY_SECONDS: Final = 10.0  # timeout for the report of a broker
 FORWARDED_SECONDS: Final = 240.0  # timeout for another broker to recover the cluster
 GROUPS_PER_SURVEY: Final = 1_000
+UNSEEN_CHANGES: Final = 1_000  # of the cluster state, by lost brokers
 
 
 class Recovery:
@@ -244,7 +246,9 @@ class Recovery:
             may_go_on = loss.is_certain or request.accept_loss
             if request.dry_run or not may_go_on:
                 return await self._rehearsed(request, note, loss)
-            self._plane.force_generation(CLUSTER_GROUP, {self._broker_id: self._me.directory_id})
+            self._plane.force_generation(
+                CLUSTER_GROUP, {self._broker_id: self._me.directory_id}, base=self._cluster_base()
+            )
             logger.warning("cluster recovery: note=%s", note)
             await self._until(lambda: self._is_agreeing(loss.newest.generation))
             await self._fence({broker: loss.newest.voters[broker] for broker in loss.lost})
@@ -252,6 +256,16 @@ class Recovery:
             await self._until(lambda: self._partitions.is_ready)
         recovered = await self._recover_partitions(request)
         return RecoverClusterResponse(partitions=recovered, cluster_note=note)
+
+    def _cluster_base(self) -> bytes:
+        """Return the state to continue from: all that this broker's journal has, and a version that
+        is higher than any that the lost brokers may have committed.
+        """
+        state = ClusterMachine()
+        state.restore(self._machine.snapshot())
+        for command in self._plane.journaled(CLUSTER_GROUP).unapplied:
+            state.apply(command)
+        return with_unseen_changes(state.snapshot(), UNSEEN_CHANGES)
 
     def _is_agreeing(self, ended: int) -> bool:
         """Whether the cluster group has a leader in a generation after ``ended``, possibly a voter

@@ -416,6 +416,8 @@ _JOINED: Final = of_group("READ", "group_id")
 RULES: Final[dict[int, Rule[KafkaRequest]]] = {
     api.API_VERSIONS.key: free,
     api.DESCRIBE_CLUSTER.key: free,
+    api.SASL_HANDSHAKE.key: free,
+    api.SASL_AUTHENTICATE.key: free,
     api.METADATA.key: _metadata,
     api.PRODUCE.key: _produce,
     api.FETCH.key: _Each("topics", "responses", fetch.refuse_topics, _topic("READ")),
@@ -461,6 +463,10 @@ RULES: Final[dict[int, Rule[KafkaRequest]]] = {
     api.DESCRIBE_GROUPS.key: _Each(
         "groups", "groups", group_admin.refuse_describe, _named("DESCRIBE", "GROUP")
     ),
+    api.DESCRIBE_LOG_DIRS.key: of_cluster("DESCRIBE"),
+    api.LIST_PARTITION_REASSIGNMENTS.key: of_cluster("DESCRIBE"),
+    api.DESCRIBE_USER_SCRAM_CREDENTIALS.key: of_cluster("DESCRIBE"),
+    api.ALTER_USER_SCRAM_CREDENTIALS.key: of_cluster("ALTER"),
     api.DESCRIBE_ACLS.key: of_cluster("DESCRIBE"),
     api.CREATE_ACLS.key: of_cluster("ALTER"),
     api.DELETE_ACLS.key: of_cluster("ALTER"),

@@ -19,6 +19,7 @@ from raftlog.config import Address
 from raftlog.errors import (
     AccessDeniedError,
     BrokerIdInUseError,
+    BrokerRemovedError,
     BrokerUnavailableError,
     ConnectionLostError,
     RaftlogError,
@@ -36,6 +37,7 @@ from raftlog.protocol.peer import (
     PeerIdentity,
     PeerPingRequest,
     PeerPingResponse,
+    PeerProveRequest,
 )
 from raftlog.protocol.peer_auth import Dialling, check_cluster
 from raftlog.protocol.schema import Message
@@ -54,6 +56,7 @@ BACKOFF_SECONDS_MAX: Final = 0.5
 _REFUSALS: Final = (
     AccessDeniedError,
     BrokerIdInUseError,
+    BrokerRemovedError,
     StaleBrokerError,
     UnsupportedApiError,
     UnsupportedVersionError,
@@ -90,6 +93,70 @@ class LinkServices:
     on_refused: Callable[[int, RaftlogError], None]
     # wall-clock time of a peer, and the round trip in seconds
     on_clock: Callable[[int, TimestampMs, float], None]
+
+
+async def greet(
+    services: LinkServices, channel: PeerChannel, me: PeerIdentity, *, expected: int | None
+) -> tuple[PeerIdentity, PeerProveRequest]:
+    """Make the first half of the handshake: the peer has proved its identity, and receives the
+    proof of this broker next. ``expected``: its broker id; None for any.
+    """
+    versions = await _ask(
+        services,
+        channel,
+        apis.API_VERSIONS,
+        ApiVersionsRequest(
+            client_id=f"broker {me.broker_id}", client_software=f"raftlog/{__version__}"
+        ),
+    )
+    assert isinstance(versions, ApiVersionsResponse)
+    channel.agree(versions.apis)
+    dialling = Dialling(services.secret, me, services.nonce(), expected=expected)
+    hello = await _ask(services, channel, apis.PEER_HELLO, dialling.hello())
+    assert isinstance(hello, PeerHelloResponse)
+    try:
+        return hello.identity, dialling.check(hello)
+    except _REFUSALS as error:
+        raise _NotIntroducedError(error) from error
+
+
+async def identify(services: LinkServices, address: Address) -> PeerIdentity:
+    """Return the proved identity of the broker at an address whose id is not known.
+
+    Raises ``OSError``, ``TimeoutError``, and ``RaftlogError`` with the refusal.
+    """
+    channel = PeerChannel(
+        services.loop,
+        lambda _error: None,
+        scratch=services.scratch,
+        queue_bytes_max=services.queue_bytes_max,
+    )
+    try:
+        await _in_time(services, services.connector.connect(address, lambda: channel))
+        identity, _prove = await greet(services, channel, services.me(), expected=None)
+        return identity
+    except _NotIntroducedError as error:
+        raise error.refusal from error
+    finally:
+        channel.abort(ConnectionLostError("the broker is identified"))
+
+
+async def _ask(
+    services: LinkServices, channel: PeerChannel, api: apis.Api, message: Message
+) -> Message:
+    future = channel.request(api, message)
+    try:
+        return (await _in_time(services, future)).message
+    except RefusedError as error:
+        if isinstance(error, _REFUSALS):
+            raise _NotIntroducedError(error) from error
+        raise
+
+
+async def _in_time(services: LinkServices, answer: Awaitable[T]) -> T:
+    """Wait for one round trip. Each has the full session timeout, as a ping has."""
+    async with asyncio.timeout(services.session_timeout_s):
+        return await answer
 
 
 class PeerLink:
@@ -177,7 +244,7 @@ class PeerLink:
         )
         failure: Exception
         try:
-            await self._in_time(services.connector.connect(self.address, lambda: channel))
+            await _in_time(services, services.connector.connect(self.address, lambda: channel))
             identity = await self._introduce(channel)
             if channel.ended is not None:
                 raise channel.ended
@@ -207,42 +274,13 @@ class PeerLink:
         """Make the handshake: afterwards both sides know the identity of the other."""
         services = self._services
         me = services.me()
-        versions = await self._ask(
-            channel,
-            apis.API_VERSIONS,
-            ApiVersionsRequest(
-                client_id=f"broker {me.broker_id}", client_software=f"raftlog/{__version__}"
-            ),
-        )
-        assert isinstance(versions, ApiVersionsResponse)
-        channel.agree(versions.apis)
-        dialling = Dialling(services.secret, me, services.nonce(), expected=self.broker_id)
-        hello = await self._ask(channel, apis.PEER_HELLO, dialling.hello())
-        assert isinstance(hello, PeerHelloResponse)
+        identity, prove = await greet(services, channel, me, expected=self.broker_id)
+        await _ask(services, channel, apis.PEER_PROVE, prove)
         try:
-            prove = dialling.check(hello)
-        except _REFUSALS as error:
-            raise _NotIntroducedError(error) from error
-        await self._ask(channel, apis.PEER_PROVE, prove)
-        try:
-            check_cluster(me, hello.identity)
+            check_cluster(me, identity)
         except WrongClusterError as error:
             raise _NotIntroducedError(error) from error
-        return hello.identity
-
-    async def _ask(self, channel: PeerChannel, api: apis.Api, message: Message) -> Message:
-        future = channel.request(api, message)
-        try:
-            return (await self._in_time(future)).message
-        except RefusedError as error:
-            if isinstance(error, _REFUSALS):
-                raise _NotIntroducedError(error) from error
-            raise
-
-    async def _in_time(self, answer: Awaitable[T]) -> T:
-        """Wait for one round trip. Each has the full session timeout, as a ping has."""
-        async with asyncio.timeout(self._services.session_timeout_s):
-            return await answer
+        return identity
 
     def _rise(self, channel: PeerChannel, identity: PeerIdentity) -> None:
         self._channel = channel

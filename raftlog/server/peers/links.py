@@ -19,7 +19,7 @@ from raftlog.protocol.api import Api
 from raftlog.protocol.peer import ENVELOPE_BYTES_MAX, PeerIdentity, RaftRequest
 from raftlog.protocol.schema import Message
 from raftlog.server.peers.channel import PEER_QUEUE_BYTES_MAX, Answer, PeerConnector
-from raftlog.server.peers.link import LinkServices, PeerLink
+from raftlog.server.peers.link import LinkServices, PeerLink, identify
 from raftlog.server.peers.registry import PeerRegistry
 from raftlog.types import Buffer, TimestampMs
 
@@ -58,6 +58,7 @@ class PeerLinks:
 
     ``broker_epoch``: registration of this broker, sent with each ping; -1 for none. ``on_clock``:
     called with a peer's id, its wall-clock time in ms, and the round trip in seconds.
+    ``on_stranger``: called when a peer without a link has connected.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class PeerLinks:
         on_refused: Callable[[int, RaftlogError], None],
         broker_epoch: Callable[[], int] = lambda: -1,
         on_clock: Callable[[int, TimestampMs, float], None] = lambda *_: None,
+        on_stranger: Callable[[], None] = lambda: None,
         queue_bytes_max: int = PEER_QUEUE_BYTES_MAX,
     ) -> None:
         assert 0 < heartbeat_interval_ms < session_timeout_ms
@@ -101,6 +103,7 @@ class PeerLinks:
         self._links: dict[int, PeerLink] = {}
         self._ending: set[asyncio.Task[None]] = set()  # connection tasks of removed links
         self._closed = False
+        self._on_stranger = on_stranger
         registry.on_incoming = self._came_in
 
     # -- which peers there are ---------------------------------------------------------------------
@@ -123,6 +126,10 @@ class PeerLinks:
             if peer not in self._links:
                 link = self._links[peer] = PeerLink(peer, address, self._services)
                 link.start()
+
+    async def identify(self, address: Address) -> PeerIdentity:
+        """See ``link.identify``."""
+        return await identify(self._services, address)
 
     async def close(self) -> None:
         """End all links. Queued messages are lost."""
@@ -210,6 +217,7 @@ class PeerLinks:
         """A peer has connected to this broker: it runs, and its earlier incarnations have ended."""
         link = self._links.get(peer.broker_id)
         if link is None:
+            self._on_stranger()
             return
         at = link.identity
         if at is not None and (at.directory_id, at.boot, at.run) != (

@@ -88,6 +88,10 @@ class PeerRegistry:
         """Return the last peer admitted under this id since this broker started, or None."""
         return self._latest.get(broker_id)
 
+    def all_latest(self) -> list[PeerIdentity]:
+        """Return the last peer admitted under each id since this broker started."""
+        return list(self._latest.values())
+
     def is_live(self, broker_id: int) -> bool:
         """Whether a link to the peer is up, or one from it had a message within the session
         timeout.

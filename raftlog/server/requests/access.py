@@ -30,10 +30,11 @@ def select_acls(
 
 
 async def delete_acls(context: BrokerContext, acls: Sequence[Acl]) -> list[Acl]:
-    """Delete rules. Returns those that existed."""
+    """Delete rules. Returns those that existed; all of them if this broker has no vote."""
     gone: list[Acl] = []
     for part in _parts(acls, limits.ACLS_PER_REQUEST_MAX):
-        gone += await context.access.authority.propose(DeleteAcls(acls=part))
+        deleted = await context.access.authority.propose(DeleteAcls(acls=part))
+        gone += part if deleted is None else deleted
     return gone
 
 

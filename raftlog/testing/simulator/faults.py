@@ -106,10 +106,12 @@ class Nemesis:
         on_vanish: Callable[[BrokerMachine], None] = lambda _machine: None,
         on_most_wiped: Callable[[], None] = lambda: None,
         leaders: Callable[[], Collection[int]] = tuple,
+        fewest_voters: int = 0,
     ) -> None:
         """``may_wipe``: whether the promise under test allows that these brokers' disks are lost.
 
-        ``on_wipe``: told of each that is; ``on_most_wiped``: when half of them or more are at once.
+        ``on_wipe``: told of each that is; ``on_most_wiped``: when half of the voters of a group may
+        be at once. ``fewest_voters``: of a group; 0: as many as there are brokers.
         ``on_vanish``: told when files of partitions are lost. ``leaders``: ids of the brokers that
         lead partitions.
         """
@@ -117,6 +119,7 @@ class Nemesis:
         self.random = world.random("faults")
         self.may_wipe = may_wipe
         self.on_wipe = on_wipe
+        self.fewest_voters = fewest_voters or len(world.brokers)
         self.on_vanish = on_vanish
         self.leaders = leaders
         self.images: dict[str, Node] = {}  # by machine: its partitions, as they were
@@ -331,7 +334,7 @@ def wipe_several(nemesis: Nemesis, machine: BrokerMachine) -> bool:
         return False
     if nemesis.random.random() < 0.3:
         kill(nemesis, machine)
-    if 2 * len(lost) >= len(nemesis.world.brokers):
+    if 2 * len(lost) >= nemesis.fewest_voters:
         nemesis.on_most_wiped()
     return True
 

@@ -49,7 +49,7 @@ class Moving:
         if random.random() < CANCELS:
             await admin.cancel_reassignment(TOPIC)
             return
-        brokers = [machine.broker_id for machine in self._workload.world.brokers]
+        brokers = [machine.broker_id for machine in self._workload.world.members]
         partitions = [each.partition for each in self._workload.partitions]
         if self._changes_factor and random.random() < CHANGES_FACTOR:
             # Fewer replicas than the workload's do not survive the faults that are drawn.

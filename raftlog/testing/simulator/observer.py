@@ -135,6 +135,7 @@ class Observer:
             if number == partition
             and copy.host is not None
             and copy.boots == self._machines[name].boots
+            and not self._machines[name].is_outside
         }
 
     def leaders(self) -> set[int]:
@@ -182,10 +183,11 @@ class Observer:
         states = (*self.states.values(), *self._group_states())
         if any(set(state.isr) <= lost for state in states):
             return False
-        nodes = {m.broker_id: node for m in self._machines.values() if (node := node_of(m))}
+        members = self._world.members
+        nodes = {m.broker_id: node for m in members if (node := node_of(m))}
         return (
-            len(nodes) == len(self._machines)
-            and all(machine.has_power for machine in self._machines.values())
+            len(nodes) == len(members)
+            and all(machine.has_power for machine in members)
             and all(node.membership.is_in for node in nodes.values())
             and all(_is_whole(node, nodes) for node in nodes.values())
         )
@@ -563,7 +565,8 @@ def _is_whole(node: ClusterNode, nodes: Mapping[int, ClusterNode]) -> bool:
 
 
 def _voters(node: ClusterNode) -> Iterator[Mapping[int, str]]:
-    for group in ("cluster", *node.partitions.hosted):
+    yield node.subscription.voters
+    for group in node.partitions.hosted:
         status = node.plane.status(group)
-        if group == "cluster" or status.role != "observer":
+        if status.role != "observer":
             yield status.voters

@@ -53,6 +53,11 @@ class Surroundings(Protocol):
         """Of the brokers, by their ids."""
         ...
 
+    @property
+    def members(self) -> list[BrokerMachine]:
+        """Of the cluster."""
+        ...
+
     def random(self, name: str) -> Random:
         """Return a separate random generator for ``name``, from the world's seed."""
         ...
@@ -179,6 +184,7 @@ class BrokerMachine(Machine):
         self.power_fails_next = False  # at the next end of the process in one of its calls
         self.refusals: list[str] = []  # why it did not start, or ended by itself
         self.is_kept_down = False  # the supervisor leaves it alone
+        self.is_outside = False  # it has yet to join the cluster, or was removed from it
         self._make_broker = make_broker
         self._boot_s = boot_s
         self._hangs: list[Hang] = []
@@ -211,6 +217,12 @@ class BrokerMachine(Machine):
         self.refusals.append(str(error))
         self._die()
         raise Stopped
+
+    def on_removed(self, reason: str) -> None:
+        """The broker's ``on_removed``: it stops, and is not started again."""
+        self.world.trace(f"{self.name} was removed: {reason}")
+        self.is_outside = self.is_kept_down = True
+        self.stop()
 
     def _die(self) -> None:
         """End the process within one of its calls: the rest of that call has no effect."""
@@ -320,7 +332,7 @@ class BrokerMachine(Machine):
         self.disk.capacity_bytes = None
         self.latency.stall_chance = 0.0
         self.power_fails_next = False
-        self.is_kept_down = False
+        self.is_kept_down = self.is_outside
         self.resume()
         self.power_on()
 

@@ -24,6 +24,7 @@ from raftlog.storage.recovery import live_bases
 from raftlog.storage.segment import LOG_SUFFIX, base_offsets, file_name
 from raftlog.testing.simulator.entries import Copy, Ending, check
 from raftlog.testing.simulator.faults import HANGS, FaultPlan, Nemesis
+from raftlog.testing.simulator.growing import Growing, GrowthPlan, joining_config, still_changing
 from raftlog.testing.simulator.history import Commit, Outcome, Poll, Seen, Send, Violation
 from raftlog.testing.simulator.loop import SimulationError
 from raftlog.testing.simulator.members import (
@@ -33,7 +34,7 @@ from raftlog.testing.simulator.members import (
 )
 from raftlog.testing.simulator.moving import Moving, still_moving
 from raftlog.testing.simulator.network import Latency
-from raftlog.testing.simulator.observer import Observer
+from raftlog.testing.simulator.observer import VOTERS_MIN, Observer
 from raftlog.testing.simulator.operator import recover
 from raftlog.testing.simulator.plans import (
     RACKS,
@@ -58,7 +59,7 @@ from raftlog.testing.simulator.workload import (
     read_all,
     record_name,
 )
-from raftlog.testing.simulator.world import World, start_broker
+from raftlog.testing.simulator.world import World, broker_config, start_broker
 from raftlog.types import TopicPartition
 
 Mode: TypeAlias = Literal["safety", "liveness"]
@@ -87,6 +88,7 @@ RETAINED_BYTES_SHARE: Final = 0.15  # of those of safety that have neither, and 
 PATIENT_SESSION_MS: Final = 8_000
 GROUP_LONGER_S: Final = 6.0  # for members to join, and for sessions to end
 MOVES_SHARE: Final = 0.25  # of the seeds of safety of clusters
+GROWTH_SHARE: Final = 0.15  # of those where no stored bytes are harmed, and all start together
 NEVER_MS: Final = 604_800_000
 SCRUB_INTERVAL_MS: Final = 3_000  # where stored bytes are harmed: all of it is found in time
 PROGRESS_LIMIT_S: Final = 60.0  # for every client of a healed core to get on
@@ -111,6 +113,7 @@ class Scenario:
     light: bool = False  # short, and with a light workload
     absent: int = 0  # a broker that does not start with the others; 0: all do
     has_racks: bool = False  # each broker is in one of ``RACKS``
+    growth: GrowthPlan | None = None  # brokers that join and leave
     is_left_out: bool = False  # the others found the cluster without it, and it starts in the end
 
     @classmethod
@@ -169,6 +172,7 @@ class Scenario:
             scenario = scenario._with_recreation(Random(f"{seed}/recreation"))
             scenario = scenario._with_retained_bytes(Random(f"{seed}/retained bytes"))
             scenario = scenario._with_moves(Random(f"{seed}/moves"))
+            scenario = scenario._with_growth(Random(f"{seed}/growth"))
         return scenario
 
     def _with_strangers(self, random: Random, *, may_be_longer: bool) -> Scenario:
@@ -252,6 +256,20 @@ class Scenario:
         workload = replace(self.workload, moves_every_s=every_s, changes_factor=is_sound)
         return replace(self, workload=workload)
 
+    def _with_growth(self, random: Random) -> Scenario:
+        """Return the scenario, in some cases with brokers that join and leave.
+
+        Not with a topic that is deleted: a broker starts with the state before the last change of
+        the voters. It knows the topic again whose files it has removed, until it has received all
+        later changes.
+        """
+        plan = GrowthPlan.draw(random)
+        is_sound = not (self.faults.harmed or self.faults.is_cache_lossy or self.absent)
+        is_sound &= not self.workload.recreates_after_s
+        if random.random() >= GROWTH_SHARE or self.mode == "liveness" or not is_sound:
+            return self
+        return replace(self, growth=plan)
+
     def _with_losses(self, random: Random) -> Scenario:
         """The same; of some seeds, stored bytes are harmed, or power cuts lose acknowledged ones.
 
@@ -279,7 +297,7 @@ class Scenario:
         """The ``MakeBroker`` of its brokers."""
         compaction = self.workload.compaction
         is_without = self.is_left_out and machine.broker_id != self.absent
-        return await start_broker(
+        config = broker_config(
             machine,
             replacement_delay_ms=self.replacement_ms,
             cleaner_interval_ms=15_000 if compaction is None else compaction.interval_ms,
@@ -288,6 +306,9 @@ class Scenario:
             offsets_partitions=1,
             rack=RACKS[machine.broker_id % len(RACKS)] if self.has_racks else "",
         )
+        if self.growth is not None:
+            config = joining_config(machine, config, self.brokers)
+        return await start_broker(machine, config=config)
 
     def lightened(self) -> Scenario:
         """The same, but cheap: for when there are many to run."""
@@ -335,7 +356,7 @@ def run(
         make_broker = scenario.start_broker
     with World(
         scenario.seed,
-        brokers=scenario.brokers,
+        brokers=scenario.brokers + (0 if scenario.growth is None else scenario.growth.joins),
         make_broker=make_broker,
         latency=scenario.latency,
         socket_bytes=scenario.socket_bytes,
@@ -353,6 +374,7 @@ def run(
             on_vanish=observer.files_lost,
             on_most_wiped=lambda: _call_operator(world),
             leaders=observer.leaders,
+            fewest_voters=VOTERS_MIN if scenario.growth is not None else 0,
         )
         acks = durable_acks or ((-1, 1) if scenario.brokers == 1 else (-1,))
         if scenario.brokers > 1:
@@ -363,14 +385,7 @@ def run(
             members = Members(workload)
             members.start()
             workload.start()
-            if scenario.workload.recreates_after_s:
-                recreating = Recreating(workload, scenario.workload.recreates_after_s)
-                workload.add("recreator", recreating.run)
-            if every_s := scenario.workload.moves_every_s:
-                moving = Moving(
-                    workload, every_s=every_s, changes_factor=scenario.workload.changes_factor
-                )
-                workload.add("mover", moving.run)
+            _start_operators(workload, observer, scenario)
             nemesis.start()
             world.run_for(scenario.duration_s)
             nemesis.stop()
@@ -390,6 +405,19 @@ def run(
     return verdict
 
 
+def _start_operators(workload: Workload, observer: Observer, scenario: Scenario) -> None:
+    """Start the clients that delete the topic, move replicas, and add and remove brokers."""
+    plan = scenario.workload
+    if plan.recreates_after_s:
+        workload.add("recreator", Recreating(workload, plan.recreates_after_s).run)
+    if every_s := plan.moves_every_s:
+        moving = Moving(workload, every_s=every_s, changes_factor=plan.changes_factor)
+        workload.add("mover", moving.run)
+    if scenario.growth is not None:
+        growing = Growing(workload, observer, scenario.growth, founders=scenario.brokers)
+        workload.add("grower", growing.run)
+
+
 def _call_operator(world: World) -> None:
     name = f"operator-{len(world.clients) + 1}"
     world.add_client(name, lambda machine: recover(world, machine)).start()
@@ -397,7 +425,8 @@ def _call_operator(world: World) -> None:
 
 def _prepare(world: World, workload: Workload, scenario: Scenario) -> None:
     for machine in world.brokers:
-        machine.is_kept_down = machine.broker_id == scenario.absent
+        machine.is_outside = machine.broker_id > scenario.brokers
+        machine.is_kept_down = machine.is_outside or machine.broker_id == scenario.absent
     world.boot()
     if scenario.absent and not scenario.is_left_out:
         late = world.brokers[scenario.absent - 1]
@@ -557,7 +586,7 @@ def _end(
                 _finish_compaction(machine, name, observer.topic_id)
     copies = [
         copy
-        for machine in world.brokers
+        for machine in world.members
         for name in names
         if (copy := _copy(machine, name, observer.topic_id, states)) is not None
     ]
@@ -642,10 +671,12 @@ def _differing(world: World, workload: Workload, observer: Observer) -> str:
     """
     if moving := still_moving(world):
         return f"a move does not end: {moving}"
+    if changing := still_changing(world):
+        return f"a change of the cluster does not end: {changing}"
     for name in workload.partitions:
         found = {
             machine.broker_id: _copy(machine, name, observer.topic_id, observer.states)
-            for machine in world.brokers
+            for machine in world.members
         }
         copies = {broker: copy for broker, copy in found.items() if copy is not None}
         state = observer.states.get(name.partition)

@@ -92,6 +92,7 @@ async def start_broker(
             make_workers=machine.workers,
             chance=machine.random.random,
             entropy=machine.random.randbytes,
+            on_removed=machine.on_removed,
         ),
     )
 
@@ -147,6 +148,11 @@ class World:
     def addresses(self) -> dict[int, Address]:
         """Of the brokers, by their ids."""
         return {machine.broker_id: machine.address for machine in self.brokers}
+
+    @property
+    def members(self) -> list[BrokerMachine]:
+        """The brokers that are part of the cluster, or join it."""
+        return [machine for machine in self.brokers if not machine.is_outside]
 
     @property
     def bootstrap(self) -> str:
@@ -208,7 +214,8 @@ class World:
         for machine in self.brokers:
             if hosts is None or machine.name in hosts:
                 machine.heal()
-                machine.start()
+                if not machine.is_outside:
+                    machine.start()
 
     def check(self) -> None:
         """Raise ``SimulationError`` for a failed task whose exception was not retrieved."""

@@ -70,6 +70,10 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
     apis.DELETE_GROUPS: {("DELETE", "GROUP")},
     apis.DELETE_OFFSETS: {("DELETE", "GROUP"), ("READ", "TOPIC")},
     apis.DESCRIBE_PRODUCERS: {("READ", "TOPIC")},
+    apis.RESERVE_BROKER_ID: {("ALTER", "CLUSTER")},
+    apis.DECOMMISSION: {("ALTER", "CLUSTER")},
+    apis.DESCRIBE_USERS: {("DESCRIBE", "CLUSTER")},
+    apis.ALTER_USERS: {("ALTER", "CLUSTER")},
     apis.CREATE_ACLS: {("ALTER", "CLUSTER")},
     apis.DESCRIBE_ACLS: {("DESCRIBE", "CLUSTER")},
     apis.DELETE_ACLS: {("ALTER", "CLUSTER")},
@@ -81,7 +85,7 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
 FILTERED = {apis.LIST_GROUPS}
 HANDSHAKES = {
     *(apis.API_VERSIONS, apis.PEER_HELLO, apis.PEER_PROVE),
-    *(apis.OPERATOR_HELLO, apis.OPERATOR_PROVE),
+    *(apis.OPERATOR_HELLO, apis.OPERATOR_PROVE, apis.SASL_AUTHENTICATE),
 }
 
 

@@ -8,12 +8,15 @@ from typing import TypeVar, cast
 from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.client.aio.consumer import AsyncConsumer
 from raftlog.client.aio.producer import AsyncProducer
+from raftlog.protocol.membership import DecommissionRequest
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.broker import Broker
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.operations import Operations
-from raftlog.testing.simulator.process import ClientMachine
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.growing import joining_config
+from raftlog.testing.simulator.observer import node_of
+from raftlog.testing.simulator.process import BrokerMachine, ClientMachine, RunningBroker
+from raftlog.testing.simulator.world import World, broker_config, start_broker
 from raftlog.types import NewTopic, TopicPartition
 
 LIMIT_S = 60.0
@@ -27,7 +30,7 @@ class Cluster:
         self.world = world
         self._clients = 0
         world.boot()  # those that do not run yet
-        ids = range(1, len(world.brokers) + 1)
+        ids = [machine.broker_id for machine in world.members]
         self.until(lambda: all(self.node(n).membership.is_in for n in ids))
         self.until(lambda: len(self.node(1).other_brokers()) == len(ids) - 1)
 
@@ -127,12 +130,44 @@ class Cluster:
             machine.start()
             self.until(lambda machine=machine: machine.broker is not None)  # type: ignore[misc]
 
+    def join(self, *numbers: int) -> None:
+        """Start brokers that are not in the cluster yet, and wait until they are."""
+        for number in numbers:
+            machine = self.world.brokers[number - 1]
+            machine.is_outside = machine.is_kept_down = False
+            machine.start()
+        for number in numbers:
+            self.until(lambda number=number: self.is_in(number))  # type: ignore[misc]
+
+    def decommission(self, number: int, *, by: int) -> None:
+        """Have a broker removed, and wait until that one knows it."""
+        request = DecommissionRequest(broker=number)
+        on(self, by, operations(self, by).decommission(request))
+        self.until(lambda: number not in self.node(by).machine.brokers)
+
+    def is_in(self, number: int) -> bool:
+        node = node_of(self.world.brokers[number - 1])
+        return node is not None and node.membership.is_in
+
     def lose(self, *numbers: int) -> None:
         """Kill them, disks and all."""
         for number in numbers:
             self.world.brokers[number - 1].is_kept_down = True
         for number in numbers:
             self.world.brokers[number - 1].wipe()
+
+
+def growing_world(seed: int, *, brokers: int, founders: int = 3) -> World:
+    """A world whose first brokers create the cluster; the others can ``join`` it."""
+
+    async def start(machine: BrokerMachine) -> RunningBroker:
+        config = joining_config(machine, broker_config(machine), founders)
+        return await start_broker(machine, config=config)
+
+    world = World(seed, brokers=brokers, make_broker=start)
+    for machine in world.brokers[founders:]:
+        machine.is_outside = machine.is_kept_down = True
+    return world
 
 
 def operations(cluster: Cluster, node: int) -> Operations:

@@ -19,7 +19,7 @@ from raftlog.testing.disk import Fault
 from raftlog.testing.simulator.observer import node_of
 from raftlog.testing.simulator.process import BrokerMachine, RunningBroker
 from raftlog.testing.simulator.world import World, broker_config, start_broker
-from tests.server.cluster.simulated import Cluster
+from tests.server.cluster.simulated import Cluster, growing_world
 
 VOTERS = (1, 2, 3)
 
@@ -158,8 +158,15 @@ def test_a_broker_of_a_cluster_does_not_start_alone(cluster: Cluster) -> None:
     """It would serve its copies as a cluster of its own, under the same id."""
     cluster.stop(3)
     machine = cluster.world.brokers[2]
+    config = BrokerConfig(id=3, data_dir="data", cluster_secret="a secret of the test" * 2)
+    store, journal, used = _open_files(machine.disk, config, any_id=False, new_id=str)
+    assert journal is not None
+    assert used.join == tuple(cluster.world.addresses[n] for n in (1, 2)), "it finds its cluster"
+    journal.close()
+    store.abandon()
+    machine.disk.remove("data/brokers")
     with pytest.raises(DataDirectoryError, match=r"in cluster .* and `voters` is not set"):
-        _open_files(machine.disk, BrokerConfig(id=3, data_dir="data"), any_id=False, new_id=str)
+        _open_files(machine.disk, config, any_id=False, new_id=str)
     cluster.start(3)
 
 
@@ -185,3 +192,27 @@ def test_brokers_with_other_voters_refuse_each_other_and_found_nothing(
         start = f"brokers cannot work together: peer={other}"
         words = "broker 1 at broker-1:9100 has the voters 1,2,3, but broker 3 has 3"
         assert any(line.startswith(start) and words in line for line in said)
+
+
+def test_founders_that_know_a_member_create_nothing() -> None:
+    """All of them lost their disks. A broker that joined connects to the first one in time."""
+    with growing_world(9, brokers=4) as world:
+        cluster = Cluster(world)
+        cluster.join(4)
+        cluster.lose(1, 2, 3)
+        first = world.brokers[0]
+        first.is_kept_down = False
+        first.start()
+        cluster.until(lambda: any(peer.cluster_id for peer in known_to(first)))
+        for machine in world.brokers[1:3]:
+            machine.is_kept_down = False
+            machine.start()
+        world.run_for(5)
+        assert [m.broker is not None for m in world.brokers] == [True] * 4
+        known = cluster.node(4).machine.cluster_id
+        assert {cluster.node(n).machine.cluster_id for n in (1, 2, 3)} <= {"", known}
+
+
+def known_to(machine: BrokerMachine) -> list[PeerIdentity]:
+    node = node_of(machine)
+    return [] if node is None else node._registry.all_latest()

@@ -50,6 +50,9 @@ class Leaving:
             liveness=s.liveness,
             membership=cast(Membership, self.membership),
             leading=lambda: [m for m in self.partitions if m.state.leader == 1],
+            voters=lambda: (
+                s.plane.statuses[CLUSTER_GROUP].voters if CLUSTER_GROUP in s.plane.statuses else ()
+            ),
         )
 
     async def begin(self) -> asyncio.Task[None]:

@@ -91,20 +91,13 @@ def test_silence_begins_with_the_first_of_two_downs(s: Scene) -> None:
     assert s.liveness.silent_seconds(2) == 0
 
 
-def test_who_is_to_vote_on_another_disk(s: Scene) -> None:
-    s.liveness.link_up(2, TWO)
-    s.liveness.link_up(3, Incarnation("new-3", 1))
-    s.liveness.link_up(4, Incarnation("disk-4", 1))
-    voters = {1: "disk-1", 2: "disk-2", 3: "disk-3"}
-    # 2 votes as it is; 3 has a new disk; 4 has no vote yet.
-    changed = s.liveness.changed_directories(voters, [1, 2, 3, 4])
-    assert changed == {3: "new-3", 4: "disk-4"}
-    # 5 has no vote, and is not there; 2 has none any more, and is.
-    assert s.liveness.changed_directories({1: "disk-1"}, [1, 2, 5]) == {2: "disk-2"}
-    # 3 is not wanted.
-    assert s.liveness.changed_directories(voters, [1, 2]) == {}
-    s.liveness.link_down(3)
-    assert s.liveness.changed_directories(voters, [3]) == {}, "only who is there"
+def test_a_broker_that_is_expected_has_time_to_connect(s: Scene) -> None:
+    s.now += 5
+    s.liveness.expect([2, 4])
+    assert (s.liveness.silent_seconds(4), s.liveness.silent_seconds(3)) == (0, 5)
+    s.now += 2
+    s.liveness.expect([4])
+    assert s.liveness.silent_seconds(4) == 2
 
 
 # -- whose end was seen

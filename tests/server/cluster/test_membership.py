@@ -12,8 +12,10 @@ from raftlog.config import Address
 from raftlog.consensus import Applied
 from raftlog.replication.cluster_commands import (
     ClusterCommand,
+    DecommissionBroker,
     FenceBroker,
     RegisterBroker,
+    RemoveBroker,
     UnfenceBroker,
     decode_command,
 )
@@ -297,13 +299,28 @@ def test_a_voter_on_a_new_disk_votes_again_from_the_next_generation_on() -> None
     play(test)
 
 
-def test_who_is_no_voter_of_the_configuration_gets_no_vote() -> None:
+def test_a_fourth_broker_gets_no_vote_and_a_fifth_does() -> None:
     async def test(s: Scene) -> None:
         named(s)
         s.register(1, 2, 3, 4)
         j = Joining(s)
         s.see(2, 3, 4)
         assert j.wants() is None
+        s.register(5)
+        s.see(5)
+        j.membership.look()
+        assert s.plane.proposals[0].seal == {b: DISKS[b] for b in (1, 2, 3, 4)}, "one at a time"
+
+    play(test)
+
+
+def test_a_broker_that_was_removed_asks_for_nothing() -> None:
+    async def test(s: Scene) -> None:
+        named(s)
+        s.register(1, 2)
+        s.command(DecommissionBroker(id=1))
+        s.command(RemoveBroker(id=1, broker_epoch=s.machine.brokers[1].broker_epoch))
+        assert Joining(s, leads=False).wants() is None
 
     play(test)
 

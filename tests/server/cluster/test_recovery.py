@@ -14,6 +14,7 @@ from raftlog.protocol.cluster import (
 )
 from raftlog.protocol.recovery import ReviveRequest
 from raftlog.server.cluster.membership import CLUSTER_GROUP
+from raftlog.server.cluster.recovery import UNSEEN_CHANGES
 from raftlog.testing.simulator.world import World
 from tests.server.cluster.simulated import Cluster, on, operations
 
@@ -65,9 +66,11 @@ def test_the_last_of_three_goes_on_with_all_that_was_acknowledged(
     leader = cluster.leader(1)
     left = leader if survivor == "leader" else leader % 3 + 1
     gone = {1, 2, 3} - {left}
+    version = cluster.node(left).machine.version
     cluster.lose(*gone)
     cluster.world.run_for(5)
     told = recover(cluster, left)
+    assert cluster.node(left).machine.version >= version + UNSEEN_CHANGES
     assert f"broker {left} becomes the only voter" in told.cluster_note
     (partition,) = told.partitions
     assert partition.failure is None

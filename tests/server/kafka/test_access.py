@@ -56,6 +56,10 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
     apis.CONSUMER_GROUP_DESCRIBE: {("DESCRIBE", "GROUP")},
     apis.DESCRIBE_GROUPS: {("DESCRIBE", "GROUP")},
     apis.DELETE_GROUPS: {("DELETE", "GROUP")},
+    apis.DESCRIBE_LOG_DIRS: {("DESCRIBE", "CLUSTER")},
+    apis.LIST_PARTITION_REASSIGNMENTS: {("DESCRIBE", "CLUSTER")},
+    apis.DESCRIBE_USER_SCRAM_CREDENTIALS: {("DESCRIBE", "CLUSTER")},
+    apis.ALTER_USER_SCRAM_CREDENTIALS: {("ALTER", "CLUSTER")},
     apis.DESCRIBE_ACLS: {("DESCRIBE", "CLUSTER")},
     apis.CREATE_ACLS: {("ALTER", "CLUSTER")},
     apis.DELETE_ACLS: {("ALTER", "CLUSTER")},
@@ -64,7 +68,10 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
 }
 # Their responses have less in them without rights, or the same for all.
 FILTERED = {apis.LIST_GROUPS}
-FREE = {apis.API_VERSIONS, apis.DESCRIBE_CLUSTER}
+FREE = {
+    *(apis.API_VERSIONS, apis.DESCRIBE_CLUSTER),
+    *(apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE),
+}
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,12 @@ from tests.server.peers.world import FakeBroker, Run, World, alternating, at, pa
     [
         ({"secret": b"other"}, {}, AccessDeniedError, "secret"),
         ({"cluster": "c2"}, {}, WrongClusterError, "c2"),
-        ({"voters": "1"}, {"voters": "1,2"}, WrongClusterError, "voters 1"),
+        (
+            {"voters": "1", "cluster": ""},
+            {"voters": "1,2", "cluster": ""},
+            WrongClusterError,
+            "voters 1",
+        ),
     ],
 )
 def test_those_who_do_not_belong_together_both_learn_why(

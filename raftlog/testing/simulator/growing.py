@@ -1,0 +1,127 @@
+"""An operator who adds brokers to a simulated cluster, and decommissions others, live or lost.
+
+Every removal has to end once the faults have stopped, and the cluster group must have its voters:
+``still_changing`` lists what does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+from raftlog.config import BrokerConfig
+from raftlog.errors import RaftlogError
+from raftlog.replication.cluster_voters import voters_wanted
+from raftlog.testing.simulator.history import Outcome
+from raftlog.testing.simulator.observer import Observer, node_of
+from raftlog.testing.simulator.process import DATA_DIRECTORY, BrokerMachine, ClientMachine
+from raftlog.testing.simulator.workload import Workload
+from raftlog.testing.simulator.world import World
+
+LOST_SHARE: Final = 0.3  # of the brokers that leave, if the promise under test allows it
+ATTEMPTS_MAX: Final = 30
+RETRY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowthPlan:
+    """``joins``, ``leaves``: numbers of brokers. ``pause_s``: between two changes, on average."""
+
+    joins: int
+    leaves: int
+    pause_s: float
+
+    @classmethod
+    def draw(cls, random: Random) -> GrowthPlan:
+        joins = random.choice((1, 2, 2))
+        return cls(
+            joins=joins,
+            leaves=random.randint(0, joins),
+            pause_s=random.choice((0.2, 0.7, 2.0)),
+        )
+
+
+def joining_config(machine: BrokerMachine, config: BrokerConfig, founders: int) -> BrokerConfig:
+    """Return the settings of a broker of a cluster that was created by brokers 1 to ``founders``.
+
+    At every other start with a known cluster, those that joined are not given its addresses.
+    """
+    voters = config.voters[:founders]
+    if machine.broker_id <= founders:
+        return replace(config, voters=voters)
+    others = [m for m in machine.world.members if m is not machine]
+    is_known = machine.disk.exists(f"{DATA_DIRECTORY}/brokers")
+    join = () if is_known and machine.boots % 2 == 0 else tuple(m.address for m in others)
+    return replace(config, voters=(), join=join)
+
+
+class Growing:
+    """A client that adds and removes brokers, as planned."""
+
+    def __init__(
+        self, workload: Workload, observer: Observer, plan: GrowthPlan, *, founders: int
+    ) -> None:
+        self._workload = workload
+        self._world = workload.world
+        self._observer = observer
+        self._plan = plan
+        self._founders = founders
+
+    async def run(self, machine: ClientMachine) -> None:
+        random = machine.random
+        changes = ["join"] * self._plan.joins + ["leave"] * self._plan.leaves
+        random.shuffle(changes)
+        while changes and not self._workload.is_over:
+            await asyncio.sleep(random.expovariate(1 / self._plan.pause_s))
+            change = changes.pop()
+            if change == "join":
+                self._join()
+            elif len(self._world.members) > self._founders:
+                await self._leave(machine, random)
+            elif "join" in changes:
+                changes.insert(0, change)  # a broker has to join first
+
+    def _join(self) -> None:
+        new = next((m for m in self._world.brokers if m.is_outside and not m.boots), None)
+        if new is not None:
+            self._world.trace(f"{new.name} is to join")
+            new.is_outside = new.is_kept_down = False
+            new.start()
+
+    async def _leave(self, machine: ClientMachine, random: Random) -> None:
+        workload, observer = self._workload, self._observer
+        leaving = random.choice(self._world.members)
+        self._world.trace(f"{leaving.name} is to leave")
+        if random.random() < LOST_SHARE and observer.may_lose([leaving]):
+            observer.disk_lost(leaving)
+            leaving.is_outside = leaving.is_kept_down = True
+            leaving.wipe()
+        admin = workload.admin(machine)
+        for _attempt in range(ATTEMPTS_MAX):
+            other = workload.history.other(machine.name, "decommission")
+            try:
+                await admin.decommission_broker(leaving.broker_id)
+            except RaftlogError as error:
+                workload.history.end(other, Outcome.INFO, repr(error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                workload.history.end(other, Outcome.OK)
+                break
+        await admin.close()
+
+
+def still_changing(world: World) -> str:
+    """The removals in progress, and missing voters, as any broker knows them; "" without one."""
+    for machine in world.members:
+        node = node_of(machine)
+        if node is None or not node.machine.cluster_id:
+            continue
+        brokers, voters = node.machine.brokers, node.subscription.voters
+        draining = [broker for broker, record in brokers.items() if record.draining]
+        if draining:
+            return f"{machine.name}: brokers {draining} are still there"
+        if len(voters) < voters_wanted(len(brokers)) or not voters.keys() <= brokers.keys():
+            return f"{machine.name}: voters {voters} of brokers {sorted(brokers)}"
+    return ""
