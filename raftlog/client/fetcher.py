@@ -129,7 +129,7 @@ class Fetcher:
             self._subscription.started(lookups)
             self._links.run(self._look_up(lookups))
         if again_at is not None:
-            self._look_at(again_at, now)
+            self._schedule(again_at, now)
 
     def _load(self, want: Wanted, now: float, loads: _Loads) -> float | None:
         """Add ``want`` to the request to its broker. Returns the next attempt time if it cannot."""
@@ -212,7 +212,7 @@ class Fetcher:
         load.asked_at = now
         self._links.send(load.link, load.connection, load, apis.FETCH, request, wait_ms=wait_ms)
 
-    def _look_at(self, at: float, now: float) -> None:
+    def _schedule(self, at: float, now: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(max(at - now, 0.001), self.look)
@@ -242,14 +242,16 @@ class Fetcher:
             if part is not None and part.failure is not None:
                 self._failed(want, source, part.failure.to_error())
             else:
-                self._take(want, source, view, is_early=is_early)
+                self._on_batches(want, source, view, is_early=is_early)
         self.look()
 
     def _note_wait(self, broker_id: int, *, is_idle: bool) -> None:
         longer = min(2 * self._waits.get(broker_id, 1), _IDLE_WAITS_MAX)
         self._waits[broker_id] = longer if is_idle else 1
 
-    def _take(self, want: Wanted, source: Source, data: memoryview, *, is_early: bool) -> None:
+    def _on_batches(
+        self, want: Wanted, source: Source, data: memoryview, *, is_early: bool
+    ) -> None:
         part = want.part
         part.damaged_since = None
         if not source.replica_ok:
@@ -382,7 +384,7 @@ class Fetcher:
                 self._subscription.failed(want, error)
         asyncio.get_running_loop().call_soon(self.look)
 
-    def _give_up(self) -> None:
+    def _cancel_overdue(self) -> None:
         """Abandon fetches of brokers that are no longer leader or are unresponsive.
 
         Only if another broker can be used: otherwise a late response is still useful.
@@ -392,7 +394,7 @@ class Fetcher:
             load, is_overdue = request.load, request.link.is_overdue(now)
             kept = []
             for want, source in load.wants:
-                if self._is_led_anew(want, source) or (
+                if self._has_newer_leader(want, source) or (
                     is_overdue and self._has_other(want.part.tp, source, now)
                 ):
                     self._subscription.given_up(want)
@@ -400,7 +402,7 @@ class Fetcher:
                     kept.append((want, source))
             load.wants = kept
 
-    def _is_led_anew(self, want: Wanted, source: Source) -> bool:
+    def _has_newer_leader(self, want: Wanted, source: Source) -> bool:
         view, tp = self._cluster.view, want.part.tp
         return not source.replica_ok and view.has_newer_leader(*tp, source.leader_epoch)
 
@@ -431,7 +433,7 @@ class Fetcher:
 
     def on_change(self) -> None:
         if not self._closed:
-            self._give_up()
+            self._cancel_overdue()
             self.look()
 
     def _on_view(self, view: ClusterView) -> None:

@@ -109,7 +109,7 @@ class Sender:
         self._given = identity
         self._name = name
         self._producer = identity
-        self._asking_identity = False
+        self._requests_id = False
         self._identity_error: RaftlogError | None = None  # last error of the request for one
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
@@ -126,9 +126,9 @@ class Sender:
         while True:
             now = self._now() + _TICK_S
             loads: dict[int, _Load] = {}
-            look_at = NEVER
+            check_at = NEVER
             for queue, head, due_at in self._accumulator.scan():
-                look_at = min(look_at, self._serve(queue, head, due_at, now, loads))
+                check_at = min(check_at, self._serve(queue, head, due_at, now, loads))
             if not loads:
                 break
             busy = True
@@ -137,8 +137,8 @@ class Sender:
         if busy and self._settings.linger_ms:
             # More records are likely: check again after linger_ms, so that the application's
             # thread does not have to wake this one for each new batch.
-            look_at = min(look_at, now + self._settings.linger_ms / 1_000)
-        self._look_at(look_at, now)
+            check_at = min(check_at, now + self._settings.linger_ms / 1_000)
+        self._schedule(check_at, now)
 
     def _serve(
         self,
@@ -169,7 +169,7 @@ class Sender:
             return NEVER  # a response, or an overdue check, calls pump()
         if not flight.may_launch(head, producer=self._producer):
             if flight.wants_other_than(self._producer):
-                self._ask_identity()
+                self._request_id()
             return head.expires_at
         load = loads.get(leader) or self._begin_load(leader, now)
         if load is None:
@@ -253,15 +253,15 @@ class Sender:
             for batch in batches:
                 self._succeed(batch, NO_OFFSET, NO_TIMESTAMP)
 
-    def _look_at(self, look_at: float, now: float) -> None:
-        """Schedule ``pump`` at ``look_at``, and tell the accumulator the time."""
-        if self._timer is not None and not now < self._timer_at <= look_at:
+    def _schedule(self, check_at: float, now: float) -> None:
+        """Schedule ``pump`` at ``check_at``, and set the wake-up time of the accumulator."""
+        if self._timer is not None and not now < self._timer_at <= check_at:
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
-            self._timer_at = look_at
-            if look_at != NEVER:
-                delay = max(look_at - now, 0.0) + _TICK_S
+            self._timer_at = check_at
+            if check_at != NEVER:
+                delay = max(check_at - now, 0.0) + _TICK_S
                 self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
         self._accumulator.wake_at = self._timer_at
 
@@ -277,18 +277,20 @@ class Sender:
         self._links.succeeded()
         produced = {(part.topic, part.partition): part for part in message.partitions}
         for batch in batches:
-            self._take_answer(link, batch, produced.get((batch.queue.topic, batch.queue.partition)))
+            self._on_partition(
+                link, batch, produced.get((batch.queue.topic, batch.queue.partition))
+            )
         self._settle(batches)
         self.pump()
 
-    def _take_answer(
+    def _on_partition(
         self, link: _Link, batch: PendingBatch, part: ProducedPartition | None
     ) -> None:
         if part is None:
             lost = ConnectionLostError("the broker's response does not contain this partition")
-            self._set_back(link, batch, lost)
+            self._attempt_failed(link, batch, lost)
         elif part.failure is not None:
-            self._set_back(link, batch, part.failure.to_error())
+            self._attempt_failed(link, batch, part.failure.to_error())
         else:
             self._succeed(batch, part.base_offset, part.append_timestamp_ms)
 
@@ -299,18 +301,18 @@ class Sender:
 
     def on_failure(self, link: _Link, batches: list[PendingBatch], error: RaftlogError) -> None:
         for batch in batches:
-            self._set_back(link, batch, error)
+            self._attempt_failed(link, batch, error)
         self._settle(batches)
         asyncio.get_running_loop().call_soon(self.pump)
 
-    def _set_back(self, link: _Link, batch: PendingBatch, error: RaftlogError) -> None:
+    def _attempt_failed(self, link: _Link, batch: PendingBatch, error: RaftlogError) -> None:
         self._flight(batch.queue).setback(batch, error)
         if is_behind(error):
             self._links.doubt(link)
         if is_old_news(error):
             self._links.refresh()
 
-    def _take_back(self) -> None:
+    def _cancel_overdue(self) -> None:
         """Cancel batches of an unresponsive broker whose partition has a newer leader.
 
         The broker may still respond, or may have stored them: their outcome is unknown.
@@ -333,7 +335,7 @@ class Sender:
                 error = CommitUnknownError(
                     f"broker {link.broker_id} did not respond, and {where} now has another leader"
                 )
-                self._set_back(link, batch, error)
+                self._attempt_failed(link, batch, error)
             self._settle(taken)
 
     def _settle(self, batches: list[PendingBatch]) -> None:
@@ -423,7 +425,7 @@ class Sender:
 
     def on_change(self) -> None:
         if not self._closed:
-            self._take_back()
+            self._cancel_overdue()
             self.pump()
 
     def _on_view(self, view: ClusterView) -> None:
@@ -433,15 +435,15 @@ class Sender:
             if news is not None:
                 self._accumulator.learn(news)
         if self._settings.idempotent and self._producer is None:
-            self._ask_identity()
+            self._request_id()
         self.on_change()
 
-    def _ask_identity(self) -> None:
-        if not self._asking_identity:
-            self._asking_identity = True
-            self._links.run(self._take_identity())
+    def _request_id(self) -> None:
+        if not self._requests_id:
+            self._requests_id = True
+            self._links.run(self._fetch_id())
 
-    async def _take_identity(self) -> None:
+    async def _fetch_id(self) -> None:
         """Request a producer id until it succeeds. Waiting batches can expire in this time."""
         tries = 0
         try:
@@ -468,7 +470,7 @@ class Sender:
                     self._producer = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
                     self._identity_error = None
         finally:
-            self._asking_identity = False
+            self._requests_id = False
         self.pump()
 
     # -- the end

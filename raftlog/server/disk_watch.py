@@ -18,7 +18,7 @@ from raftlog.server.workers import Workers
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 0.25
+CHECK_SECONDS: Final = 0.25
 # Seconds. If other work takes longer, the broker tests whether the disk still completes a sync.
 DOUBT_SECONDS: Final = 1.0
 # Seconds. If logs hang already, a journal that has waited for this time is on the same disk.
@@ -37,7 +37,7 @@ class _Oldest:
         self._oldest: int | None = None
         self.seconds = 0.0
 
-    def look(self, passed_s: float) -> None:
+    def check(self, passed_s: float) -> None:
         oldest = self._workers.unfinished.oldest
         if oldest is None or oldest != self._oldest:
             self._oldest, self.seconds = oldest, 0.0
@@ -64,7 +64,7 @@ class DiskWatch:
         self._journal = _Oldest(journal)
         self._others = [_Oldest(workers) for workers in others]
         self._timer: asyncio.TimerHandle | None = None
-        self._looked_at = 0.0
+        self._checked_at = 0.0
 
     @property
     def is_in_doubt(self) -> bool:
@@ -84,12 +84,12 @@ class DiskWatch:
         check while logs or the journal hang.
         """
 
-        def look() -> None:
-            self._timer = self._loop.call_later(LOOK_SECONDS, look)
+        def check() -> None:
+            self._timer = self._loop.call_later(CHECK_SECONDS, check)
             now = self._loop.time()
-            passed_s, self._looked_at = min(now - self._looked_at, 2 * LOOK_SECONDS), now
+            passed_s, self._checked_at = min(now - self._checked_at, 2 * CHECK_SECONDS), now
             for oldest in (self._logs, self._journal, *self._others):
-                oldest.look(passed_s)
+                oldest.check(passed_s)
             was_hung, self.is_hung = self.is_hung, self._logs.seconds >= self.timeout_s
             if self.is_hung and not was_hung:
                 logger.error(
@@ -104,8 +104,8 @@ class DiskWatch:
             if self.is_hung or self.is_journal_hung:
                 while_hung()
 
-        self._looked_at = self._loop.time()
-        self._timer = self._loop.call_later(LOOK_SECONDS, look)
+        self._checked_at = self._loop.time()
+        self._timer = self._loop.call_later(CHECK_SECONDS, check)
 
     def stop(self) -> None:
         if self._timer is not None:

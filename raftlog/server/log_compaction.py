@@ -84,7 +84,7 @@ class Pace:
 
     def __call__(self, size_bytes: int) -> None:
         """``size_bytes``: read or written since the last call."""
-        self._look()
+        self._poll()
         now = self._monotonic()
         if self._bytes_per_second:
             self._throttle(size_bytes, now)
@@ -97,10 +97,10 @@ class Pace:
         self._free_at = max(self._free_at, now) + size_bytes / self._bytes_per_second
         while (left := self._free_at - now) > 0:
             self._sleep(min(left, SLEEP_SECONDS_MAX))
-            self._look()
+            self._poll()
             now = self._monotonic()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._is_given_up():
             raise GivenUpError
 

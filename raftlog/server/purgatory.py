@@ -14,7 +14,7 @@ from raftlog.server.timer_coalescing import coalesced_deadline
 
 # A fetch of at most this many partitions is checked at every change of one of them; a larger one
 # once per turn of the loop, as its check takes time for each partition.
-LOOKED_AT_ONCE_MAX: Final = 16  # partitions
+CHECKED_AT_ONCE_MAX: Final = 16  # partitions
 
 
 class Waiting(Protocol):
@@ -33,10 +33,10 @@ class Parked:
     """One waiting fetch. It ends exactly once: answered, timed out or cancelled."""
 
     __slots__ = (
+        "_check_due",
         "_fetch",
         "_hosts",
         "_is_over",
-        "_look_due",
         "_purgatory",
         "_timer",
         "owner",
@@ -57,21 +57,21 @@ class Parked:
         self._purgatory = purgatory
         self._hosts = hosts
         self._fetch = fetch
-        self._look_due = False
+        self._check_due = False
         self._is_over = False
         end = coalesced_deadline(purgatory.loop.time(), timer_seconds)
         self._timer: TimerHandle = purgatory.loop.call_at(end, self.expire)
 
     def wake(self) -> None:
         """Process a change of a watched partition."""
-        if len(self._hosts) <= LOOKED_AT_ONCE_MAX:
-            self._look()
-        elif not self._look_due:
-            self._look_due = True
-            self._purgatory.loop.call_soon(self._look)
+        if len(self._hosts) <= CHECKED_AT_ONCE_MAX:
+            self._check()
+        elif not self._check_due:
+            self._check_due = True
+            self._purgatory.loop.call_soon(self._check)
 
-    def _look(self) -> None:
-        self._look_due = False
+    def _check(self) -> None:
+        self._check_due = False
         if not self._is_over and self._fetch.may_be_enough():
             self.cancel()
             self._fetch.resume()

@@ -98,7 +98,7 @@ class Scrubber:
         for number in range(1, len(hosts) + 1):
             host = hosts[self._turn]
             while bytes_left > 0 and (place := self._place_in(host)) is not None:
-                verified = self._look(host, place, min(bytes_left, LOOK_BYTES))
+                verified = self._verify_next(host, place, min(bytes_left, LOOK_BYTES))
                 self._verifier.counters.scrubbed_bytes += verified
                 bytes_left -= verified
                 await asyncio.sleep(0)
@@ -144,7 +144,7 @@ class Scrubber:
         self._place = place._replace(offset=offset)
         return self._place if offset < min(place.end_offset, log.log_end_offset) else None
 
-    def _look(self, host: Partition, place: _Place, bytes_max: int) -> int:
+    def _verify_next(self, host: Partition, place: _Place, bytes_max: int) -> int:
         """Verify the next bytes of a log. Returns approximately how many those were, at least
         one.
         """

@@ -383,7 +383,7 @@ FINDING_DAMAGE: Final = [
         name="a scrub finds corruption",
         why="an unread copy decays until the valid ones are lost",
         module="raftlog/server/scrubber.py",
-        function="Scrubber._look",
+        function="Scrubber._verify_next",
         change=value("assign _verifier", "_.args[1].value.end_offset"),
         tests=(
             (

@@ -126,7 +126,7 @@ ROLES: Final = [
         name="a suspended process has not waited for its disk",
         why="a broker that was stopped temporarily ends for a journal that was never slow",
         module="raftlog/server/disk_watch.py",
-        function="DiskWatch.start.look",
+        function="DiskWatch.start.check",
         change=replace("call min", "_.args[0]"),
         tests=(
             "tests/server/test_disk_watch.py::test_a_process_that_slept_has_not_waited_for_its_disk",

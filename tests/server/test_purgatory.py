@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from raftlog.server.partition import Partition
-from raftlog.server.purgatory import LOOKED_AT_ONCE_MAX, Purgatory
+from raftlog.server.purgatory import CHECKED_AT_ONCE_MAX, Purgatory
 from tests.running import runs
 
 LONG_S = 100.0
@@ -126,7 +126,7 @@ async def test_a_wide_fetch_is_looked_at_once_in_a_turn_of_the_loop(
     purgatory: Purgatory, hosts: list[FakeHost]
 ) -> None:
     fetch = Fetch(enough_after=2)
-    park(purgatory, hosts * LOOKED_AT_ONCE_MAX, fetch)
+    park(purgatory, hosts * CHECKED_AT_ONCE_MAX, fetch)
     for _ in range(2):
         for _ in range(5):
             hosts[0].move()

@@ -118,7 +118,7 @@ def test_a_doubt_that_is_not_settled_outlives_a_clean_stop() -> None:
     Store.open(disk, DATA, has_peers=True).close()
     store = Store.open(disk, DATA, has_peers=True)
     assert store.hosted_log(FIRST, 0).doubt
-    assert store.settle(FIRST, 0).log_end_offset == 3
+    assert store.resolve(FIRST, 0).log_end_offset == 3
     store.close()
     assert not Store.open(disk, DATA, has_peers=True).hosted_log(FIRST, 0).doubt
 

@@ -424,7 +424,7 @@ def test_copies_are_in_doubt_once_the_record_of_them_is_lost(others: tuple[str, 
         store.close()
         disk.crash()
         store = Store.open(disk, DATA, has_peers=True)
-    assert store.settle(FIRST, 1).doubt == ""
+    assert store.resolve(FIRST, 1).doubt == ""
     disk.crash()
     store = Store.open(disk, DATA, has_peers=True)
     assert store.hosted_log(FIRST, 1).doubt == ""
