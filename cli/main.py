@@ -63,6 +63,12 @@ COMMANDS: Final[dict[str, Entry]] = {
     "mirror": Entry(
         "raftlog.cli.mirror:mirror", "Copy topics of one cluster to another, with their offsets."
     ),
+    "backup": Entry(
+        "raftlog.cli.backup:backup", "Copy topics, their settings and group offsets to files."
+    ),
+    "restore": Entry(
+        "raftlog.cli.backup:restore", "Restore topics and group offsets from a backup."
+    ),
     "log": Entry("raftlog.cli.log:log", "Inspect and verify the files of partitions."),
     "user": Entry(
         "raftlog.cli.user:user", "Create, list and delete users, and change their passwords."

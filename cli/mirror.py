@@ -17,7 +17,7 @@ from raftlog.mirror import Mirror, Progress
 _REPORT_S: Final = 1.0
 
 
-class _Display:
+class Display:
     """Prints the progress at most once per second: JSON lines, or one line on a terminal."""
 
     def __init__(self, *, as_json: bool) -> None:
@@ -103,7 +103,7 @@ def mirror(
     Example:
       raftlog mirror --from 127.0.0.1:9100 --to 127.0.0.1:9200 --topics 'clicks|orders-.*' --once
     """
-    display = _Display(as_json=as_json)
+    display = Display(as_json=as_json)
     running = Mirror(
         source,
         target,

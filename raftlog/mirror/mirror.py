@@ -12,6 +12,7 @@ from raftlog.client.environment import ClientEnvironment
 from raftlog.client.settings import Bootstrap
 from raftlog.errors import InvalidRequestError, RaftlogError
 from raftlog.mirror.session import MirrorSettings, Progress, Session
+from raftlog.mirror.source import ClusterSource, Source
 
 logger: Final = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class Mirror:
 
     def __init__(
         self,
-        source: Bootstrap,
+        source: Bootstrap | Source,
         target: Bootstrap,
         *,
         topics: str | re.Pattern[str],
@@ -43,7 +44,8 @@ class Mirror:
     ) -> None:
         """Create the mirror. It opens its first connection with ``run``.
 
-        ``source``, ``target``: addresses of brokers, as for ``Producer``.
+        ``source``, ``target``: addresses of brokers, as for ``Producer``. ``source`` can be a
+            ``Source``, such as a backup.
         ``topics``: regular expression that matches whole topic names. Internal topics are left out.
         ``prefix``: of the topic names in the target cluster. Default: the same names.
         ``groups``: regular expression that matches whole names of consumer groups. Their committed
@@ -53,12 +55,11 @@ class Mirror:
             mirror then starts another one.
         """
         self._settings = MirrorSettings(
-            source=source,
+            source=source if isinstance(source, Source) else ClusterSource(source, source_host),
             target=target,
             topics=re.compile(topics),
             prefix=prefix,
             groups=None if groups is None else re.compile(groups),
-            source_host=source_host,
             target_host=target_host,
         )
         self._on_progress, self._on_error = on_progress, on_error

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Final, Literal
 
 from raftlog.client.admin import Admin
-from raftlog.client.batch_reader import BatchReader
 from raftlog.client.consumer_core import Checked
 from raftlog.client.delivery import DeliveryFuture
 from raftlog.client.descriptions import TopicListing
@@ -34,6 +33,7 @@ from raftlog.errors import (
 )
 from raftlog.mirror import batches, groups, positions, topics
 from raftlog.mirror.positions import Place
+from raftlog.mirror.source import ClusterSource, Source, SourceAdmin
 from raftlog.record import BatchBody
 from raftlog.types import NewTopic, Offset, TopicPartition
 
@@ -42,7 +42,6 @@ logger: Final = logging.getLogger(__name__)
 REFRESH_S: Final = 2.0  # interval of the checks for new records, topics and partitions
 GROUPS_S: Final = 10.0  # interval of the copies of committed offsets
 _PROBE_S: Final = 30.0  # time limit for the batches to compare
-_PROBE_BYTES: Final = 1  # a fetch then returns one batch
 _ABANDON_S: Final = 0.0  # wait for batches in flight after an error; the next session decides
 # Batches of a partition without acknowledgement. They are sent one by one, within _DELIVERY_MS.
 PENDING_MAX: Final = 500
@@ -51,18 +50,17 @@ _DELIVERY_MS: Final = 30_000  # then the session ends, and the next one starts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSettings:
-    """``source``, ``target``: addresses of the clusters. ``topics``: pattern of whole topic names.
+    """``target``: addresses of the cluster. ``topics``: pattern of whole topic names.
     ``prefix``: of the names of the copies. ``groups``: pattern of whole names of consumer groups
-    whose committed offsets are copied; None for no group. The hosts are environments of the
-    clients.
+    whose committed offsets are copied; None for no group. ``target_host``: environment of the
+    clients of the target.
     """
 
-    source: Bootstrap
+    source: Source
     target: Bootstrap
     topics: re.Pattern[str]
     prefix: str = ""
     groups: re.Pattern[str] | None = None
-    source_host: ClientEnvironment | None = None
     target_host: ClientEnvironment | None = None
 
 
@@ -112,9 +110,9 @@ class Session:
         self._stack = ExitStack()
         source, target = settings.source, settings.target
         enter = self._stack.enter_context
-        self._source = enter(Admin(source, host=settings.source_host))
+        self._source = enter(source.admin())
         self._target = enter(Admin(target, host=settings.target_host))
-        self._reader = enter(BatchReader(source, read_from="leader", host=settings.source_host))
+        self._reader = enter(source.reader())
         self._producers: dict[int, ResumableProducer] = {}  # by epoch
         self._copies: dict[TopicPartition, _Copy] = {}
         self._topics: dict[str, tuple[str, int]] = {}
@@ -217,11 +215,9 @@ class Session:
     ) -> dict[TopicPartition, str]:
         """Compare the last record of each copy with its source. Returns the differences."""
         lasts = {tp: place.position - 1 for tp, place in places.items() if place.is_comparable}
-        theirs = self._probe(self._settings.source, self._settings.source_host, lasts)
+        theirs = self._probe(self._settings.source, lasts)
         ours = self._probe(
-            self._settings.target,
-            self._settings.target_host,
-            {copies[tp]: offset for tp, offset in lasts.items()},
+            self._copies_source, {copies[tp]: offset for tp, offset in lasts.items()}
         )
         found = {tp: positions.difference(places[tp], theirs[tp], ours[copies[tp]]) for tp in lasts}
         return {tp: why for tp, why in found.items() if why}
@@ -233,27 +229,27 @@ class Session:
     ) -> set[TopicPartition]:
         behind = {tp: place for tp, place in places.items() if place.start < place.source_start}
         starts = {copies[tp]: place.start for tp, place in behind.items() if not place.is_empty}
-        firsts = self._probe(self._settings.target, self._settings.target_host, starts)
+        firsts = self._probe(self._copies_source, starts)
         return {
             tp
             for tp, place in behind.items()
             if place.is_empty or not firsts[copies[tp]][0].record_count
         }
 
+    @property
+    def _copies_source(self) -> Source:
+        """The target, to be read."""
+        return ClusterSource(self._settings.target, self._settings.target_host)
+
     def _probe(
-        self,
-        bootstrap: Bootstrap,
-        host: ClientEnvironment | None,
-        offsets: Mapping[TopicPartition, Offset],
+        self, source: Source, offsets: Mapping[TopicPartition, Offset]
     ) -> dict[TopicPartition, Checked]:
         """Return the batch with the given offset of each partition."""
         found: dict[TopicPartition, Checked] = {}
         if not offsets:
             return found
         deadline = time.monotonic() + _PROBE_S
-        with BatchReader(
-            bootstrap, read_from="leader", max_partition_fetch_bytes=_PROBE_BYTES, host=host
-        ) as reader:
+        with source.reader(one_batch=True) as reader:
             reader.start(offsets)
             while len(found) < len(offsets):
                 tp, batches_found = reader.poll(0.5)
@@ -435,7 +431,7 @@ def _known(found: Mapping[str, TopicListing]) -> dict[str, tuple[str, int]]:
 
 
 def _offsets(
-    admin: Admin, partitions: list[TopicPartition], at: Literal["earliest", "latest"]
+    admin: SourceAdmin, partitions: list[TopicPartition], at: Literal["earliest", "latest"]
 ) -> dict[TopicPartition, Offset]:
     found = admin.list_offsets(dict.fromkeys(partitions, at))
     return {tp: hit.offset if hit else 0 for tp, hit in found.items()}

@@ -17,6 +17,7 @@ from raftlog.embedded import ADDRESS, EmbeddedLog
 from raftlog.mirror import Mirror, Progress
 from raftlog.mirror.batches import SPAN_MAX, hole_of
 from raftlog.mirror.session import MirrorSettings, Session
+from raftlog.mirror.source import ClusterSource
 from raftlog.testing import wait_until
 from raftlog.types import ConsumerRecord
 
@@ -181,10 +182,9 @@ def test_sessions_that_end_anywhere_copy_each_record_once(
     for number in range(40):
         send(source, [b"%d" % number] * 3)
     settings = MirrorSettings(
-        source=str(ADDRESS),
+        source=ClusterSource(str(ADDRESS), source._open_host()),
         target=str(ADDRESS),
         topics=re.compile("t"),
-        source_host=source._open_host(),
         target_host=target._open_host(),
     )
     progress = Progress()

@@ -1,4 +1,4 @@
-"""Guards of mirrors and of compared copies: a copy has the batches of its source, and no others."""
+"""Guards of mirrors, backups and compared copies: a copy has the batches of its source only."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ _COPIES: Final = "raftlog/client/verify_copies.py"
 _TEST_COPIES: Final = "tests/client/test_verify_copies.py"
 _SESSION: Final = "raftlog/mirror/session.py"
 _TEST_MIRROR: Final = "tests/mirror/test_mirror.py"
+_WRITER: Final = "raftlog/backup/writer.py"
+_BACKUP: Final = "raftlog/backup/source.py"
+_TEST_BACKUP: Final = "tests/backup/test_backup.py"
+_OTHER_BACKUP: Final = f"{_TEST_BACKUP}::test_a_backup_of_something_else_is_not_continued"
+_OTHER_BATCHES: Final = f"{_TEST_BACKUP}::test_files_of_other_batches_are_found"
 
 GUARDS: Final = [
     Guard(
@@ -103,5 +108,45 @@ GUARDS: Final = [
         function="advanced",
         change=value("assign offset", "_.args[0]"),
         tests=(f"{GROUPS}::test_offsets_advance_up_to_the_end_of_the_copy",),
+    ),
+    Guard(
+        name="a backup continues the log that it has",
+        why="a backup mixes records of two logs, if the cluster has lost some that the backup has",
+        module=_WRITER,
+        function="_add",
+        change=never("if chain"),
+        tests=(_OTHER_BATCHES,),
+    ),
+    Guard(
+        name="a backup is of one cluster",
+        why="records of another cluster are appended to a backup",
+        module=_WRITER,
+        function="_opened",
+        change=never("if cluster_id"),
+        tests=(_OTHER_BACKUP,),
+    ),
+    Guard(
+        name="a backup of a topic ends when it is created again",
+        why="records of a new topic are appended to those of a deleted one",
+        module=_WRITER,
+        function="_topic_files",
+        change=never("if InvalidRequestError"),
+        tests=(_OTHER_BACKUP,),
+    ),
+    Guard(
+        name="the batches of a backup file form one log",
+        why="a restored topic has records twice, or in another order",
+        module=_BACKUP,
+        function="read_chunk",
+        change=never("if base_offset"),
+        tests=(_OTHER_BATCHES,),
+    ),
+    Guard(
+        name="a backup file ends with the batch that the list names",
+        why="a restored topic has the records of another file",
+        module=_BACKUP,
+        function="read_chunk",
+        change=never("if chain #2/2"),
+        tests=(_OTHER_BATCHES,),
     ),
 ]

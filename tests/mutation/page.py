@@ -24,6 +24,7 @@ AREAS: Final[Mapping[str, str]] = {
     "Brokers": "raftlog/server/",
     "Clients": "raftlog/client/",
     "Mirrors": "raftlog/mirror/",
+    "Backups": "raftlog/backup/",
     "Spark": "spark_source/",
     "Console": "cli/console/",
 }

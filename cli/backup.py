@@ -1,0 +1,149 @@
+"""``raftlog backup`` and ``raftlog restore``: topics to files, and back into a cluster."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+
+import click
+
+from raftlog.backup import BackupSource, open_store, verify, write_backup
+from raftlog.cli import options, output
+from raftlog.cli.main import STATUS_FAILED
+from raftlog.cli.mirror import Display
+from raftlog.clock import SystemClock
+from raftlog.mirror import Mirror
+
+
+@click.command()
+@click.option("--to", "url", required=True, metavar="URL", help="Directory, or a URL of fsspec.")
+@click.option(
+    "--topics",
+    default=".*",
+    show_default=True,
+    metavar="RE",
+    callback=options.checked(re.compile),
+    help="Regular expression that matches whole topic names. Internal topics are left out.",
+)
+@click.option(
+    "--groups",
+    default=".*",
+    show_default=True,
+    metavar="RE",
+    callback=options.checked(re.compile),
+    help="Regular expression that matches whole names of consumer groups.",
+)
+@options.as_json
+@options.bootstrap
+def backup(url: str, topics: str, groups: str, as_json: bool, bootstrap: str) -> None:
+    """Copy topics, their settings and group offsets to files.
+
+    The first run copies all committed records, later runs to the same URL only new ones. Every
+    batch is verified. URL is a directory, or of a file system that fsspec knows, such as s3://.
+
+    \b
+    Example:
+      raftlog backup --to /backups/raftlog --topics 'clicks|orders-.*'
+    """
+    done = 0
+    with output.progress("backup (bytes)", hidden=as_json) as advance:
+
+        def show(size_bytes: int) -> None:
+            nonlocal done
+            advance(size_bytes - done)
+            done = size_bytes
+
+        found = write_backup(
+            bootstrap,
+            open_store(url),
+            topic_pattern=topics,
+            group_pattern=groups,
+            now_ms=SystemClock().wall_ms(),
+            on_progress=lambda progress: show(progress.size_bytes),
+        )
+    skipped = f", {found.skipped} offsets were deleted before" if found.skipped else ""
+    output.report(
+        asdict(found),
+        f"{found.topics} topics, {found.partitions} partitions, {found.groups} groups: "
+        f"{found.offsets} new offsets, {found.size_bytes} bytes{skipped}",
+        as_json=as_json,
+    )
+
+
+@click.command()
+@click.option(
+    "--from", "url", required=True, metavar="URL", help="Directory or URL of `raftlog backup`."
+)
+@click.option(
+    "--topics",
+    default=".*",
+    show_default=True,
+    metavar="RE",
+    callback=options.checked(re.compile),
+    help="Regular expression that matches whole topic names.",
+)
+@click.option(
+    "--groups",
+    default=".*",
+    show_default=True,
+    metavar="RE",
+    callback=options.checked(re.compile),
+    help="Regular expression that matches whole names of consumer groups.",
+)
+@click.option("--prefix", default="", help="Prefix of the topic names in the cluster.")
+@click.option("--verify", "only_verify", is_flag=True, help="Verify the files; restore nothing.")
+@options.as_json
+@options.bootstrap
+def restore(
+    url: str,
+    topics: str,
+    groups: str,
+    prefix: str,
+    only_verify: bool,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    """Restore topics and group offsets from a backup.
+
+    Records keep their offsets. Topics are created with their settings; a topic that exists must be
+    empty, or a restored one, which is continued. Another run continues one that was interrupted.
+    Exits with status 1 if a partition was not restored, or a file is damaged.
+
+    \b
+    Example:
+      raftlog restore --from /backups/raftlog --bootstrap 127.0.0.1:9200
+    """
+    store = open_store(url)
+    if only_verify:
+        _verify(url, as_json=as_json)
+        return
+    display = Display(as_json=as_json)
+    running = Mirror(
+        BackupSource(store),
+        bootstrap,
+        topics=topics,
+        groups=groups,
+        prefix=prefix,
+        on_progress=display.show,
+        on_error=display.warn,
+    )
+    try:
+        progress = running.run(once=True)
+    except KeyboardInterrupt:
+        display.end(running.progress)
+        raise
+    display.end(progress)
+    if progress.refused:
+        click.get_current_context().exit(STATUS_FAILED)
+
+
+def _verify(url: str, *, as_json: bool) -> None:
+    """Print each partition; exit with status 1 if one is damaged."""
+    is_damaged = False
+    for tp, part, problem in verify(open_store(url)):
+        is_damaged |= bool(problem)
+        row = {**tp._asdict(), "start": part.start, "end": part.end, "problem": problem}
+        text = f"{tp}: offsets {part.start} to {part.end}: {problem or 'ok'}"
+        output.report(row, text, as_json=as_json)
+    if is_damaged:
+        click.get_current_context().exit(STATUS_FAILED)

@@ -1,0 +1,90 @@
+"""The list of what a backup contains: ``backup.json``, format 1. Pure.
+
+It is written last: files that it does not name belong to a backup that was interrupted, and the
+next one writes them again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from raftlog.errors import InvalidRequestError, UnsupportedVersionError
+from raftlog.types import Offset, TimestampMs
+
+NAME = "backup.json"
+FORMAT = 1
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """A file with whole batches, as stored by the leader, back to back.
+
+    They cover the offsets from ``start`` to before ``end``, except those that were deleted before
+    the backup. ``chain``: hash-chain value of the last batch.
+    """
+
+    file: str
+    start: Offset
+    end: Offset
+    size_bytes: int
+    chain: int
+
+
+class PartitionFiles(msgspec.Struct):
+    """Files of one partition, in the order of their offsets. ``start``: log start at the first
+    backup; ``end``: where the next backup continues.
+    """
+
+    start: Offset
+    end: Offset
+    chunks: list[Chunk] = []
+
+
+class TopicFiles(msgspec.Struct):
+    """One topic. ``config``: settings that differ from the defaults. ``replicas``: number."""
+
+    id: str
+    replicas: int
+    config: dict[str, str]
+    partitions: list[PartitionFiles]
+
+
+class CommittedOffset(msgspec.Struct, frozen=True):
+    """Committed offset of a consumer group."""
+
+    topic: str
+    partition: int
+    offset: Offset
+    metadata: str
+
+
+class Manifest(msgspec.Struct):
+    """``cluster_id``: of the source. ``written_ms``: wall-clock time of the last backup."""
+
+    format: int
+    cluster_id: str
+    written_ms: TimestampMs
+    topics: dict[str, TopicFiles]
+    groups: dict[str, list[CommittedOffset]]
+
+
+def decode(data: bytes) -> Manifest:
+    """Raises ``InvalidRequestError`` for other bytes, and ``UnsupportedVersionError``."""
+    try:
+        found = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"{NAME} is not the list of a backup: {error}") from error
+    if found.format != FORMAT:
+        raise UnsupportedVersionError(
+            f"{NAME} has the format {found.format}; this release reads {FORMAT}. Use the release "
+            "that wrote the backup, or a later one"
+        )
+    return found
+
+
+def encode(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+
+
+def chunk_name(topic: str, topic_id: str, partition: int, start: Offset) -> str:
+    """The file of a chunk. Names of topics have no ``/``."""
+    return f"topics/{topic}/{topic_id}/{partition}/{start:020d}.batches"

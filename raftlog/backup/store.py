@@ -1,0 +1,82 @@
+"""Files of a backup: in a directory, or at a URL of fsspec (object stores, SFTP and others)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from raftlog.disk import OsDisk
+from raftlog.errors import InvalidRequestError, UnsupportedFeatureError
+
+
+class Store(Protocol):
+    """Files by name; names have ``/`` between folders."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content; None if there is no such file."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """Create or replace a file. After a crash it is complete, or as it was."""
+        ...
+
+
+class Directory:
+    """A store in a directory, which is created when the first file is written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._disk = OsDisk()
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self._path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, data: bytes) -> None:
+        path = self._path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._disk.write_atomic(str(path), data)
+
+
+class FileSystem:
+    """A store at a URL of fsspec."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+        except ImportError as error:
+            raise UnsupportedFeatureError(
+                f"{url} requires fsspec. Run pip install 'raftlog[backup]', and install the "
+                "package of fsspec for this kind of URL"
+            ) from error
+        try:
+            files, root = fsspec.core.url_to_fs(url)
+        except (ValueError, ImportError) as error:
+            raise InvalidRequestError(f"{url}: {error}") from error
+        self._files: Any = files
+        self._root: str = root.rstrip("/")
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            data: bytes = self._files.cat_file(f"{self._root}/{name}")
+        except FileNotFoundError:
+            return None
+        return data
+
+    def write(self, name: str, data: bytes) -> None:
+        path = f"{self._root}/{name}"
+        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self._files.pipe_file(path, data)
+
+
+def open_store(url: str) -> Store:
+    """Return the store at ``url``: a path, ``file:///path``, or a URL that fsspec knows.
+
+    Raises ``UnsupportedFeatureError`` without fsspec, and ``InvalidRequestError`` for a URL that it
+    does not know.
+    """
+    if url.startswith("file://"):
+        return Directory(Path(url.removeprefix("file://")))
+    return FileSystem(url) if "://" in url else Directory(Path(url))

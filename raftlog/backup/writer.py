@@ -1,0 +1,251 @@
+"""Writes a backup: the committed batches of topics that it does not have yet, and group offsets."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from raftlog import limits
+from raftlog.backup import manifest
+from raftlog.backup.manifest import Chunk, CommittedOffset, Manifest, PartitionFiles, TopicFiles
+from raftlog.backup.store import Store
+from raftlog.client.admin import Admin
+from raftlog.client.batch_reader import BatchReader
+from raftlog.client.consumer_core import Checked
+from raftlog.client.descriptions import TopicDescription
+from raftlog.client.settings import Bootstrap
+from raftlog.errors import (
+    ChainMismatchError,
+    ClusterNotReadyError,
+    InvalidRequestError,
+    RequestTimedOutError,
+    UnknownGroupError,
+)
+from raftlog.mirror import topics
+from raftlog.record import verify_chain
+from raftlog.types import Offset, TimestampMs, TopicPartition
+
+CHUNK_BYTES: Final = 32 * limits.MIB  # of one file; the last batch may exceed it
+BUFFERED_BYTES_MAX: Final = 256 * limits.MIB  # of all partitions; then the largest one is written
+_POLL_S: Final = 0.5
+_PATIENCE_S: Final = 60.0  # without a batch, although some are missing
+
+
+@dataclass(slots=True)
+class Progress:
+    """``offsets``, ``size_bytes``: written in this run. ``lag``: offsets that are still missing.
+    ``skipped``: offsets that were deleted after the last backup, and before this one.
+    """
+
+    topics: int = 0
+    partitions: int = 0
+    groups: int = 0
+    offsets: int = 0
+    size_bytes: int = 0
+    lag: int = 0
+    skipped: int = 0
+
+
+@dataclass(slots=True)
+class _Part:
+    """One partition that is read. ``goal``: its end when the backup began."""
+
+    files: PartitionFiles
+    name: Callable[[Offset], str]  # of a file, by its first offset
+    goal: Offset
+    batches: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
+    start: Offset = 0  # of the batches
+    end: Offset = 0
+    chain: int | None = None  # of the last batch; None if the next one does not continue it
+
+    @property
+    def is_complete(self) -> bool:
+        return self.end >= self.goal
+
+
+def write_backup(
+    bootstrap: Bootstrap,
+    store: Store,
+    *,
+    topic_pattern: str | re.Pattern[str] = ".*",
+    group_pattern: str | re.Pattern[str] = ".*",
+    now_ms: TimestampMs,
+    on_progress: Callable[[Progress], object] = lambda _progress: None,
+) -> Progress:
+    """Add to ``store`` what the cluster has committed since the last backup.
+
+    The patterns match whole names of topics and groups. Internal topics are left out. Topics that
+    an earlier backup has, and that do not match, remain.
+
+    Raises ``InvalidRequestError`` if the store has a backup of another cluster, or a topic was
+    created again; ``ChainMismatchError`` if a log is not that of the last backup; and the errors of
+    ``BatchReader``. The store then keeps the earlier backup.
+    """
+    progress = Progress()
+    with Admin(bootstrap) as admin:
+        made = _opened(store, admin, now_ms)
+        pattern = re.compile(topic_pattern)
+        found = topics.selected(admin.find_topics(), admin.list_topics(), pattern)
+        described = admin.describe_topics(found) if found else []
+        parts = _parts(made, described, admin, progress)
+        progress.topics, progress.partitions = len(described), len(parts)
+        _copy(bootstrap, store, parts, progress, on_progress)
+        made.groups |= _groups(admin, re.compile(group_pattern), made.topics)
+        progress.groups = len(made.groups)
+    store.write(manifest.NAME, manifest.encode(made))
+    return progress
+
+
+def _opened(store: Store, admin: Admin, now_ms: TimestampMs) -> Manifest:
+    """The list of the last backup, or a new one."""
+    cluster_id = admin.describe_cluster(partitions=False).cluster_id
+    if not cluster_id:
+        raise ClusterNotReadyError("the id of the cluster is not known yet")
+    data = store.read(manifest.NAME)
+    if data is None:
+        return Manifest(manifest.FORMAT, cluster_id, now_ms, {}, {})
+    made = manifest.decode(data)
+    if made.cluster_id != cluster_id:
+        raise InvalidRequestError(
+            f"the backup is of the cluster {made.cluster_id}, not of {cluster_id}. Use another "
+            "directory for each cluster"
+        )
+    made.written_ms = now_ms
+    return made
+
+
+def _parts(
+    made: Manifest, described: list[TopicDescription], admin: Admin, progress: Progress
+) -> dict[TopicPartition, _Part]:
+    """Add the topics to the list. Returns what to read."""
+    parts = {}
+    for topic in described:
+        starts, ends = admin.offsets(topic.name, "earliest"), admin.offsets(topic.name, "latest")
+        files = _topic_files(made, topic)
+        for number, end in sorted(ends.items()):
+            start = starts.get(number) or 0
+            if number == len(files.partitions):
+                files.partitions.append(PartitionFiles(start, start))
+            part = files.partitions[number]
+            progress.skipped += max(start - part.end, 0)
+            chain = part.chunks[-1].chain if part.chunks and part.end >= start else None
+            position = max(part.end, start)
+            parts[TopicPartition(topic.name, number)] = _Part(
+                part,
+                _namer(topic, number),
+                max(end or 0, position),
+                start=position,
+                end=position,
+                chain=chain,
+            )
+    return parts
+
+
+def _namer(topic: TopicDescription, number: int) -> Callable[[Offset], str]:
+    return lambda start: manifest.chunk_name(topic.name, topic.id, number, start)
+
+
+def _topic_files(made: Manifest, topic: TopicDescription) -> TopicFiles:
+    config = {key: topic.config[key] for key in topic.config_overrides}
+    replicas = max((len(part.replicas) for part in topic.partitions), default=1)
+    known = made.topics.get(topic.name)
+    if known is None:
+        known = made.topics[topic.name] = TopicFiles(topic.id, replicas, config, [])
+    if known.id != topic.id:
+        raise InvalidRequestError(
+            f"topic {topic.name!r} was created again since the last backup. Use another directory, "
+            "or exclude the topic with --topics"
+        )
+    known.config, known.replicas = config, replicas
+    return known
+
+
+def _copy(
+    bootstrap: Bootstrap,
+    store: Store,
+    parts: Mapping[TopicPartition, _Part],
+    progress: Progress,
+    on_progress: Callable[[Progress], object],
+) -> None:
+    """Read every partition up to its goal."""
+    missing = {tp for tp, part in parts.items() if not part.is_complete}
+    heard_at = time.monotonic()
+    with BatchReader(bootstrap, client_id="raftlog-backup") as reader:
+        if missing:
+            reader.start({tp: parts[tp].start for tp in sorted(missing)})
+        while missing:
+            tp, found = reader.poll(_POLL_S)
+            if tp is None:
+                if time.monotonic() - heard_at > _PATIENCE_S:
+                    raise RequestTimedOutError(
+                        f"{min(missing)}: received no records for {_PATIENCE_S:g} s"
+                    )
+                continue
+            heard_at = time.monotonic()
+            part = parts[tp]
+            for batch in found:
+                if not part.is_complete:
+                    _add(tp, part, batch)
+            if part.is_complete:
+                missing.discard(tp)
+            if part.is_complete or part.size_bytes >= CHUNK_BYTES:
+                _flush(store, part, progress)
+            if sum(each.size_bytes for each in parts.values()) > BUFFERED_BYTES_MAX:
+                _flush(store, max(parts.values(), key=lambda each: each.size_bytes), progress)
+            progress.lag = sum(max(each.goal - each.end, 0) for each in parts.values())
+            on_progress(progress)
+
+
+def _add(tp: TopicPartition, part: _Part, batch: Checked) -> None:
+    """Append a batch, whose checksums are valid, if it continues the chain."""
+    header, data = batch
+    is_next = header.base_offset == part.end
+    if is_next and part.chain is not None and not verify_chain(header, previous_chain=part.chain):
+        raise ChainMismatchError(
+            f"{tp}: the batch at offset {header.base_offset} does not continue the log of the last "
+            "backup: the cluster has lost records that the backup has. Use another directory"
+        )
+    part.batches.append(bytes(data))
+    part.size_bytes += len(data)
+    part.end, part.chain = header.next_offset, header.chain
+
+
+def _flush(store: Store, part: _Part, progress: Progress) -> None:
+    """Write the batches that were read as one file."""
+    if not part.batches:
+        return
+    assert part.chain is not None
+    name = part.name(part.start)
+    store.write(name, b"".join(part.batches))
+    chunk = Chunk(name, part.start, part.end, part.size_bytes, part.chain)
+    part.files.chunks.append(chunk)
+    part.files.end = part.end
+    progress.offsets += part.end - part.start
+    progress.size_bytes += part.size_bytes
+    part.batches, part.size_bytes, part.start = [], 0, part.end
+
+
+def _groups(
+    admin: Admin, pattern: re.Pattern[str], known: Mapping[str, TopicFiles]
+) -> dict[str, list[CommittedOffset]]:
+    """Committed offsets of the groups, in the topics of the backup, as far as it has records."""
+    found = {}
+    for name in sorted(listing.group for listing in admin.list_groups()):
+        if not pattern.fullmatch(name):
+            continue
+        try:
+            offsets = admin.group_offsets(name)
+        except UnknownGroupError:  # deleted since it was listed
+            continue
+        kept = [
+            CommittedOffset(tp.topic, tp.partition, committed.offset, committed.metadata)
+            for tp, committed in sorted(offsets.items())
+            if tp.topic in known and tp.partition < len(known[tp.topic].partitions)
+        ]
+        if kept:
+            found[name] = kept
+    return found

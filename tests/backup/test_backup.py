@@ -1,0 +1,171 @@
+"""Backups of a real broker, restored into another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
+from raftlog.backup import (
+    BackupSource,
+    Progress,
+    manifest,
+    open_store,
+    verify,
+    write_backup,
+    writer,
+)
+from raftlog.backup.source import read_chunk, read_manifest
+from raftlog.errors import ChainMismatchError, CorruptBatchError, InvalidRequestError
+from raftlog.mirror import Mirror
+from raftlog.mirror import Progress as Restored
+from raftlog.testing import cluster
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[tuple[str, str]]:
+    with ExitStack() as stack:
+        both = [stack.enter_context(cluster(brokers=1)) for _ in range(2)]
+        yield both[0].bootstrap, both[1].bootstrap
+
+
+def produce(bootstrap: str, topic: str, start: int, count: int) -> None:
+    with Producer(bootstrap, compression="lz4") as producer:
+        for number in range(start, start + count):
+            headers = [("h", b"%d" % number)]
+            producer.send(topic, b"v%d" % number, b"k", headers, partition=number % 2)
+
+
+def back_up(bootstrap: str, path: Path, topics: str = ".*") -> Progress:
+    return write_backup(bootstrap, open_store(str(path)), topic_pattern=topics, now_ms=1)
+
+
+def restore(path: Path, target: str, topics: str, prefix: str = "") -> Restored:
+    source = BackupSource(open_store(str(path)))
+    return Mirror(source, target, topics=topics, prefix=prefix, groups=".*").run(once=True)
+
+
+def contents(bootstrap: str, topic: str) -> list[tuple[object, ...]]:
+    found: list[tuple[object, ...]] = []
+    with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        partitions = [TopicPartition(topic, number) for number in range(2)]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        while any(consumer.position(tp) < end for tp, end in ends.items()):
+            found += [
+                (r.partition, r.offset, r.key, r.value, r.headers, r.timestamp_ms)
+                for r in consumer.poll(timeout_ms=1_000)
+            ]
+    return sorted(found)
+
+
+def test_records_offsets_settings_and_groups_come_back(
+    brokers: tuple[str, str], tmp_path: Path
+) -> None:
+    source, target = brokers
+    with Admin(source) as admin, Admin(target) as there:
+        admin.create_topics([NewTopic("full", 2, config={"retention.ms": "123456789"})])
+        produce(source, "full", 0, 60)
+        admin.delete_records({TopicPartition("full", 0): 10})
+        admin.alter_group_offsets("readers", {TopicPartition("full", 0): 25})
+        first = back_up(source, tmp_path)
+        assert (first.topics, first.partitions, first.offsets) == (1, 2, 50)
+
+        produce(source, "full", 60, 20)
+        second = back_up(source, tmp_path)
+        assert second.offsets == 20
+        assert back_up(source, tmp_path).offsets == 0
+        assert [problem for _, _, problem in verify(open_store(str(tmp_path)))] == ["", ""]
+
+        assert restore(tmp_path, target, "full").refused == {}
+        assert contents(target, "full") == contents(source, "full")
+        assert there.offsets("full", "earliest") == {0: 10, 1: 0}
+        assert there.describe_topics(["full"])[0].config["retention.ms"] == "123456789"
+        assert there.group_offsets("readers")[TopicPartition("full", 0)].offset == 25
+
+        # A restored topic is continued from a later backup, and nothing is stored twice.
+        produce(source, "full", 80, 6)
+        back_up(source, tmp_path)
+        assert restore(tmp_path, target, "full").records == 6
+        assert contents(target, "full") == contents(source, "full")
+        # The same cluster can have the topic again, under another name.
+        assert restore(tmp_path, source, "full", prefix="again-").refused == {}
+        assert contents(source, "again-full") == contents(source, "full")
+
+
+def test_files_are_limited_in_size_and_damage_is_found(
+    brokers: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, _ = brokers
+    monkeypatch.setattr(writer, "CHUNK_BYTES", 500)
+    with Admin(source) as admin:
+        admin.create_topics([NewTopic("small", 2)])
+    for start in range(0, 60, 20):
+        produce(source, "small", start, 20)
+    back_up(source, tmp_path, "small")
+    files = sorted(tmp_path.rglob("*.batches"))
+    data = bytearray(files[0].read_bytes())
+    data[len(data) // 2] ^= 1
+    files[0].write_bytes(data)
+    problems = {tp.partition: text for tp, _, text in verify(open_store(str(tmp_path)))}
+    assert "is damaged" in problems[0]
+    assert problems[1] == ""
+    reader = BackupSource(open_store(str(tmp_path))).reader
+    with reader() as opened:
+        opened.start({TopicPartition("small", 0): 0})
+        with pytest.raises(CorruptBatchError, match="is damaged"):
+            opened.poll(0)
+    files[0].write_bytes(bytes(data[:-1]))
+    assert "bytes instead of" in next(verify(open_store(str(tmp_path))))[2]
+    files[0].unlink()
+    assert "is missing" in next(verify(open_store(str(tmp_path))))[2]
+
+
+def test_files_of_other_batches_are_found(brokers: tuple[str, str], tmp_path: Path) -> None:
+    source, _ = brokers
+    with Admin(source) as admin:
+        admin.create_topics([NewTopic("mixed", 2)])
+    for start in range(0, 60, 20):
+        produce(source, "mixed", start, 20)
+        back_up(source, tmp_path, "mixed")
+    store = open_store(str(tmp_path))
+    made = read_manifest(store)
+    first, second, *_ = made.topics["mixed"].partitions[0].chunks
+    tp = TopicPartition("mixed", 0)
+    with pytest.raises(CorruptBatchError, match="it is another file"):
+        read_chunk(store, tp, replace(first, chain=first.chain ^ 1))
+    twice = store.read(first.file) or b""
+    store.write("twice", twice + twice)
+    with pytest.raises(CorruptBatchError, match="does not continue the one before it"):
+        read_chunk(store, tp, replace(first, file="twice", size_bytes=2 * len(twice)))
+    # A log that is not that of the last backup is not added to it.
+    last = made.topics["mixed"].partitions[0].chunks
+    last[-1] = replace(last[-1], chain=second.chain ^ 1)
+    store.write(manifest.NAME, manifest.encode(made))
+    produce(source, "mixed", 60, 4)
+    with pytest.raises(ChainMismatchError, match="does not continue the log of the last backup"):
+        back_up(source, tmp_path, "mixed")
+
+
+def test_a_backup_of_something_else_is_not_continued(
+    brokers: tuple[str, str], tmp_path: Path
+) -> None:
+    source, target = brokers
+    with Admin(source) as admin:
+        admin.create_topics([NewTopic("other", 2)])
+        produce(source, "other", 0, 4)
+        back_up(source, tmp_path, "other")
+        with pytest.raises(InvalidRequestError, match="the backup is of the cluster"):
+            back_up(target, tmp_path)
+        admin.delete_topics(["other"])
+        admin.create_topics([NewTopic("other", 2)])
+        with pytest.raises(InvalidRequestError, match="was created again"):
+            back_up(source, tmp_path, "other")
+    with pytest.raises(InvalidRequestError, match="there is no backup"):
+        BackupSource(open_store(str(tmp_path / "empty")))

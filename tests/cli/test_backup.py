@@ -1,0 +1,34 @@
+"""`raftlog backup` and `raftlog restore`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raftlog.testing import cluster
+from tests.cli.conftest import Raftlog
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_backup_is_verified_and_restored(raftlog: Raftlog, topic: str, tmp_path: Path) -> None:
+    assert raftlog("produce", topic, "-p", 0, stdin=b"a\nb\n").status == 0
+    made = raftlog("backup", "--to", tmp_path, "--topics", topic, "--json").json
+    assert (made["topics"], made["offsets"]) == (1, 2)
+    ran = raftlog("restore", "--from", tmp_path, "--verify")
+    assert ran.out.decode().splitlines() == [
+        f"{topic}:0: offsets 0 to 2: ok",
+        f"{topic}:1: offsets 0 to 0: ok",
+    ]
+    with cluster(brokers=1) as other:
+        ran = raftlog("restore", "--from", tmp_path, "--bootstrap", other.bootstrap)
+        assert ran.status == 0, ran.err
+        assert "2 records copied" in ran.out.decode()
+        tailed = raftlog("tail", topic, "-o", "earliest", "--bootstrap", other.bootstrap)
+        assert tailed.out == b"a\nb\n"
+    (file,) = tmp_path.rglob("*.batches")
+    file.write_bytes(file.read_bytes()[:-1])
+    ran = raftlog("restore", "--from", tmp_path, "--verify", "--json")
+    assert (ran.status, "bytes instead of" in ran.json_lines[0]["problem"]) == (1, True)
+    assert raftlog("restore", "--from", tmp_path / "none").status == 1
