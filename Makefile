@@ -12,10 +12,10 @@ PYTEST := $(BIN)/python -m pytest
 # Hundreds of brokers start: none should compile everything anew, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo quick test console-test check seeds nightly mutation chaos bench kafka-peers kafka-fuzz docs clean
+.PHONY: help demo quick test console-test check seeds nightly mutation chaos bench kafka-peers kafka-differential kafka-fuzz docs clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 demo: $(VENV)/.core ## the main job, end to end: produce, kill -9, restart, read back, compare
 	$(BIN)/raftlog demo $(ARGS)
@@ -58,6 +58,10 @@ bench: $(VENV)/.dev ## throughput and latency beside the floor of this machine
 kafka-peers: $(VENV)/.dev ## Kafka's clients and tools, which it installs, beside raftlog's clients (15 minutes)
 	$(BIN)/python -m tests.kafka_peers.install
 	$(PYTEST) -m peers tests/kafka_peers $(ARGS)
+
+kafka-differential: $(VENV)/.dev ## the same requests to Kafka itself and to raftlog: the responses agree (2 minutes)
+	$(BIN)/python -m tests.kafka_peers.install
+	$(PYTEST) -m peers tests/kafka_peers/test_differential.py $(ARGS)
 
 kafka-fuzz: $(VENV)/.dev ## damaged Kafka requests for the decoder and for brokers; ARGS="--seconds 600 --seed 2" (2 minutes)
 	$(BIN)/python -m tests.kafka.fuzz $(ARGS)

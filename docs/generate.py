@@ -46,6 +46,7 @@ def pages() -> dict[Path, str]:
         docs / "reference" / "limits.md": limits_page(),
         docs / "reference" / "metrics.md": metrics_page(),
         docs / "reference" / "kafka-clients.md": kafka_clients_page(),
+        docs / "reference" / "kafka-differences.md": kafka_differences_page(),
         docs / "contributing" / "scenarios.md": scenarios_page(),
         docs / "contributing" / "modules.md": modules_page(),
     }
@@ -294,6 +295,35 @@ def kafka_clients_page() -> str:
     head = KAFKA_CLIENTS_INTRODUCTION.format(date=results["date"])
     columns = ("client", "version", "works", "does not work")
     return "\n".join([NOTICE, "# Kafka clients\n", head, table(columns, rows)])
+
+
+KAFKA_DIFFERENCES_INTRODUCTION = """\
+`make kafka-differential` sends the same requests to a Kafka {version} broker and to raftlog, and
+compares the responses field by field. These are the permitted differences: another one fails the
+test, and so does one of these that no longer occurs. Topic IDs, producer IDs, member IDs, addresses
+and error texts are not compared. [Kafka protocol](../explanation/kafka.md) explains the differences
+that applications notice.
+"""
+
+
+def kafka_differences_page() -> str:
+    folder = ROOT / "tests" / "kafka_peers"
+    rows = [
+        (each["step"].replace("|", "\\|"), f"`{plain_path(each['field'])}`", each["reason"])
+        for each in json.loads((folder / "allowed_differences.json").read_text())
+    ]
+    pom = (folder / "java" / "pom.xml").read_text()
+    found = re.search(r"kafka-tools</artifactId>\s*<version>(.*?)<", pom)
+    assert found is not None
+    head = KAFKA_DIFFERENCES_INTRODUCTION.format(version=found[1])
+    columns = ("request", "field", "reason")
+    return "\n".join([NOTICE, "# Differences from Kafka's responses\n", head, table(columns, rows)])
+
+
+def plain_path(pattern: str) -> str:
+    """The last part of a field's path, from its regular expression."""
+    last = re.split(r"(?<=\])\\\.", pattern)[-1]
+    return last.replace("\\", "").replace("|", ", ").replace(".*", "").strip("()")
 
 
 def summary(docstring: str | None) -> str:

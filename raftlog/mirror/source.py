@@ -69,6 +69,9 @@ class ClusterSource:
     def reader(self, *, one_batch: bool = False) -> BatchReader:
         if one_batch:
             return BatchReader(
-                self.bootstrap, max_partition_fetch_bytes=_ONE_BATCH_BYTES, host=self.host
+                self.bootstrap,
+                read_from="leader",
+                max_partition_fetch_bytes=_ONE_BATCH_BYTES,
+                host=self.host,
             )
-        return BatchReader(self.bootstrap, host=self.host)
+        return BatchReader(self.bootstrap, read_from="leader", host=self.host)

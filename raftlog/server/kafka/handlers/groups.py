@@ -105,7 +105,7 @@ def handle_join(context: BrokerContext, request: KafkaRequest, reply: KafkaReply
     message, config = request.message, context.config
     timeout_ms = message.session_timeout_ms
     if not config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms:
-        reply.send(_Join.root(error_code=errors.INVALID_SESSION_TIMEOUT))
+        reply.send(_not_joined(request, errors.INVALID_SESSION_TIMEOUT, message.member_id))
         return
     client_id = request.client_id[: limits.CLIENT_ID_CHARS_MAX]
     member_uuid = uuid.UUID(bytes=context.entropy(16), version=4)
@@ -127,15 +127,14 @@ def handle_join(context: BrokerContext, request: KafkaRequest, reply: KafkaReply
     )
 
     def done(result: JoinResult) -> None:
-        reply.send(_joined(result))
+        reply.send(_joined(request, result))
 
     context.coordinator.shard(join.group).join(join, done, reply.fail, owner=connection)
 
 
-def _joined(result: JoinResult) -> Message:
+def _joined(request: KafkaRequest, result: JoinResult) -> Message:
     if result.generation == NO_GENERATION:
-        code = errors.MEMBER_ID_REQUIRED
-        return _Join.root(error_code=code, member_id=result.member_id)
+        return _not_joined(request, errors.MEMBER_ID_REQUIRED, result.member_id)
     return _Join.root(
         generation_id=result.generation,
         protocol_type=result.protocol_type,
@@ -157,7 +156,12 @@ def _joined(result: JoinResult) -> Message:
 def refuse_join(request: KafkaRequest, error: RaftlogError) -> Message:
     """Return a response with the error and the member's own ID."""
     code = code_of(error, Place.CLASSIC_GROUPS)
-    return _Join.root(error_code=code, member_id=request.message.member_id)
+    return _not_joined(request, code, request.message.member_id)
+
+
+def _not_joined(request: KafkaRequest, code: int, member_id: str) -> Message:
+    protocol = None if request.version >= 7 else ""
+    return _Join.root(error_code=code, member_id=member_id, protocol_name=protocol)
 
 
 def _check_members(count: int) -> None:

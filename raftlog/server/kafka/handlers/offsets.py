@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from raftlog.errors import RaftlogError
-from raftlog.kafka import api, codec
+from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
@@ -24,6 +24,7 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 NEWEST: Final = -3
 EARLIEST_LOCAL: Final = -4  # nothing is stored elsewhere: the same as EARLIEST
+OF_TIERED_STORAGE: Final = (-5, -6)  # which does not exist
 NO_OFFSET: Final = -1
 
 _PLACES: Final[dict[int, At]] = {
@@ -52,7 +53,9 @@ def handle_list(context: BrokerContext, request: KafkaRequest, reply: KafkaReply
             partition_index=each.partition_index, timestamp=NO_TIMESTAMP, offset=NO_OFFSET
         )
         place = _PLACES.get(each.timestamp, each.timestamp)
-        if isinstance(place, int) and place < 0:  # of tiered storage, which does not exist
+        if isinstance(place, int) and place < 0:
+            if place not in OF_TIERED_STORAGE:
+                answer.error_code = errors.UNSUPPORTED_VERSION
             done(answer)
             return
         try:

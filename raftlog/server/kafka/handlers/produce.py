@@ -41,6 +41,14 @@ CHECKED_ON_LOOP_BYTES_MAX: Final = limits.MIB
 COMPRESSED_ON_LOOP_BYTES_MAX: Final = 64 * limits.KIB
 _CODEC_POSITION: Final = 22  # the low byte of the batch's attributes
 _CODEC_MASK: Final = 7
+# Errors of records that the partition has rejected: with the log start, as in Kafka. The Java
+# producer repeats a request with UNKNOWN_PRODUCER_ID until it gets one.
+_WITH_LOG_START: Final = (
+    errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    errors.INVALID_PRODUCER_EPOCH,
+    errors.UNKNOWN_PRODUCER_ID,
+    errors.INVALID_RECORD,
+)
 
 _Response = codec.structs("response", api.PRODUCE.key)
 
@@ -182,6 +190,9 @@ class _Produce:
             refused.error_code = errors.INVALID_TXN_STATE
         elif self._request.version >= 13 and isinstance(error, UnknownTopicError):
             refused.error_code = errors.UNKNOWN_TOPIC_ID
+        elif refused.error_code in _WITH_LOG_START:
+            host = host_of(self._context, part.topic, part.partition)
+            refused.log_start_offset = host.log.log_start_offset
         return refused
 
     def _complete(self, outcomes: list[Message]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from raftlog import limits
+from raftlog.config import TopicConfig
 from raftlog.errors import (
     InvalidPartitionsError,
     InvalidRequestError,
@@ -136,7 +137,6 @@ def _created(context: BrokerContext, wanted: Message, changed: Changed) -> Messa
             name=wanted.name,
             error_code=_code(changed),
             error_message=changed.wire_text,
-            configs=None,
         )
     result = _Created.CreatableTopicResult(
         name=changed.name,
@@ -144,21 +144,25 @@ def _created(context: BrokerContext, wanted: Message, changed: Changed) -> Messa
         error_message=None,
         num_partitions=_partitions(context, wanted),
         replication_factor=wanted.replication_factor,
-        configs=None,
     )
     topic = context.topics.get(changed.name)
-    if topic is not None:  # with a cluster, it may still be on its way to this broker
+    if topic is None:  # only checked, or still on its way to this broker
+        asked = own_settings({each.name: each.value for each in wanted.configs})
+        overrides = {name: value for name, value in asked.items() if value is not None}
+        config = TopicConfig.from_text(overrides)
+    else:
+        overrides, config = dict(topic.overrides), topic.config
         info = context.topics.info(topic, 0)
         result.num_partitions = len(topic.hosts)
         result.replication_factor = len(info.replicas) or wanted.replication_factor
-        result.configs = [
-            _Created.CreatableTopicConfigs(
-                name=name,
-                value=value,
-                config_source=SOURCE_TOPIC if name in topic.overrides else SOURCE_DEFAULT,
-            )
-            for name, value in topic.config.to_text().items()
-        ]
+    result.configs = [
+        _Created.CreatableTopicConfigs(
+            name=name,
+            value=value,
+            config_source=SOURCE_TOPIC if name in overrides else SOURCE_DEFAULT,
+        )
+        for name, value in config.to_text().items()
+    ]
     return result
 
 
@@ -169,7 +173,6 @@ def refuse_create(request: KafkaRequest, error: RaftlogError) -> Message:
                 name=topic.name,
                 error_code=_code(error),
                 error_message=error.wire_text,
-                configs=None,
             )
             for topic in request.message.topics
         ]

@@ -92,7 +92,8 @@ def test_what_is_refused(group_client: GroupClient, group_broker: RunningBroker)
         ({"group_instance_id": ""}, errors.INVALID_GROUP_ID),
     ]:
         group_client.send_join("bad", **{"version": 9, **fields})  # type: ignore[arg-type]
-        assert group_client.receive(apis.JOIN_GROUP, 9)[1].error_code == code
+        refused = group_client.receive(apis.JOIN_GROUP, 9)[1]
+        assert (refused.error_code, refused.protocol_name) == (code, None)
     assert group_client.join("").error_code == errors.INVALID_GROUP_ID
     joined = group_client.alone("bad")
     old = errors.ILLEGAL_GENERATION

@@ -61,6 +61,8 @@ def test_the_newest_record_and_places_that_do_not_exist(
     assert [(each.offset, each.timestamp) for each in found] == [
         (1, 300), (0, -1), (-1, -1), (-1, -1)
     ]  # fmt: skip
+    (unknown,) = ask(kafka_client, topic, -9)
+    assert (unknown.offset, unknown.error_code) == (-1, errors.UNSUPPORTED_VERSION)
     (none,) = ask(kafka_client, "nothing", -3)
     assert (none.offset, none.timestamp, none.error_code) == (-1, -1, 0)
 

@@ -134,6 +134,7 @@ def test_a_producer_whose_batches_are_deleted(kafka_client: KafkaClient, topic: 
     """With 45, librdkafka's producer would give up permanently."""
     unknown = kafka_client.produce(topic, batch(b"a", producer=(8, 0, 4)))
     assert unknown.error_code == errors.UNKNOWN_PRODUCER_ID
+    assert unknown.log_start_offset == 0, "without it, the Java producer repeats the request"
 
 
 def test_acks_0_has_no_answer(kafka_client: KafkaClient, topic: str) -> None:

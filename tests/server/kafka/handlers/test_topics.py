@@ -82,8 +82,14 @@ def test_each_topic_has_its_own_outcome(kafka_client: KafkaClient) -> None:
 def test_a_topic_can_be_checked_only(
     kafka_client: KafkaClient, kafka_broker: RunningBroker
 ) -> None:
-    (made,) = create(kafka_client, topic("planned", 3), validate_only=True)
+    planned = topic("planned", 3, retention_ms="5", preallocate="false")
+    (made,) = create(kafka_client, planned, validate_only=True)
     assert (made.error_code, made.num_partitions) == (0, 3)
+    found = {each.name: (each.value, each.config_source) for each in made.configs}
+    assert found["retention.ms"] == ("5", 1)
+    assert found["cleanup.policy"] == ("delete", 5), "the Java client requires the settings"
+    (wrong,) = create(kafka_client, topic("bad/name"), validate_only=True)
+    assert wrong.configs == []
     assert "planned" not in kafka_broker.broker.context.topics
 
 

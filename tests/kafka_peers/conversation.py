@@ -1,0 +1,300 @@
+"""The requests of the differential test: the same for Kafka and for raftlog, in one order."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from raftlog.kafka import api as apis
+from raftlog.kafka import codec
+from raftlog.kafka.api import Api
+from raftlog.record import Codec
+from tests.record.kafka_batches import KafkaRecord, kafka_batch, kafka_resealed
+from tests.server.kafka.kafka_client import fetch_request, produce_request
+
+Step: TypeAlias = tuple[str, Api, int, Any]  # what it shows, API, version, request
+TOPIC = "d"
+GROUP = "g"
+BATCH = kafka_batch([KafkaRecord(b"a", b"k"), KafkaRecord(b"b"), KafkaRecord(None, b"k")])
+
+
+def _of(api: Api) -> Any:
+    return codec.structs("request", api.key)
+
+
+def steps() -> Iterator[Step]:
+    """Yield requests. The caller sends back the answer to each."""
+    yield from topics()
+    yield from produce()
+    yield from idempotent_produce()
+    yield from fetch()
+    yield from offsets()
+    yield from classic_group()
+    yield from group_administration()
+    yield from settings()
+    yield from changes()
+
+
+def topics() -> Iterator[Step]:
+    api = _of(apis.CREATE_TOPICS)
+
+    def create(
+        label: str, name: str = TOPIC, partitions: int = 2, factor: int = 1, **more: Any
+    ) -> Step:
+        configs = [
+            api.CreatableTopicConfig(name=key.replace("_", "."), value=value)
+            for key, value in more.pop("configs", {}).items()
+        ]
+        topic = api.CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=factor, configs=configs
+        )
+        return label, apis.CREATE_TOPICS, 7, api.root(topics=[topic], timeout_ms=20_000, **more)
+
+    yield create("validate a topic", validate_only=True)
+    yield create("create a topic", configs={"retention_ms": "86400000"})
+    yield create("create a topic again")
+    yield create("create with a bad name", "bad/name")
+    yield create("create with no name", "")
+    yield create("create without partitions", "none", 0)
+    yield create("create with default counts", "defaults", -1, -1)
+    yield create("create with too many replicas", "many", 1, 5)
+    yield create("create with an unknown setting", "set", configs={"no_such": "1"})
+    yield create("create with a bad value", "set", configs={"retention_ms": "soon"})
+    yield create(
+        "create with a compacted log", "compacted", 1, configs={"cleanup_policy": "compact"}
+    )
+    api = _of(apis.METADATA)
+    for version in (4, 5, 9, 12):
+        names = [api.MetadataRequestTopic(name=name) for name in (TOPIC, "absent", "bad/name")]
+        message = api.root(topics=names, allow_auto_topic_creation=False)
+        yield f"metadata, version {version}", apis.METADATA, version, message
+    yield "describe the cluster", apis.DESCRIBE_CLUSTER, 1, None
+
+
+def produce() -> Iterator[Step]:
+    def send(
+        label: str, records: bytes = BATCH, topic: str = TOPIC, version: int = 9, **more: Any
+    ) -> Step:
+        return label, apis.PRODUCE, version, produce_request(topic, records, **more)
+
+    for version in (3, 7, 9, 12):
+        yield send(f"produce, version {version}", version=version)
+    for kind in (Codec.GZIP, Codec.LZ4, Codec.ZSTD):
+        yield send(f"produce {kind.name}", kafka_batch([KafkaRecord(b"x" * 100)] * 9, codec=kind))
+    yield send("produce with acks=1", acks=1)
+    yield send("produce with acks=5", acks=5)
+    yield send("produce to no topic", topic="absent")
+    yield send("produce to no partition", partition=7)
+    yield send("produce with a bad CRC", BATCH[:-1] + b"\x55")
+    yield send("produce with a bad magic", BATCH[:16] + b"\x09" + BATCH[17:])
+    yield send("produce two batches", BATCH * 2)
+    yield send("produce half a batch", BATCH[:40])
+    yield send("produce nothing", b"")
+    yield send("produce over max.message.bytes", kafka_batch([KafkaRecord(b"x" * 1_100_000)]))
+    yield send("produce a wrong count", kafka_resealed(BATCH, record_count=2))
+    yield send("produce without a key", kafka_batch([KafkaRecord(b"v")]), topic="compacted")
+    yield send("produce to an internal topic", topic="__consumer_offsets")
+
+
+def idempotent_produce() -> Iterator[Step]:
+    api = _of(apis.INIT_PRODUCER_ID)
+    message = api.root(transactional_id=None, transaction_timeout_ms=60_000)
+    answer = yield "a producer id", apis.INIT_PRODUCER_ID, 4, message
+    producer = answer.producer_id
+
+    def send(label: str, epoch: int, sequence: int) -> Step:
+        batch = kafka_batch([KafkaRecord(b"v")], producer=(producer, epoch, sequence))
+        return label, apis.PRODUCE, 9, produce_request(TOPIC, batch, partition=1)
+
+    yield send("sequence 0", 0, 0)
+    yield send("sequence 1", 0, 1)
+    yield send("sequence 1 again", 0, 1)
+    yield send("a gap", 0, 5)
+    yield send("a new epoch", 1, 0)
+    yield send("an older epoch", 0, 2)
+    yield send("a new epoch that does not begin at 0", 2, 3)
+    batch = kafka_batch([KafkaRecord(b"v")], producer=(producer + 777, 0, 4))
+    yield "an unknown producer", apis.PRODUCE, 9, produce_request("defaults", batch)
+
+
+def fetch() -> Iterator[Step]:
+    def read(
+        label: str, offset: int = 0, version: int = 12, topic: str = TOPIC, **more: int
+    ) -> Step:
+        return label, apis.FETCH, version, fetch_request(topic, offset, partition=1, **more)
+
+    for version in (4, 7, 11, 12):
+        yield read(f"fetch, version {version}", version=version)
+    yield read("fetch inside", 2)
+    yield read("fetch at the end", 4)
+    yield read("fetch beyond the end", 99)
+    yield read("fetch at -1", -1)
+    yield read("fetch from no topic", topic="absent")
+    yield read("fetch with an epoch to come", current_leader_epoch=99)
+    yield "fetch from no partition", apis.FETCH, 12, fetch_request(TOPIC, 0, partition=9)
+
+
+def offsets() -> Iterator[Step]:
+    api = _of(apis.LIST_OFFSETS)
+
+    def find(label: str, time: int, topic: str = TOPIC, partition: int = 0, **more: int) -> Step:
+        part = api.ListOffsetsPartition(partition_index=partition, timestamp=time, **more)
+        wanted = api.ListOffsetsTopic(name=topic, partitions=[part])
+        message = api.root(replica_id=-1, topics=[wanted])
+        return label, apis.LIST_OFFSETS, 8, message
+
+    for name, time in (("latest", -1), ("earliest", -2), ("highest time", -3), ("local", -4)):
+        yield find(f"the {name} offset", time)
+    yield find("the offset at time 0", 0)
+    yield find("the offset at a time to come", 1 << 45)
+    yield find("the offset at time -9", -9)
+    yield find("an offset of no topic", -1, "absent")
+    yield find("an offset of no partition", -1, partition=9)
+    yield find("an offset with an epoch to come", -1, current_leader_epoch=99)
+    api_epochs = _of(apis.OFFSET_FOR_LEADER_EPOCH)
+    for partition, epoch in ((0, 99), (9, 0)):
+        part = api_epochs.OffsetForLeaderPartition(partition=partition, leader_epoch=epoch)
+        wanted = api_epochs.OffsetForLeaderTopic(topic=TOPIC, partitions=[part])
+        message = api_epochs.root(replica_id=-1, topics=[wanted])
+        label = f"the end of epoch {epoch} of partition {partition}"
+        yield label, apis.OFFSET_FOR_LEADER_EPOCH, 4, message
+
+
+def classic_group() -> Iterator[Step]:
+    api = _of(apis.FIND_COORDINATOR)
+    message = api.root(key_type=0, coordinator_keys=[GROUP])
+    yield "find the coordinator", apis.FIND_COORDINATOR, 4, message
+    joining = _of(apis.JOIN_GROUP)
+
+    def join(label: str, member: str, **more: Any) -> Step:
+        protocol = joining.JoinGroupRequestProtocol(
+            name="range", metadata=struct.pack(">hii", 0, 0, 0)
+        )
+        fields = {
+            "group_id": GROUP, "session_timeout_ms": 30_000, "rebalance_timeout_ms": 30_000,
+            "member_id": member, "protocol_type": "consumer", "protocols": [protocol], **more,
+        }  # fmt: skip
+        return label, apis.JOIN_GROUP, 7, joining.root(**fields)
+
+    answer = yield join("join without an id", "")
+    member = answer.member_id
+    yield join("join with an unknown id", "nobody")
+    yield join("join with too short a session", member, session_timeout_ms=1)
+    yield join("join without a group", member, group_id="")
+    yield join("join without protocols", member, protocols=[])
+    answer = yield join("join", member)
+    generation = answer.generation_id
+    heartbeat, sync = _of(apis.HEARTBEAT), _of(apis.SYNC_GROUP)
+    yield (
+        "heartbeat before the sync",
+        apis.HEARTBEAT,
+        4,
+        heartbeat.root(group_id=GROUP, generation_id=generation, member_id=member),
+    )
+    assignment = sync.SyncGroupRequestAssignment(member_id=member, assignment=b"mine")
+    yield "sync", apis.SYNC_GROUP, 5, sync.root(
+        group_id=GROUP, generation_id=generation, member_id=member, protocol_type="consumer",
+        protocol_name="range", assignments=[assignment],
+    )  # fmt: skip
+    for label, number, name in (
+        ("heartbeat", generation, member),
+        ("heartbeat of another generation", 77, member),
+        ("heartbeat of another member", generation, "nobody"),
+    ):
+        message = heartbeat.root(group_id=GROUP, generation_id=number, member_id=name)
+        yield label, apis.HEARTBEAT, 4, message
+    yield from commits(generation, member)
+
+
+def commits(generation: int, member: str) -> Iterator[Step]:
+    api = _of(apis.OFFSET_COMMIT)
+    for label, topic, partition, number, name in (
+        ("commit", TOPIC, 0, generation, member),
+        ("commit of another generation", TOPIC, 0, 77, member),
+        ("commit of another member", TOPIC, 0, generation, "nobody"),
+        ("commit of no member", TOPIC, 0, -1, ""),
+        ("commit for no topic", "absent", 0, generation, member),
+        ("commit for no partition", TOPIC, 9, generation, member),
+    ):
+        part = api.OffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=2, committed_metadata="m"
+        )
+        wanted = api.OffsetCommitRequestTopic(name=topic, partitions=[part])
+        yield (
+            label,
+            apis.OFFSET_COMMIT,
+            8,
+            api.root(
+                group_id=GROUP,
+                generation_id_or_member_epoch=number,
+                member_id=name,
+                topics=[wanted],
+            ),
+        )
+    api = _of(apis.OFFSET_FETCH)
+    for label, group in (("committed offsets", GROUP), ("committed offsets of no group", "absent")):
+        wanted = api.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0, 1, 9])
+        asked = api.OffsetFetchRequestGroup(group_id=group, topics=[wanted])
+        yield label, apis.OFFSET_FETCH, 8, api.root(groups=[asked])
+
+
+def group_administration() -> Iterator[Step]:
+    api = _of(apis.DESCRIBE_GROUPS)
+    for name in (GROUP, "absent"):
+        yield f"describe group {name}", apis.DESCRIBE_GROUPS, 5, api.root(groups=[name])
+    yield "list groups", apis.LIST_GROUPS, 4, None
+    deleting = _of(apis.DELETE_GROUPS).root(groups_names=[GROUP, "absent"])
+    yield "delete a group with a member", apis.DELETE_GROUPS, 2, deleting
+    api = _of(apis.LEAVE_GROUP)
+    member = api.MemberIdentity(member_id="nobody", group_instance_id=None)
+    yield "another member leaves", apis.LEAVE_GROUP, 4, api.root(group_id=GROUP, members=[member])
+    message = _of(apis.CONSUMER_GROUP_DESCRIBE).root(group_ids=["absent"])
+    yield "describe an absent consumer group", apis.CONSUMER_GROUP_DESCRIBE, 0, message
+
+
+def settings() -> Iterator[Step]:
+    api = _of(apis.DESCRIBE_CONFIGS)
+    for name in (TOPIC, "absent"):
+        for key in ("retention.ms", "cleanup.policy", "max.message.bytes", "no.such"):
+            resource = api.DescribeConfigsResource(
+                resource_type=2, resource_name=name, configuration_keys=[key]
+            )
+            message = api.root(resources=[resource])
+            yield f"setting {key} of topic {name}", apis.DESCRIBE_CONFIGS, 4, message
+    changing = _of(apis.INCREMENTAL_ALTER_CONFIGS)
+    for label, topic, key, operation, value in (
+        ("set a setting", TOPIC, "retention.ms", 0, "1000000"),
+        ("set an unknown setting", TOPIC, "no.such", 0, "1"),
+        ("set a bad value", TOPIC, "retention.ms", 0, "soon"),
+        ("append to a setting", TOPIC, "cleanup.policy", 2, "compact"),
+        ("append to a number", TOPIC, "retention.ms", 2, "1"),
+        ("delete a setting", TOPIC, "retention.ms", 1, None),
+        ("set a setting of no topic", "absent", "retention.ms", 0, "1"),
+    ):
+        change = changing.AlterableConfig(name=key, config_operation=operation, value=value)
+        resource = changing.AlterConfigsResource(
+            resource_type=2, resource_name=topic, configs=[change]
+        )
+        yield label, apis.INCREMENTAL_ALTER_CONFIGS, 1, changing.root(resources=[resource])
+
+
+def changes() -> Iterator[Step]:
+    api = _of(apis.CREATE_PARTITIONS)
+    for topic, count in ((TOPIC, 4), (TOPIC, 2), (TOPIC, 1), (TOPIC, 0), ("absent", 3)):
+        wanted = api.CreatePartitionsTopic(name=topic, count=count, assignments=None)
+        message = api.root(topics=[wanted], timeout_ms=20_000)
+        yield f"extend {topic} to {count} partitions", apis.CREATE_PARTITIONS, 3, message
+    api = _of(apis.DELETE_RECORDS)
+    for topic, partition, offset in (
+        (TOPIC, 0, 3), (TOPIC, 0, 1_000), (TOPIC, 0, -1), (TOPIC, 9, 0), ("absent", 0, 0)
+    ):  # fmt: skip
+        part = api.DeleteRecordsPartition(partition_index=partition, offset=offset)
+        wanted = api.DeleteRecordsTopic(name=topic, partitions=[part])
+        label = f"delete records of {topic}:{partition} below {offset}"
+        yield label, apis.DELETE_RECORDS, 2, api.root(topics=[wanted], timeout_ms=20_000)
+    yield "fetch below the start", apis.FETCH, 12, fetch_request(TOPIC, 0)
+    api = _of(apis.DELETE_TOPICS)
+    for name in (TOPIC, "absent"):
+        message = api.root(topics=[api.DeleteTopicState(name=name)], timeout_ms=20_000)
+        yield f"delete topic {name}", apis.DELETE_TOPICS, 6, message
