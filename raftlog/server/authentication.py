@@ -56,6 +56,8 @@ class Authenticator:
         self._loop = loop
         self._entropy = entropy
         self._failures = FailureLimit()
+        # Called with the connection and the mechanism of a failed attempt.
+        self.on_failure: Callable[[Connection, str], None] = lambda _connection, _how: None
         self._has_users = False  # the cluster has had one
         self._store = CredentialStore({}, b"")
 
@@ -168,6 +170,7 @@ class Authenticator:
     def _failed(self, connection: Connection, how: str) -> None:
         connection.is_rejected = True
         self._failures.note(connection.peer_host, self._loop.time())
+        self.on_failure(connection, how)
         logger.warning("authentication failed: peer=%s exchange=%s", connection.peer, how)
 
 

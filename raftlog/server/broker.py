@@ -213,6 +213,7 @@ class Broker:
         else:
             self._join_cluster(journal, services, surroundings)
         self.context.audit = self._make_audit()
+        self.context.authenticator.on_failure = self.context.audit.authentication_failed
         begin_to_coordinate(self.context)
         self.housekeeping = self._keep_house(surroundings)
         self._tasks = self._start_tasks()
@@ -316,7 +317,7 @@ class Broker:
             ),
         )
         context.cluster = cluster
-        context.access.authority = cluster.access
+        context.access.authority = cluster.topics
         cluster.on_access = context.access.changed
         context.authority = cluster.topics
         context.operations = ClusterOperations(cluster, context.topics, context.clock)

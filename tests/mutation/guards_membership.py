@@ -139,7 +139,7 @@ GUARDS: Final = [
         name="a broker creates no cluster while it knows a member of one",
         why="founders with new disks create a second cluster next to the brokers that joined",
         module="raftlog/server/cluster/founding.py",
-        function="Founder.look",
+        function="Founder.poll",
         change=never("if _is_known_elsewhere"),
         tests=(f"{SERVER}/test_founding.py::test_founders_that_know_a_member_create_nothing",),
     ),

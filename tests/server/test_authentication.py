@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from raftlog import Admin, Consumer, NewTopic, Producer, limits
+from raftlog import Acl, Admin, Consumer, NewTopic, Producer, limits
 from raftlog.clock import SystemClock
 from raftlog.config import BrokerConfig
 from raftlog.errors import (
@@ -128,6 +128,7 @@ def test_a_producer_fails_its_records_when_its_user_is_deleted(secured: RunningB
     """Within a second: its connection is closed, and the next one is rejected."""
     with admin_of(secured) as admin:
         admin.create_user("brief", "brief's password")
+        admin.create_acls([Acl("User:brief", "WRITE", "TOPIC", "t")])
         arguments = as_user("brief", "brief's password")
         with Producer(str(secured.address), **arguments) as producer:
             producer.send("t", b"before").result(20)
@@ -180,6 +181,8 @@ def test_users_are_created_listed_rotated_and_deleted(secured: RunningBroker) ->
             admin.create_user("alice", "another password")
         admin.rotate_user("alice", "a new password")
         with admin_of(secured, **as_user("alice", "a new password")) as alice:
+            assert alice.list_topics() == []
+            admin.create_acls([Acl("User:alice", "READ", "TOPIC", "t")])
             assert alice.list_topics() == ["t"]
         admin.delete_user("alice")
         with pytest.raises(UnknownUserError):

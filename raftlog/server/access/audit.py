@@ -21,6 +21,7 @@ from raftlog import limits
 from raftlog.errors import RaftlogError
 from raftlog.record import Codec, encode, seal
 from raftlog.security.quota import Bucket
+from raftlog.server.connection import Connection
 from raftlog.server.metrics import Counters
 from raftlog.types import TimestampMs
 
@@ -110,6 +111,16 @@ class Audit:
             )
         )
         self._begin_after(INTERVAL_SECONDS)
+
+    def authentication_failed(self, connection: Connection, how: str) -> None:
+        """Note a failed attempt. The name that the client gave is not known to be its own."""
+        self.note(
+            "authentication",
+            principal=str(connection.principal),
+            host=connection.peer_host,
+            request=how,
+            outcome="AuthenticationError",
+        )
 
     def _may_add(self) -> bool:
         rate = limits.AUDIT_EVENTS_PER_S

@@ -36,7 +36,7 @@ LEADERS_POLL_SECONDS: Final = 0.01
 
 
 class ClusterTopics:
-    """The ``TopicAuthority`` of a broker in a cluster.
+    """The ``TopicAuthority`` and ``AccessAuthority`` of a broker in a cluster.
 
     A change is acknowledged when it is committed and this broker has applied it. A new topic is
     acknowledged when its partitions have leaders, or after ``LEADERS_TIMEOUT_SECONDS`` without
@@ -64,6 +64,11 @@ class ClusterTopics:
         self._new_id = new_id
         self._default_replication_factor = default_replication_factor
         self._loop = loop
+
+    @property
+    def machine(self) -> ClusterMachine:
+        """The cluster state, for reading only."""
+        return self._machine
 
     async def plan(
         self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
@@ -176,14 +181,3 @@ class ClusterTopics:
         """Whether a partition has a leader, or its topic was deleted."""
         state = self._partitions.state_of(topic_id, partition)
         return state is None or bool(state.leader_boot)
-
-
-class ClusterAccess:
-    """The ``AccessAuthority`` of a broker in a cluster."""
-
-    def __init__(self, machine: ClusterMachine, plane: ConsensusPlane) -> None:
-        self.machine = machine
-        self._plane = plane
-
-    async def propose(self, command: ClusterCommand) -> object:
-        return value_of(await self._plane.propose(CLUSTER_GROUP, command.encode()))

@@ -32,7 +32,7 @@ from raftlog.replication.cluster_state import (
 from raftlog.replication.events import broker_events
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.addresses import BrokerAddresses
-from raftlog.server.cluster.administration import ClusterAccess, ClusterTopics
+from raftlog.server.cluster.administration import ClusterTopics
 from raftlog.server.cluster.decommissioning import Decommissioning
 from raftlog.server.cluster.fetch_session import FetchSession
 from raftlog.server.cluster.fetcher import ReplicaFetcher, ReplicaFetchers
@@ -135,10 +135,7 @@ class ClusterNode:
         self.recovery = self._make_recovery()
         self._founder = self._make_founder()
         self.topics = self._make_topics()
-        self._first_user = FirstUser(
-            first_user, self.machine, self.topics, services.admin_worker, services.entropy
-        )
-        self.access = ClusterAccess(self.machine, self.plane)
+        self._first_user = self._make_first_user(first_user)
         self._sessions: dict[Connection, FetchSession] = {}
         self._newest_session: dict[int, FetchSession] = {}  # by follower
         self._confirmation = self._make_confirmation()
@@ -360,6 +357,12 @@ class ClusterNode:
             now=self._loop.time,
             new_id=self._services.new_id,
             on_failed=self._services.host.on_failed,
+        )
+
+    def _make_first_user(self, credentials: PlainCredentials | None) -> FirstUser:
+        services = self._services
+        return FirstUser(
+            credentials, self.machine, self.topics, services.admin_worker, services.entropy
         )
 
     def _make_topics(self) -> ClusterTopics:
