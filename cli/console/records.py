@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Unpack
 
 from raftlog import Consumer, limits
 from raftlog.cli.console import decoding
@@ -20,6 +20,7 @@ from raftlog.cli.offsets import (
     parse_time,
     resolve_all,
 )
+from raftlog.client.settings import SecurityArguments
 from raftlog.errors import InvalidRequestError, UnknownPartitionError
 from raftlog.types import ConsumerRecord, Offset, TopicPartition
 
@@ -185,7 +186,12 @@ def matcher(text: str, place: str) -> Callable[[ConsumerRecord], bool]:
 class Reader:
     """Reads of a topic, within a time limit from its creation, with a consumer without a group."""
 
-    def __init__(self, bootstrap: str, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        monotonic: Callable[[], float],
+        **security: Unpack[SecurityArguments],
+    ) -> None:
         self._monotonic = monotonic
         self._deadline = monotonic() + limits.CONSOLE_READ_S
         self._consumer: Consumer = Consumer(
@@ -196,6 +202,7 @@ class Reader:
             fetch_max_wait_ms=_POLL_MS,
             request_timeout_ms=_REQUEST_MS,
             client_id=CLIENT_ID,
+            **security,
         )
 
     def close(self) -> None:
