@@ -20,8 +20,6 @@ from raftlog.cli import health, output
 from raftlog.cli.events import parse_since
 from raftlog.cli.group import group_to_json
 from raftlog.cli.topic import topic_rows
-from raftlog.client.settings import SecurityArguments
-from raftlog.config import BrokerConfig
 from raftlog.errors import (
     GroupNotEmptyError,
     InvalidRequestError,
@@ -80,20 +78,6 @@ PATHS: Final[dict[str, Describe]] = {
     "/groups/{name:path}": _group,
     "/events": _events,
 }
-
-
-def security_of(config: BrokerConfig) -> SecurityArguments:
-    """Return the arguments with which a broker of ``config`` connects to itself as a client."""
-    if not config.tls_certificate_file:
-        return {"security_protocol": "PLAINTEXT"}
-    return {
-        "security_protocol": "SSL",
-        "ssl_cafile": config.tls_ca_file or config.tls_certificate_file,
-        "ssl_certfile": config.tls_certificate_file,
-        "ssl_keyfile": config.tls_key_file,
-        # The certificate need not contain the address by which a broker reaches itself.
-        "ssl_check_hostname": False,
-    }
 
 
 class HttpApi:

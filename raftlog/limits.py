@@ -188,6 +188,7 @@ CONSOLE_DOWNLOAD_BYTES_MAX: Final = 16 * MIB
 CONSOLE_FORM_BYTES_MAX: Final = 64 * KIB
 CONSOLE_FORM_FIELDS_MAX: Final = 100
 CONSOLE_FILTER_CHARS_MAX: Final = 200  # of a text to search for
+CONSOLE_DESCRIPTIONS_MAX: Final = 8  # kept: of the cluster and of topics
 CONSOLE_GROUPS_KEPT_MAX: Final = 64  # groups whose lag is remembered
 CONSOLE_POINTS_MAX: Final = 150  # of a plot
 METRICS_KEPT_S: Final = 1.0  # for which the values of a request serve later ones

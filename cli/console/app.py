@@ -22,7 +22,8 @@ from raftlog import Admin, __version__, limits
 from raftlog.cli.console import guard, records
 from raftlog.cli.console.cluster_view import ClusterView
 from raftlog.cli.console.pages import Pages, Values
-from raftlog.cli.http_api import HttpApi, security_of, status_of
+from raftlog.cli.http_api import HttpApi, status_of
+from raftlog.client.settings import SecurityArguments
 from raftlog.clock import SystemClock
 from raftlog.config import BrokerConfig
 from raftlog.errors import RaftlogError
@@ -48,9 +49,9 @@ class Console:
     """``MoreRoutes`` of the HTTP port: the console of one broker, and ``/api/v1``."""
 
     def __init__(self, bootstrap: str, config: BrokerConfig) -> None:
-        """``bootstrap``: address of this broker."""
+        """``bootstrap``: address of this broker in this process."""
         clock = SystemClock()
-        security = security_of(config)
+        bootstrap, security = connection_of(bootstrap, config)
         # The cluster secret lets the broker describe a cluster whose clients must authenticate.
         self._authenticates = config.authentication_required
         secret = read_secret(config).decode(errors="replace") if self._authenticates else ""
@@ -63,7 +64,12 @@ class Console:
         )
         self._api = HttpApi(self._admin)
         view = ClusterView(self._admin, clock.monotonic, lambda: clock.wall_ms() / 1_000)
-        self._pages = Pages(bootstrap, security, self._admin, view, config.data_dir)
+        self._pages = Pages(
+            self._admin,
+            view,
+            lambda: records.Reader(bootstrap, clock.monotonic, **security),
+            config,
+        )
         self._clock = clock
         self._broker_id = config.id
         self._is_read_only = config.http_console_read_only
@@ -240,6 +246,22 @@ class Console:
             },
         )
         return environment
+
+
+def connection_of(bootstrap: str, config: BrokerConfig) -> tuple[str, SecurityArguments]:
+    """The address and the TLS arguments with which a broker reaches itself.
+
+    With TLS, it is the advertised address: its certificate contains that name. The client presents
+    the broker's certificate, as brokers do to each other.
+    """
+    if not config.tls_certificate_file:
+        return bootstrap, {"security_protocol": "PLAINTEXT"}
+    return str(config.advertised_listen or bootstrap), {
+        "security_protocol": "SSL",
+        "ssl_cafile": config.tls_ca_file or config.tls_certificate_file,
+        "ssl_certfile": config.tls_certificate_file,
+        "ssl_keyfile": config.tls_key_file,
+    }
 
 
 async def _form_of(request: Request) -> dict[str, str]:

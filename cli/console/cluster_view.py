@@ -1,11 +1,11 @@
-"""The cluster as the console's pages share it: one description for all, and points of plots."""
+"""The cluster as the console's pages share it: kept descriptions, and points of plots."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from raftlog import Admin, limits
 from raftlog.cli.overview import Sample, rates_of
@@ -13,11 +13,17 @@ from raftlog.cli.overview import Sample, rates_of
 KEPT_S_MIN: Final = 1.0
 KEPT_FACTOR: Final = 9.0  # a description that took 1 s is kept for 9 s: a tenth of one core at most
 
+CLUSTER: Final = "/"  # name of the description of all topics; no topic has this name
+
+T = TypeVar("T")
 Points = deque[tuple[float, float]]  # wall-clock time in seconds, value
 
 
 class ClusterView:
-    """Describes the cluster when a page needs it. Threads can share it."""
+    """Describes the cluster, and single topics, when a page needs it. Threads can share it.
+
+    A description serves requests for ``KEPT_S_MIN``, or ``KEPT_FACTOR`` times its cost.
+    """
 
     def __init__(
         self, admin: Admin, monotonic: Callable[[], float], wall_s: Callable[[], float]
@@ -26,25 +32,46 @@ class ClusterView:
         self._monotonic = monotonic
         self._wall_s = wall_s
         self._lock = threading.Lock()
+        self._kept: OrderedDict[str, tuple[float, Any]] = OrderedDict()  # end of its use, value
         self._before: Sample | None = None
         self._now: Sample | None = None
-        self._kept_until = 0.0
         self.rates: Points = deque(maxlen=limits.CONSOLE_POINTS_MAX)
         self._lags: OrderedDict[str, Points] = OrderedDict()
 
-    def samples(self) -> tuple[Sample, Sample | None]:
-        """The current description, and the one before it. Raises the errors of the client."""
+    def kept(self, name: str, describe: Callable[[], T]) -> T:
+        """Return the kept description of this name, or a new one. Raises the errors of
+        ``describe``.
+        """
         with self._lock:
             started = self._monotonic()
-            if self._now is None or started >= self._kept_until:
-                described = self._admin.describe_cluster()
-                ended = self._monotonic()
-                self._before, self._now = self._now, Sample(ended, described)
-                self._kept_until = ended + max(KEPT_S_MIN, KEPT_FACTOR * (ended - started))
-                rates = rates_of(self._now, self._before)
-                if rates is not None:
-                    self.rates.append((self._wall_s(), sum(rates.values())))
-            return self._now, self._before
+            until, value = self._kept.get(name, (started, None))
+            if started < until:
+                found: T = value
+                return found
+            found = describe()
+            ended = self._monotonic()
+            self._kept[name] = ended + max(KEPT_S_MIN, KEPT_FACTOR * (ended - started)), found
+            self._kept.move_to_end(name)
+            while len(self._kept) > limits.CONSOLE_DESCRIPTIONS_MAX:
+                self._kept.popitem(last=False)
+            return found
+
+    def forget(self) -> None:
+        """Describe again what is shown next: something was changed."""
+        with self._lock:
+            self._kept.clear()
+
+    def samples(self) -> tuple[Sample, Sample | None]:
+        """The current description, and the one before it. Raises the errors of the client."""
+        return self.kept(CLUSTER, self._sample)
+
+    def _sample(self) -> tuple[Sample, Sample | None]:
+        described = self._admin.describe_cluster()
+        self._before, self._now = self._now, Sample(self._monotonic(), described)
+        rates = rates_of(self._now, self._before)
+        if rates is not None:
+            self.rates.append((self._wall_s(), sum(rates.values())))
+        return self._now, self._before
 
     def lags(self, group: str, lag: int) -> list[tuple[float, float]]:
         """Add the lag of a group now, and return all points since it was first viewed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -24,8 +24,8 @@ from raftlog.cli.overview import SORTS, TopicRow, overview
 from raftlog.cli.topic import topic_rows
 from raftlog.client.descriptions import EventDescription
 from raftlog.client.group_descriptions import GroupDescription
-from raftlog.client.settings import SecurityArguments
 from raftlog.clock import SystemClock
+from raftlog.config import BrokerConfig
 from raftlog.config.topic import TOPIC_KEYS
 from raftlog.errors import (
     GroupNotEmptyError,
@@ -47,18 +47,16 @@ class Pages:
 
     def __init__(
         self,
-        bootstrap: str,
-        security: SecurityArguments,
         admin: Admin,
         view: ClusterView,
-        data_dir: str,
+        make_reader: Callable[[], reading.Reader],
+        config: BrokerConfig,
     ) -> None:
-        """``security``: arguments of a client of the broker at ``bootstrap``."""
-        self._bootstrap = bootstrap
-        self._security = security
+        """``make_reader``: returns a reader of records, for one page."""
         self._admin = admin
         self._view = view
-        self._data_dir = data_dir
+        self._reader = make_reader
+        self._data_dir = config.data_dir
         self._clock = SystemClock()
 
     # -- cluster
@@ -117,7 +115,7 @@ class Pages:
     def topic(self, parameters: Parameters) -> Values:
         """One topic: settings and partitions. Raises ``UnknownTopicError``."""
         name = check_topic_name(parameters["name"])
-        row = topic_rows(self._admin, [name])[0]
+        row = self._view.kept(name, lambda: topic_rows(self._admin, [name])[0])
         partitions = row["partitions"]
         return {
             "topic": row,
@@ -144,8 +142,15 @@ class Pages:
     def partition(self, parameters: Parameters) -> Values:
         """One partition, explained. Raises ``UnknownPartitionError``."""
         name, number = check_topic_name(parameters["name"]), parameters["partition"]
-        described = self._admin.describe_cluster([name])
-        found = next((part for part in described.partitions if str(part.partition) == number), None)
+        described = self._view.samples()[0].cluster
+        found = next(
+            (
+                part
+                for part in described.partitions
+                if part.topic == name and str(part.partition) == number
+            ),
+            None,
+        )
         if found is None:
             raise UnknownPartitionError(f"{name} has no partition {number[:20]}")
         sentences = explaining.explain_partition(described, found, self._admin.describe_events())
@@ -168,6 +173,7 @@ class Pages:
                 )
             ]
         )
+        self._view.forget()
         return f"/topics/{name}"
 
     def alter_topic(self, form: Parameters) -> str:
@@ -175,11 +181,13 @@ class Pages:
         name = check_topic_name(form["name"])
         value = None if form.get("reset") else form.get("value", "").strip()
         self._admin.alter_topic(name, {form.get("setting", ""): value})
+        self._view.forget()
         return f"/topics/{name}?tab=settings"
 
     def extend_topic(self, form: Parameters) -> str:
         name = check_topic_name(form["name"])
         self._admin.add_partitions(name, whole(form, "partitions", 0))
+        self._view.forget()
         return f"/topics/{name}"
 
     # -- records
@@ -251,9 +259,6 @@ class Pages:
     def _query(self, parameters: Parameters) -> reading.Query:
         name = check_topic_name(parameters["name"])
         return reading.parse_query(name, parameters, now_ms=self._clock.wall_ms())
-
-    def _reader(self) -> reading.Reader:
-        return reading.Reader(self._bootstrap, self._clock.monotonic, self._security)
 
     # -- consumer groups
 

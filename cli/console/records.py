@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Unpack
 
 from raftlog import Consumer, limits
 from raftlog.cli.console import decoding
@@ -187,7 +187,10 @@ class Reader:
     """Reads of a topic, within a time limit from its creation, with a consumer without a group."""
 
     def __init__(
-        self, bootstrap: str, monotonic: Callable[[], float], security: SecurityArguments
+        self,
+        bootstrap: str,
+        monotonic: Callable[[], float],
+        **security: Unpack[SecurityArguments],
     ) -> None:
         self._monotonic = monotonic
         self._deadline = monotonic() + limits.CONSOLE_READ_S

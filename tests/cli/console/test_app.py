@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
-from raftlog import Admin, Producer, limits
+from raftlog import Admin, NewTopic, Producer, limits
 from raftlog.cli.console import guard
-from raftlog.cli.console.app import FILES, FOLDER
-from raftlog.config import Address
+from raftlog.cli.console.app import FILES, FOLDER, Console
+from raftlog.config import Address, BrokerConfig
+from raftlog.testing import cluster
+from raftlog.testing.certificates import create
 from tests.cli.console.conftest import LOOPBACK, Browser, Consoles
 
 pytestmark = pytest.mark.integration
+SSL = {"security_protocol": "SSL"}
 PAGES = ("/", "/broker?id=1", "/topics", "/new-topic", "/groups", "/events")
 
 
@@ -190,6 +197,22 @@ def test_forms_are_bounded(browser: Browser) -> None:
     many = "&".join(f"f{n}=1" for n in range(limits.CONSOLE_FORM_FIELDS_MAX + 1))
     assert browser.client.post("/new-topic", content=many).status_code == 400
     assert browser.client.post("/new-topic", content=b"\xff=\xff").status_code == 400
+
+
+def test_the_console_of_a_broker_with_tls(tmp_path: Path) -> None:
+    certificates = create(tmp_path)
+    with cluster(brokers=1, settings=certificates.broker_settings()) as running:
+        config = BrokerConfig.from_text(running.brokers[0].settings)
+        console = Console(running.bootstrap, config)
+        try:
+            with TestClient(Starlette(routes=console.routes())) as client:
+                assert "Healthy." in client.get("/").text
+                with Admin(running.bootstrap, **SSL, ssl_cafile=config.tls_ca_file) as admin:
+                    admin.create_topics([NewTopic("t")])
+                assert "no records yet" in client.get("/topics/t/records").text
+                assert client.get("/api/v1/topics").json() == ["t"]
+        finally:
+            asyncio.run(console.close())
 
 
 def test_a_cluster_that_does_not_answer_is_a_page(consoles: Consoles) -> None:

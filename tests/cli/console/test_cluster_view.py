@@ -58,6 +58,19 @@ def test_an_expensive_description_serves_longer() -> None:
     assert admin.calls == 2
 
 
+def test_descriptions_of_topics_are_kept_until_something_changes() -> None:
+    admin = Described()
+    view = view_of(admin)
+    values = iter(range(100))
+    assert [view.kept("t", lambda: next(values)) for _ in range(2)] == [0, 0]
+    assert view.kept("other", lambda: next(values)) == 1
+    view.forget()
+    assert view.kept("t", lambda: next(values)) == 2
+    for number in range(limits.CONSOLE_DESCRIPTIONS_MAX):
+        view.kept(str(number), lambda: None)
+    assert view.kept("t", lambda: next(values)) == 3
+
+
 def test_lags_are_remembered_for_the_groups_that_are_viewed() -> None:
     view = view_of(Described())
     view.lags("g", 5)

@@ -93,7 +93,7 @@ def filled(topic: str, bootstrap: str) -> str:
 def reader(bootstrap: str) -> Callable[[], Reader]:
     @contextmanager
     def make() -> Iterator[Reader]:
-        made = Reader(bootstrap, SystemClock().monotonic, {})
+        made = Reader(bootstrap, SystemClock().monotonic)
         try:
             yield made
         finally:
