@@ -191,6 +191,19 @@ STATE: Final = [
         ),
     ),
     Guard(
+        name="a request's shard knows the topics that the client knows",
+        why="a commit for a new topic is refused, right after this broker reported the topic",
+        module="raftlog/server/consumer_groups/coordinator.py",
+        function="Coordinator.shard",
+        change=drop("if _untold"),
+        tests=(
+            (
+                "tests/server/consumer_groups/test_coordinator.py"
+                "::test_who_asks_finds_a_shard_that_has_heard"
+            ),
+        ),
+    ),
+    Guard(
         name="a coordinator starts with current topics",
         why="it has older metadata than its log, and waits indefinitely",
         module="raftlog/server/consumer_groups/coordinator.py",
