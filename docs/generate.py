@@ -269,7 +269,7 @@ def metrics_page() -> str:
 
 
 KAFKA_CLIENTS_INTRODUCTION = """\
-`make kafka-peers` runs these clients and tools against three brokers, beside raftlog's own clients.
+`make kafka-peers` runs these clients and tools against three brokers, with raftlog's own clients.
 This page lists the outcomes of its last complete run ({date}). Each client reads what the others
 have written and the other way round, with the same offsets and groups.
 

@@ -16,6 +16,7 @@ import java.util.Properties;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.CreateTopicsOptions;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
@@ -114,8 +115,10 @@ public class Peer {
 
     static void admin(String bootstrap, String topic) throws Exception {
         try (Admin admin = Admin.create(properties(bootstrap))) {
-            admin.createTopics(List.of(new NewTopic(topic, Optional.of(3), Optional.of((short) 3))
-                .configs(Map.of("retention.ms", "86400000")))).all().get();
+            var wanted = List.of(new NewTopic(topic, Optional.of(3), Optional.of((short) 3))
+                .configs(Map.of("retention.ms", "86400000")));
+            admin.createTopics(wanted, new CreateTopicsOptions().validateOnly(true)).all().get();
+            admin.createTopics(wanted).all().get();
             var resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
             admin.incrementalAlterConfigs(Map.of(resource, List.of(new AlterConfigOp(
                 new ConfigEntry("cleanup.policy", "compact"), AlterConfigOp.OpType.APPEND)))).all().get();
