@@ -131,14 +131,7 @@ class ClusterNode:
         self._decommissioning = self._make_decommissioning()
         self.recovery = self._make_recovery()
         self._founder = self._make_founder()
-        self.topics = ClusterTopics(
-            self.machine,
-            self.plane,
-            self.partitions,
-            new_id=services.new_id,
-            loop=loop,
-            default_replication_factor=config.default_replication_factor,
-        )
+        self.topics = self._make_topics()
         self._sessions: dict[Connection, FetchSession] = {}
         self._newest_session: dict[int, FetchSession] = {}  # by follower
         self._confirmation = self._make_confirmation()
@@ -357,6 +350,17 @@ class ClusterNode:
             now=self._loop.time,
             new_id=self._services.new_id,
             on_failed=self._services.host.on_failed,
+        )
+
+    def _make_topics(self) -> ClusterTopics:
+        return ClusterTopics(
+            self.machine,
+            self.plane,
+            self.partitions,
+            new_id=self._services.new_id,
+            loop=self._loop,
+            default_replication_factor=self._config.default_replication_factor,
+            is_member=lambda: self.membership.is_in or self.subscription.has_vote,
         )
 
     def _make_confirmation(self) -> LeadershipCheck:
