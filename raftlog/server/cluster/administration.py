@@ -54,10 +54,13 @@ class ClusterTopics:
         new_id: Callable[[], str],
         loop: asyncio.AbstractEventLoop,
         default_replication_factor: int = 0,
+        is_member: Callable[[], bool] = lambda: True,
     ) -> None:
         """``default_replication_factor``: 0 means 3, or the number of brokers if there are
-        fewer.
+        fewer. ``is_member``: whether this broker has a vote, or is registered and
+        not fenced.
         """
+        self._is_member = is_member
         self._machine = machine
         self._plane = plane
         self._partitions = partitions
@@ -158,6 +161,8 @@ class ClusterTopics:
         """Return the value of the command; None if a broker with a vote proposed it. Raises the
         refusal, or the reason why it was not decided.
         """
+        if not self._is_member():
+            raise ClusterNotReadyError("this broker has not joined the cluster yet")
         return value_of(await self._plane.propose(CLUSTER_GROUP, command.encode()))
 
     async def _seen(self, name: str) -> TopicRecord:

@@ -373,6 +373,7 @@ class ClusterNode:
             new_id=self._services.new_id,
             loop=self._loop,
             default_replication_factor=self._config.default_replication_factor,
+            is_member=lambda: self.membership.is_in or self.subscription.has_vote,
         )
 
     def _make_confirmation(self) -> LeadershipCheck:

@@ -422,6 +422,7 @@ def test_a_copy_whose_files_have_vanished_is_missing_though_nobody_has_noticed()
         world.boot()
         admin = world.add_client("admin", make_topic)
         admin.start()
+        assert world.run_until(lambda: 0 in observer.states, limit_s=20)
         assert world.run_until(lambda: may_lose_any(observer, world), limit_s=20)
         machine = world.brokers[max(observer.states[0].isr) - 1]
         observer.files_lost(machine)
