@@ -19,6 +19,7 @@ from raftlog.protocol.schema import (
     Message,
     PartitionCount,
     PartitionIndex,
+    TopicId,
     TopicName,
     WireOffset,
 )
@@ -42,7 +43,12 @@ class CreateTopicsRequest(Message):
 
 
 class DeleteTopicsRequest(Message):
+    """``ids``: by name, the ID of the topic that is meant. A request that arrives late then does
+    not delete a newer topic of the same name.
+    """
+
     topics: Annotated[list[TopicName], _Topics]
+    ids: Annotated[dict[TopicName, TopicId], Meta(max_length=limits.TOPICS_PER_REQUEST_MAX)] = {}
 
 
 class TopicToAlter(Message):

@@ -64,7 +64,7 @@ class TopicAuthority(Protocol):
     async def create(
         self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
     ) -> NamedTopic: ...
-    async def delete(self, name: str) -> NamedTopic: ...
+    async def delete(self, name: str, topic_id: str | None) -> NamedTopic: ...
     async def alter(self, name: str, changes: Mapping[str, str | None]) -> NamedTopic: ...
     async def add_partitions(self, name: str, total: int) -> NamedTopic: ...
 
@@ -184,8 +184,10 @@ class LocalTopics:
         logger.info("topic created: topic=%s partitions=%d", name, partitions)
         return topic
 
-    async def delete(self, name: str) -> Topic:
+    async def delete(self, name: str, topic_id: str | None) -> Topic:
         store = self._store
+        if topic_id not in (None, self._topics.topic(name).id):
+            raise UnknownTopicError(f"the topic {name!r} with the id {topic_id} was deleted")
         topic = await self._blocking(lambda: store.delete_topic(name))
         reason = UnknownTopicError(f"topic {name!r} was deleted")
         hosts = self._topics.remove(name).local_hosts()

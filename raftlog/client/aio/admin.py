@@ -233,11 +233,18 @@ class AsyncAdmin(LoopBound, AdminBase):
         )
 
     async def delete_topics(self, topics: Iterable[str]) -> None:
-        """Delete topics with all their records. Raises ``UnknownTopicError`` if one is missing."""
+        """Delete topics with all their records. Raises ``UnknownTopicError`` if one is missing.
+
+        A topic that is created with the same name during the call is not deleted.
+        """
         names = _names(topics)
-        await self._change(
-            apis.DELETE_TOPICS, names, lambda part: DeleteTopicsRequest(topics=part), []
-        )
+        found = await self.find_topics(names)
+
+        def request(part: list[str]) -> DeleteTopicsRequest:
+            ids = {name: found[name].id for name in part if name in found}
+            return DeleteTopicsRequest(topics=part, ids=ids)
+
+        await self._change(apis.DELETE_TOPICS, names, request, [])
 
     async def alter_topic(self, name: str, config: Mapping[str, str | None]) -> None:
         """Change settings of a topic.

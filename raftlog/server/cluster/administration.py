@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from raftlog.errors import (
     ClusterNotReadyError,
@@ -23,6 +23,7 @@ from raftlog.replication.cluster_commands import (
 )
 from raftlog.replication.cluster_state import ClusterMachine, Refused, TopicRecord
 from raftlog.server.access.authority import value_of
+from raftlog.server.administration import NamedTopic
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.consensus_plane import ConsensusPlane
@@ -33,6 +34,13 @@ CHANGES_AT_ONCE: Final = 32
 NO_TOPIC_ID: Final = "-"  # matches no topic id
 LEADERS_TIMEOUT_SECONDS: Final = 5.0
 LEADERS_POLL_SECONDS: Final = 0.01
+
+
+class _Deletion(NamedTuple):
+    """A topic to delete, or one that was deleted."""
+
+    name: str
+    id: str
 
 
 class ClusterTopics:
@@ -94,28 +102,26 @@ class ClusterTopics:
         await self._until_led(record)
         return record
 
-    async def delete(self, name: str) -> TopicRecord:
+    async def delete(self, name: str, topic_id: str | None) -> NamedTopic:
         """Delete the topic that this broker knows by this name, and no later topic of the same
-        name.
+        name. ``topic_id``: ID of the topic that is meant, also if this broker does not know it.
 
         If this broker knows no topic of this name, none is deleted, even if one is created before
         the group commits the command.
         """
         record = self._machine.topics.get(name)
-        deletion = DeleteTopic(name=name, topic_id=NO_TOPIC_ID if record is None else record.id)
+        known = NO_TOPIC_ID if record is None else record.id
+        deletion = _Deletion(name, topic_id or known)
         try:
-            deleted = await self.propose(deletion)
+            await self.propose(DeleteTopic(name=name, topic_id=deletion.id))
         except UnknownTopicError as error:
-            if record is None and name in self._machine.topics:
+            if deletion.id == NO_TOPIC_ID and name in self._machine.topics:
                 raise ClusterNotReadyError(
                     f"this broker received topic {name!r} during the request. Delete it again"
                 ) from error
             raise
         await self._partitions.until_seen(name)
-        if isinstance(deleted, TopicRecord):
-            return deleted
-        assert record is not None, "no topic has the id that was given"
-        return record  # a broker with a vote has proposed the deletion
+        return deletion
 
     async def alter(self, name: str, changes: Mapping[str, str | None]) -> TopicRecord:
         await self.propose(AlterTopic(name=name, changes=dict(changes)))

@@ -6,7 +6,6 @@ Each topic has a separate outcome.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from raftlog import limits
@@ -60,8 +59,12 @@ def handle_create(context: BrokerContext, request: Request, reply: Reply) -> Non
 
 
 def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> None:
-    names = cast(DeleteTopicsRequest, request.message).topics
-    _change_each(context, reply, names, partial(requests.delete, context), name=str)
+    message = cast(DeleteTopicsRequest, request.message)
+
+    async def delete(name: str) -> NamedTopic:
+        return await requests.delete(context, name, message.ids.get(name))
+
+    _change_each(context, reply, message.topics, delete, name=str)
 
 
 def handle_alter(context: BrokerContext, request: Request, reply: Reply) -> None:

@@ -38,9 +38,10 @@ async def create(
     )
 
 
-async def delete(context: BrokerContext, name: str) -> NamedTopic:
+async def delete(context: BrokerContext, name: str, topic_id: str | None) -> NamedTopic:
+    """Delete a topic. ``topic_id``: only the topic with this ID; None: the current one."""
     check_not_internal(name)
-    return await context.authority.delete(name)
+    return await context.authority.delete(name, topic_id)
 
 
 async def alter(context: BrokerContext, name: str, changes: Mapping[str, str | None]) -> NamedTopic:

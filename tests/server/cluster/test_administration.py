@@ -162,7 +162,7 @@ async def test_how_many_copies_is_the_clusters_default(a: Asking, *, asked: int,
 @runs(asking)
 async def test_a_deletion_is_of_the_topic_that_is_known_here_and_no_later_one(a: Asking) -> None:
     record = await a.there()
-    task = await a.begin(a.topics.delete("t"))
+    task = await a.begin(a.topics.delete("t", None))
     deletion = decode_command(a.plane.proposals[0].command)
     assert deletion == DeleteTopic(name="t", topic_id=record.id)
     a.h.s.machine.apply(DeleteTopic(name="t").encode())
@@ -176,24 +176,35 @@ async def test_a_deletion_is_of_the_topic_that_is_known_here_and_no_later_one(a:
 @runs(asking)
 async def test_a_deletion_by_a_broker_that_knows_no_such_topic_deletes_none(a: Asking) -> None:
     """It was asked again elsewhere, and a topic of that name was made, before this one decided."""
-    task = await a.begin(a.topics.delete("t"))
+    task = await a.begin(a.topics.delete("t", None))
     a.h.s.command(CreateTopic(name="t", topic_id="T9", partitions=1, replication_factor=1))
     a.plane.agree()
     with pytest.raises(ClusterNotReadyError, match="Delete it again"):
         await task
     assert a.h.s.machine.topics["t"].id == "T9", "clients ask again, and it is known then"
-    task = await a.begin(a.topics.delete("u"))
+    task = await a.begin(a.topics.delete("u", None))
     a.plane.agree()
     with pytest.raises(UnknownTopicError):
         await task
 
 
 @runs(asking)
+async def test_a_deletion_of_a_topic_by_its_id_deletes_no_later_one_of_its_name(a: Asking) -> None:
+    """A request may arrive after its client has deleted the topic and created it again."""
+    record = await a.there()
+    task = await a.begin(a.topics.delete("t", "T0"))
+    a.plane.agree()
+    with pytest.raises(UnknownTopicError, match="T0 is gone"):
+        await task
+    assert a.h.s.machine.topics["t"] == record
+
+
+@runs(asking)
 async def test_a_deleted_topic_is_gone_here_when_that_is_answered(a: Asking) -> None:
     record = await a.there()
-    task = await a.begin(a.topics.delete("t"))
+    task = await a.begin(a.topics.delete("t", None))
     a.plane.agree()
-    assert await task == record
+    assert await task == ("t", record.id)
     assert "t" not in a.h.topics
     assert a.h.on_disk() == []
 

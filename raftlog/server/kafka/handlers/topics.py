@@ -195,10 +195,10 @@ def handle_delete(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
 
     async def delete(topic: _Doomed) -> NamedTopic:
         _check_once(topic, counts)
-        name = topic.name
-        if name is None:
-            name = context.topics.by_id(topic.topic_id.hex()).name
-        return await requests.delete(context, name)
+        if topic.name is not None:
+            return await requests.delete(context, topic.name, None)
+        topic_id = topic.topic_id.hex()
+        return await requests.delete(context, context.topics.by_id(topic_id).name, topic_id)
 
     def respond(changed: list[Changed]) -> Message:
         pairs = zip(doomed, changed, strict=True)
