@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -78,12 +79,14 @@ async def keep_authenticated(
             return
 
 
-async def prove_operator(connection: Connection, secret: bytes, *, timeout_ms: int) -> None:
+async def prove_operator(
+    connection: Connection, secret: bytes, entropy: Callable[[int], bytes], *, timeout_ms: int
+) -> None:
     """Prove to the broker that this client knows the secret of the cluster.
 
     Raises ``AccessDeniedError`` if the broker has another secret.
     """
-    asking = Asking(secret, os.urandom(NONCE_BYTES))
+    asking = Asking(secret, entropy(NONCE_BYTES))
     try:
         hello = await connection.request(apis.OPERATOR_HELLO, asking.hello(), timeout_ms=timeout_ms)
     except UnsupportedFeatureError:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -61,12 +62,13 @@ class Cluster:
         *,
         connector: Connector | None,
         chance: Chance,
+        entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self.settings = settings
         self.view = ClusterView()
         self.all_topics = False  # request metadata of every topic, not only of topics in use
         self.on_view: list[Callable[[ClusterView], None]] = []  # called after every metadata update
-        self._connections = Connections(settings, connector)
+        self._connections = Connections(settings, connector, entropy)
         self._chance = chance
         self._doubtful: dict[int, float] = {}  # broker id -> end of the doubt, loop time
         self._asked: dict[int, int] = {}  # broker id -> number of its last request

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -39,12 +40,18 @@ CONNECT_PATIENCE_S: Final = 0.3  # then the next address is also tried
 class Connections:
     """Connections that many tasks of one loop share. ``close`` ends them."""
 
-    def __init__(self, settings: ConnectionSettings, connector: Connector | None) -> None:
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        connector: Connector | None,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
         self.reached = False  # True after the first handshake with any broker
         self.cluster_id = ""  # if known, brokers of other clusters are rejected
         self.closed = False
         self._settings = settings
         self._connector = connector
+        self._entropy = entropy
         self._by_broker: dict[int, Connection] = {}
         self._sessions: set[asyncio.Task[None]] = set()  # of connections that authenticate again
         self._connecting: dict[Address, asyncio.Task[Connection]] = {}
@@ -131,7 +138,7 @@ class Connections:
         sasl, secret = self._settings.sasl, self._settings.operator_secret
         if secret:
             with contextlib.suppress(AccessDeniedError):  # requests that need it report this
-                await prove_operator(connection, secret, timeout_ms=timeout_ms)
+                await prove_operator(connection, secret, self._entropy, timeout_ms=timeout_ms)
         if sasl is None:
             return
         lifetime_s = await authenticate(connection, sasl, timeout_ms=timeout_ms)

@@ -181,7 +181,10 @@ class AsyncAdmin(LoopBound, AdminBase):
 
     def _setup(self) -> None:
         self._cluster = Cluster(
-            self._settings, connector=self._host.connector, chance=self._host.chance
+            self._settings,
+            connector=self._host.connector,
+            chance=self._host.chance,
+            entropy=self._host.entropy,
         )
         self._coordinators = Coordinators(self._cluster)
 
@@ -476,7 +479,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         """
         secret, timeout_ms = self._settings.operator_secret, self._settings.request_timeout_ms
         if secret:
-            await prove_operator(connection, secret, timeout_ms=timeout_ms)
+            await prove_operator(connection, secret, self._host.entropy, timeout_ms=timeout_ms)
 
     async def reassign_partitions(
         self,
