@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Literal, TypeAlias, TypeVar, Unpack
 
@@ -53,6 +54,7 @@ from raftlog.errors import (
     InvalidRequestError,
     LeaderNotAvailableError,
     RaftlogError,
+    UnknownTopicError,
 )
 from raftlog.kafka_names import answers_kafka_names
 from raftlog.protocol import api as apis
@@ -240,14 +242,14 @@ class AsyncAdmin(LoopBound, AdminBase):
 
         A topic that is created with the same name during the call is not deleted.
         """
-        names = _names(topics)
-        found = await self.find_topics(names)
-
-        def request(part: list[str]) -> DeleteTopicsRequest:
-            ids = {name: found[name].id for name in part if name in found}
-            return DeleteTopicsRequest(topics=part, ids=ids)
-
-        await self._change(apis.DELETE_TOPICS, names, request, [])
+        failures: list[RaftlogError] = []
+        ids = await self._topic_ids(_names(topics), failures)
+        await self._change(
+            apis.DELETE_TOPICS,
+            list(ids),
+            lambda part: DeleteTopicsRequest(topics=part, ids={name: ids[name] for name in part}),
+            failures,
+        )
 
     async def alter_topic(self, name: str, config: Mapping[str, str | None]) -> None:
         """Change settings of a topic.
@@ -831,6 +833,31 @@ class AsyncAdmin(LoopBound, AdminBase):
         answer = await self._cluster.call(apis.METADATA, MetadataRequest(topics=topics))
         assert isinstance(answer, MetadataResponse)
         return answer
+
+    async def _topic_ids(self, names: list[str], missing: list[RaftlogError]) -> dict[str, str]:
+        """Return the ids of topics by name. ``missing`` receives an error for each that does not
+        exist. Asks again while brokers do not know yet.
+        """
+        self._bind()
+        ids: dict[str, str] = {}
+
+        async def attempt(part: list[str]) -> list[tuple[str, str | RaftlogError]]:
+            found: list[tuple[str, str | RaftlogError]] = []
+            for topic in (await self._metadata(part)).topics:
+                error = None if topic.failure is None else _named(topic.name, topic.failure)
+                if error is not None and not isinstance(error, UnknownTopicError):
+                    raise error
+                found.append((topic.name, error or topic.id))
+            return found
+
+        for start in range(0, len(names), limits.TOPICS_PER_REQUEST_MAX):
+            part = names[start : start + limits.TOPICS_PER_REQUEST_MAX]
+            for name, found in await self._cluster.persist(partial(attempt, part), repeatable=True):
+                if isinstance(found, RaftlogError):
+                    missing.append(found)
+                else:
+                    ids[name] = found
+        return ids
 
     async def _change(
         self,
