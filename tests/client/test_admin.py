@@ -68,7 +68,9 @@ def test_every_call(fake: FakeCluster) -> None:
     fake.next(apis.DELETE_RECORDS, answer_with(DeleteRecordsResponse(partitions=[deleted])))
     with admin_of(fake) as admin:
         assert admin.create_topics([NewTopic("a"), NewTopic("b")]) == {"a": "a-id", "b": "b-id"}
+        a = fake.create("a")
         admin.delete_topics(["a"])
+        del fake.topics["a"]
         admin.alter_topic("t", {"retention.ms": "5", "segment.ms": None})
         admin.add_partitions("t", 3)
         assert admin.list_topics() == ["t"]
@@ -85,7 +87,7 @@ def test_every_call(fake: FakeCluster) -> None:
             BrokerDescription(1, "broker-1", 9100, None, "directory-1", broker_epoch=1),
         )
         assert [part.high_watermark for part in cluster.partitions] == [4, 0]
-    assert fake.asked(DeleteTopicsRequest)[0].topics == ["a"]
+    assert fake.asked(DeleteTopicsRequest)[0].ids == {"a": a.id}
     assert fake.asked(AlterTopicsRequest)[0].topics[0].config == {
         "retention.ms": "5",
         "segment.ms": None,

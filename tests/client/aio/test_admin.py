@@ -41,9 +41,11 @@ from raftlog.protocol.cluster import (
 )
 from raftlog.protocol.connection import Request
 from raftlog.protocol.groups import OffsetCommitRequest
+from raftlog.protocol.metadata import MetadataResponse, TopicInfo
 from raftlog.protocol.schema import Failure
 from raftlog.protocol.topics import (
     CreateTopicsRequest,
+    DeleteTopicsRequest,
     DescribeTopicsRequest,
     DescribeTopicsResponse,
     TopicDescription,
@@ -117,6 +119,8 @@ async def test_a_bad_name_does_not_hold_up_its_neighbours(fake: FakeCluster) -> 
 @runs(run)
 async def test_many_topics_take_several_requests(fake: FakeCluster) -> None:
     names = [f"t{number}" for number in range(limits.TOPICS_PER_REQUEST_MAX + 1)]
+    for name in names:
+        fake.create(name)
     fake.next(
         apis.DELETE_TOPICS,
         answer_with(results(*[(name, None) for name in names[:-1]])),
@@ -131,6 +135,21 @@ async def test_many_topics_take_several_requests(fake: FakeCluster) -> None:
     async with admin_of(fake) as admin:
         await admin.delete_topics(names)
         assert [topic.name for topic in await admin.describe_topics(names)] == names
+
+
+@runs(run)
+async def test_a_deletion_names_the_topic_that_is_meant(fake: FakeCluster) -> None:
+    """A request that arrives late then deletes no newer topic of the same name."""
+    starting = TopicInfo(name="a", failure=Failure.of(ClusterNotReadyError("soon")))
+    known = MetadataResponse(cluster_id="", brokers=[], topics=[starting])
+    fake.next(apis.METADATA, answer_with(known))
+    fake.next(apis.DELETE_TOPICS, answer_with(results(("a", None))))
+    topic = fake.create("a")
+    async with admin_of(fake) as admin:
+        with pytest.raises(UnknownTopicError, match="b"):
+            await admin.delete_topics(["a", "b"])
+    (request,) = fake.asked(DeleteTopicsRequest)
+    assert (request.topics, request.ids) == (["a"], {"a": topic.id})
 
 
 @runs(run)
