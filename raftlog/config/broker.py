@@ -162,6 +162,11 @@ def _is_loopback(host: str) -> bool:
 def _check_voters(config: BrokerConfig) -> None:
     if config.cluster_secret and config.cluster_secret_file:
         raise InvalidConfigError("set cluster.secret or cluster.secret.file, not both")
+    if config.voters and config.join:
+        raise InvalidConfigError(
+            "set voters or join, not both: voters create a cluster, and a broker that joins one "
+            "learns its voters there"
+        )
     if config.voters and config.id not in (voter.id for voter in config.voters):
         raise InvalidConfigError(
             f"voters={show_voters(config.voters)} does not name this broker, whose id is "
@@ -185,11 +190,6 @@ def _check_voters(config: BrokerConfig) -> None:
         raise InvalidConfigError(
             f"listen={config.listen} is every interface: set advertised.listen to the address at "
             "which the other brokers and the clients reach this broker"
-        )
-    if config.voters and config.join:
-        raise InvalidConfigError(
-            "set voters or join, not both: voters create a cluster, and a broker that joins one "
-            "learns its voters there"
         )
 
 

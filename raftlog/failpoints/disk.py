@@ -22,6 +22,7 @@ _STATE_FILES: Final = {
     "identity": "identity",
     "clean": "clean",
     "clock": "clock",
+    "brokers": "brokers",
     "catalog": "catalog",
     "copies": "copies",
     "consensus.journal": "journal",

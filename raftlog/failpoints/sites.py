@@ -18,6 +18,7 @@ _ON_DISK: Final = {
     "checkpoint": "create read write sync remove",
     "clean": "create read write truncate sync rename remove",
     "cleaned": "create write sync remove",
+    "brokers": "create read write truncate sync rename remove",
     "clock": "create read write truncate sync rename remove",
     "compaction": "create read write truncate sync rename remove",
     "copies": "create read write truncate sync rename remove",

@@ -30,6 +30,7 @@ IN_LOG = "topics/t/0123/0"
         ("catalog", "catalog"),
         ("clean", "clean"),
         ("clock.tmp", "clock"),
+        ("brokers.tmp", "brokers"),
         ("lock", "lock"),
         ("consensus.journal", "journal"),
         ("consensus.journal.tmp", "journal-draft"),
