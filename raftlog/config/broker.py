@@ -281,12 +281,15 @@ def _flatten(table: Mapping[str, Any], *, prefix: str) -> Iterator[tuple[str, st
         name = prefix + key
         if isinstance(value, dict):
             yield from _flatten(value, prefix=name + ".")
-        elif isinstance(value, str | int) and not isinstance(value, bool):
+        elif isinstance(value, bool):
+            yield name, str(value).lower()
+        elif isinstance(value, str | int):
             yield name, str(value)
         else:
             shown = HIDDEN if name in _SECRETS else str(value)[:100]
             raise InvalidConfigError(
-                f"{name} = {shown} is a {type(value).__name__}; settings are text or whole numbers"
+                f"{name} = {shown} is a {type(value).__name__}; settings are text, whole numbers, "
+                "or true or false"
             )
 
 

@@ -209,6 +209,10 @@ def test_a_secured_cluster_authenticates_its_clients_and_stays_secured(
     reached = ("--bootstrap", state["bootstrap"])
     alice = (*reached, "--security-protocol", "SASL_SSL", "--ssl-cafile", ca)
     alice = (*alice, "--sasl-username", "alice")
+    refused = raftlog("produce", "t", *alice, stdin=b"hello\n")
+    assert (refused.status, "alice may not" in refused.err) == (1, True)
+    rule = ("--principal", "User:alice", "--operation", "WRITE", "--topic", "t")
+    assert raftlog("acl", "create", *rule, *admin).status == 0
     assert raftlog("produce", "t", *alice, stdin=b"hello\n").status == 0
     rotated = raftlog("user", "rotate", "alice", "--password-stdin", *admin, stdin=b"a new one\n")
     assert rotated.status == 0

@@ -161,6 +161,18 @@ def test_users_are_administered(secured: RunningBroker, certificates: Certificat
     assert alter(upsertion) == ""
     assert described("bob") == [8_192]
     settings = librdkafka_of(secured, certificates, "SCRAM-SHA-256", "bob's password", "bob")
+    refused = librdkafka.AdminClient(settings).list_topics("t", timeout=TIMEOUT_S).topics["t"].error
+    assert refused.code() == confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED
+    rule = librdkafka.AclBinding(
+        librdkafka.ResourceType.TOPIC,
+        "t",
+        librdkafka.ResourcePatternType.LITERAL,
+        "User:bob",
+        "*",
+        librdkafka.AclOperation.READ,
+        librdkafka.AclPermissionType.ALLOW,
+    )
+    admin.create_acls([rule])[rule].result(TIMEOUT_S)
     assert "t" in librdkafka.AdminClient(settings).list_topics(timeout=TIMEOUT_S).topics
     few = librdkafka.ScramCredentialInfo(librdkafka.ScramMechanism.SCRAM_SHA_256, 4_095)
     weak = librdkafka.UserScramCredentialUpsertion("bob", few, b"bob's password")
