@@ -98,7 +98,12 @@ async def prove_operator(
 
 def _exchange(sasl: SaslSettings) -> ClientExchange:
     # Takes 0.2 s of CPU: only clients that authenticate load it.
-    from raftlog.security.sasl import PLAIN, PlainClientExchange, ScramClientExchange
+    try:
+        from raftlog.security.sasl import PLAIN, PlainClientExchange, ScramClientExchange
+    except ImportError as error:
+        raise UnsupportedFeatureError(
+            f"authentication needs scramp: pip install 'raftlog-client[sasl]' ({error})"
+        ) from error
 
     if sasl.mechanism == PLAIN:
         return PlainClientExchange(sasl.username, sasl.password)

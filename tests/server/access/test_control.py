@@ -50,7 +50,10 @@ def test_it_follows_the_state() -> None:
     change = QuotaChange(QuotaEntity("alice"), {"connections": 1.0})
     machine.apply(AlterQuotas(changes=(change,)).encode())
     assert access.quotas.rate("connections", "alice") == 1.0
-    machine.restore(ClusterMachine().snapshot())
+    newer = ClusterMachine()
+    for number in range(machine.version + 1):
+        newer.apply(CreateAcls(acls=(Acl("User:bob", "READ", "TOPIC", f"{number}"),)).encode())
+    machine.restore(newer.snapshot())
     assert not caller(access).may("READ", "TOPIC", "t")
     assert not access.quotas.has("connections")
     machine.apply(CreateAcls(acls=(acl,)).encode())

@@ -241,7 +241,7 @@ def test_a_full_disk_delays_the_replacement_of_a_copy_and_does_not_prevent_it(
         await asyncio.sleep(RETRY_SECONDS * 1.1)
         assert h.host() is old
         del h.surveys.reported[2]
-        h.partitions.review(list(h.partitions.members.values()))
+        h.partitions.review(list(h.partitions.hosted.values()))
         for _ in range(3):
             await asyncio.sleep(RETRY_SECONDS)
         assert h.host().closed is None
@@ -301,7 +301,7 @@ def test_a_damaged_leader_hands_over_first() -> None:
         h.s.workers.hold()
         host.when_committed(append(host, b"a"), told.append)
         host.log.note_damage("found by a read", offset=0)
-        h.partitions.review(list(h.partitions.members.values()))
+        h.partitions.review(list(h.partitions.hosted.values()))
         assert host.leadership is None
         assert len(told) == 1, "nobody waits for a leader that is gone"
         (elect,) = h.s.plane.commands()
@@ -376,7 +376,7 @@ def test_reviews_reach_every_partition() -> None:
         for number in range(2):
             await h.elect(1, partition=number)
         h.s.fenced.add(3)
-        h.partitions.review(list(h.partitions.members.values()))
+        h.partitions.review(list(h.partitions.hosted.values()))
         assert [p.group_id for p in h.s.plane.proposals] == ["T1/0", "T1/1"]
 
     hosting(test)

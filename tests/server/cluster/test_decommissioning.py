@@ -160,7 +160,7 @@ def test_a_broker_that_votes_does_not_leave(votes: bool) -> None:
         s.machine.restore(founding_state("c"))
         s.register(1, 2)
         s.command(DecommissionBroker(id=1))
-        member = s.member(state_of(2))
+        member = s.hosted(state_of(2))
         disk = DISKS[1] if votes else "another"
         s.plane.statuses[member.group_id] = status(voters={1: disk, 2: DISKS[2]})
         subscription = cast(ClusterSubscription, SimpleNamespace(voters={2: DISKS[2]}))

@@ -308,7 +308,7 @@ def test_a_fourth_broker_gets_no_vote_and_a_fifth_does() -> None:
         assert j.wants() is None
         s.register(5)
         s.see(5)
-        j.membership.look()
+        j.membership.poll()
         assert s.plane.proposals[0].seal == {b: DISKS[b] for b in (1, 2, 3, 4)}, "one at a time"
 
     play(test)

@@ -112,7 +112,7 @@ def test_former_voters_never_vote_in_their_old_generation_again(cluster: Cluster
     record = next(iter(others(before, after)))
     cluster.until(lambda: "t" in cluster.node(before).machine.topics)
     topic = cluster.node(before).machine.topics["t"].id
-    cluster.until(lambda: cluster.node(before).partitions.member(topic, 0) is not None)
+    cluster.until(lambda: cluster.node(before).partitions.find(topic, 0) is not None)
     assert not cluster.world.run_until(
         lambda: cluster.state(before).leader is not None or before in copies(cluster), limit_s=10
     )
