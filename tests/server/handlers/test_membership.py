@@ -35,6 +35,7 @@ class Desk:
         )
         self.context = SimpleNamespace(
             operator_secret=b"sesame",
+            access=SimpleNamespace(is_enforced=False),
             operations=operations,
             clustered=lambda: SimpleNamespace(subscription=subscription),
             administration=SimpleNamespace(

@@ -68,6 +68,7 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
 }
 # Their responses have less in them without rights, or the same for all.
 FILTERED = {apis.LIST_GROUPS}
+LOG_DIRS_ERROR_VERSION = 3  # older responses have no place for the error
 FREE = {
     *(apis.API_VERSIONS, apis.DESCRIBE_CLUSTER),
     *(apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE),
@@ -166,6 +167,8 @@ def is_denied(broker: RunningBroker, client: KafkaClient, api: Api, version: int
     found = set(codes(answer))
     if api is apis.METADATA and errors.UNKNOWN_TOPIC_ID in found:
         return True
+    if api is apis.DESCRIBE_LOG_DIRS and version < LOG_DIRS_ERROR_VERSION:
+        return answer.results == []
     return bool(found & DENIED)
 
 
