@@ -26,6 +26,7 @@ COVERED_BY = {
     "raftlog/backup/writer.py": "tests/backup/test_backup.py",
     "raftlog/client/batch_reader.py": "tests/mirror/test_mirror.py",
     "raftlog/client/partition_reader.py": "tests/client/test_range_reader.py",
+    "raftlog/client/topic_ids.py": "tests/client/aio/test_admin.py",
     "raftlog/client/users.py": "tests/server/test_authentication.py",
     "raftlog/protocol/authentication.py": "tests/protocol/test_golden.py",
     "raftlog/mirror/session.py": "tests/mirror/test_mirror.py",

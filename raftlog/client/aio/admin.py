@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Literal, TypeAlias, TypeVar, Unpack
 
@@ -47,6 +46,7 @@ from raftlog.client.settings import (
     parse_bootstrap,
 )
 from raftlog.client.subscription import check_partitions, check_topics
+from raftlog.client.topic_ids import named_failure, topic_ids
 from raftlog.client.users import UserListing
 from raftlog.client.verify_copies import verify_copies
 from raftlog.errors import (
@@ -54,7 +54,6 @@ from raftlog.errors import (
     InvalidRequestError,
     LeaderNotAvailableError,
     RaftlogError,
-    UnknownTopicError,
 )
 from raftlog.kafka_names import answers_kafka_names
 from raftlog.protocol import api as apis
@@ -86,7 +85,7 @@ from raftlog.protocol.membership import (
     ReserveBrokerIdResponse,
 )
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
-from raftlog.protocol.schema import Failure, Message
+from raftlog.protocol.schema import Message
 from raftlog.protocol.topics import (
     AddPartitionsRequest,
     AlterTopicsRequest,
@@ -243,7 +242,8 @@ class AsyncAdmin(LoopBound, AdminBase):
         A topic that is created with the same name during the call is not deleted.
         """
         failures: list[RaftlogError] = []
-        ids = await self._topic_ids(_names(topics), failures)
+        self._bind()
+        ids = await topic_ids(self._cluster, _names(topics), failures)
         await self._change(
             apis.DELETE_TOPICS,
             list(ids),
@@ -326,7 +326,7 @@ class AsyncAdmin(LoopBound, AdminBase):
                 if topic.failure is None:
                     found.append(topic_description(topic))
                 else:
-                    failures.append(_named(topic.name, topic.failure))
+                    failures.append(named_failure(topic.name, topic.failure))
         if failures:
             raise failures[0]
         return found
@@ -834,31 +834,6 @@ class AsyncAdmin(LoopBound, AdminBase):
         assert isinstance(answer, MetadataResponse)
         return answer
 
-    async def _topic_ids(self, names: list[str], missing: list[RaftlogError]) -> dict[str, str]:
-        """Return the ids of topics by name. ``missing`` receives an error for each that does not
-        exist. Asks again while brokers do not know yet.
-        """
-        self._bind()
-        ids: dict[str, str] = {}
-
-        async def attempt(part: list[str]) -> list[tuple[str, str | RaftlogError]]:
-            found: list[tuple[str, str | RaftlogError]] = []
-            for topic in (await self._metadata(part)).topics:
-                error = None if topic.failure is None else _named(topic.name, topic.failure)
-                if error is not None and not isinstance(error, UnknownTopicError):
-                    raise error
-                found.append((topic.name, error or topic.id))
-            return found
-
-        for start in range(0, len(names), limits.TOPICS_PER_REQUEST_MAX):
-            part = names[start : start + limits.TOPICS_PER_REQUEST_MAX]
-            for name, found in await self._cluster.persist(partial(attempt, part), repeatable=True):
-                if isinstance(found, RaftlogError):
-                    missing.append(found)
-                else:
-                    ids[name] = found
-        return ids
-
     async def _change(
         self,
         api: Api,
@@ -875,7 +850,7 @@ class AsyncAdmin(LoopBound, AdminBase):
                 if result.failure is None:
                     ids[result.name] = result.id
                 else:
-                    failures.append(_named(result.name, result.failure))
+                    failures.append(named_failure(result.name, result.failure))
         if failures:
             raise failures[0]
         return ids
@@ -958,12 +933,6 @@ def _config_text(config: Mapping[str, V]) -> dict[str, V]:
         if not all(isinstance(text, str | None) for text in (key, value)) or key is None:
             raise TypeError(f"config: {key!r}={value!r} is not a str. Pass str names and values")
     return dict(config)
-
-
-def _named(name: str, failure: Failure) -> RaftlogError:
-    """Return the failure as an error whose message contains the topic name."""
-    error = failure.to_error()
-    return error if name in str(error) else type(error)(f"{name}: {error}")
 
 
 def _at(at: object) -> At:
