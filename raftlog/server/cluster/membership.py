@@ -46,6 +46,7 @@ class Membership:
         liveness: Liveness,
         session_seconds: float,
         is_ready: Callable[[], bool],
+        now: Callable[[], float],
     ) -> None:
         """``voters``: first voters of the cluster group, by configuration.
 
@@ -61,9 +62,11 @@ class Membership:
         self._liveness = liveness
         self._session_seconds = session_seconds
         self._is_ready = is_ready
+        self._now = now
         self._deciding = False
-        # Rejected command, and the state version that rejected it.
+        # Rejected command, and the state version at which this broker learned that.
         self._refused: tuple[ClusterCommand, int] | None = None
+        self._refused_until = 0.0  # monotonic seconds
         self.refusal = ""  # reason why the cluster rejects this broker, for the operator
         self.is_leaving = False
 
@@ -104,7 +107,8 @@ class Membership:
         elif machine.brokers[self._broker_id].fenced and self._is_ready():
             mine = machine.brokers[self._broker_id]
             command = UnfenceBroker(id=mine.id, broker_epoch=mine.broker_epoch)
-        if command is not None and self._refused != (command, machine.version):
+        is_refused = self._refused == (command, machine.version)
+        if command is not None and (not is_refused or self._now() >= self._refused_until):
             return command
         return self._fencing() if self._plane.leads(CLUSTER_GROUP) else None
 
@@ -186,8 +190,10 @@ class Membership:
                 if self.refusal != outcome.result.message:
                     logger.error("cluster rejected the command: reason=%s", outcome.result.message)
                 self.refusal = outcome.result.message
-                # A retry is pointless until the state has changed.
+                # A retry is mostly pointless until the state has changed. But the command may have
+                # been rejected in an older state than the one that this broker knows by now.
                 self._refused = command, self._machine.version
+                self._refused_until = self._now() + self._session_seconds
                 return
             self.refusal = ""
             self.poll()

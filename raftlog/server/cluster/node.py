@@ -327,6 +327,7 @@ class ClusterNode:
             liveness=self.liveness,
             session_seconds=config.broker_session_timeout_ms / 1_000,
             is_ready=lambda: self.partitions.is_ready,
+            now=self._loop.time,
         )
 
     def _make_recovery(self) -> Recovery:

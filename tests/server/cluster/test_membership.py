@@ -50,6 +50,7 @@ class Joining:
             liveness=s.liveness,
             session_seconds=SESSION_S,
             is_ready=lambda: self.is_ready,
+            now=s.loop.time,
         )
 
     def wants(self) -> ClusterCommand | None:
@@ -206,6 +207,23 @@ def test_a_wiped_broker_waits_until_its_old_registration_is_fenced() -> None:
         j.agree()
         assert j.membership.is_registered
         assert j.membership.refusal == ""
+
+    play(test)
+
+
+def test_a_registration_that_an_older_state_refused_is_repeated_after_a_session() -> None:
+    """This broker may know a newer state by then, which does not change any more."""
+
+    async def test(s: Scene) -> None:
+        named(s)
+        s.register(1)
+        j = Joining(s, leads=False)
+        j.membership._me = Incarnation("wiped", 1)
+        j.wants()
+        assert isinstance(j.agree(), Refused)
+        assert j.wants() is None
+        await asyncio.sleep(SESSION_S)
+        assert isinstance(j.wants(), RegisterBroker)
 
     play(test)
 

@@ -107,7 +107,7 @@ def test_a_core_may_be_written_to_and_replaces_what_is_gone_in_time() -> None:
 
 
 def test_what_is_never_copied_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "_go_on", lambda _self: None)
+    monkeypatch.setattr(ReplicaFetcher, "_run", lambda _self: None)
     scenario = replace(Scenario.draw(1, brokers=3, duration_s=3.0), faults=CALM)
     # No leadership is transferred: a leader that lacks records can tell no reader where they end.
     scenario = replace(scenario, workload=replace(scenario.workload, administrates=0.0))
