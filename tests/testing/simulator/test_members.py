@@ -16,7 +16,7 @@ from raftlog.testing.simulator.plans import GroupPlan
 from raftlog.testing.simulator.scenario import Scenario, Verdict, run
 
 CALM = FaultPlan(kinds=(), every_s=1.0)
-BROKEN_WITHIN_SEEDS = 10
+BROKEN_WITHIN_SEEDS = 20
 
 
 def group_of(seed: int, *, is_restless: bool = False) -> Verdict:
