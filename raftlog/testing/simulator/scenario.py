@@ -469,6 +469,7 @@ def _progress(
     since_ns = world.time.now_ns
 
     core_ids = [machine.broker_id for machine in world.brokers if machine.name in core]
+    workload.core = core_ids
 
     def missing() -> list[str]:
         able = workload.plan.partitions - len(observer.is_lost_to(core_ids))

@@ -8,7 +8,7 @@ exception ends the simulation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -69,6 +69,7 @@ class Workload:
     plan: WorkloadPlan
     history: History = field(init=False)
     is_over: bool = False  # clients come to their end
+    core: Collection[int] | None = None  # brokers that have to work from now on
     _machines: list[ClientMachine] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -558,10 +559,14 @@ async def _describe(_workload: Workload, admin: AsyncAdmin, _random: Random) -> 
 
 
 async def _transfer(workload: Workload, admin: AsyncAdmin, random: Random) -> None:
-    """Have the preferred broker lead, or any one, whether it can or not."""
+    """Have the preferred broker lead, or any one, whether it can or not. While a core has to work,
+    only brokers of the core: others may have a full disk, and give the leadership back each time.
+    """
     partition = random.choice(workload.partitions)
     to = random.choice(workload.world.brokers).broker_id
-    await admin.transfer_leader(*partition, random.choice((None, to, to)))
+    leader = random.choice((None, to, to))
+    if workload.core is None or leader in workload.core:
+        await admin.transfer_leader(*partition, leader)
 
 
 async def _alter_min_isr(workload: Workload, admin: AsyncAdmin, random: Random) -> None:
