@@ -188,6 +188,7 @@ class Decision(NamedTuple):
         return "no rule applies" if self.acl is None else str(self.acl)
 
 
+_UNNAMED: Final = "\U0010ffff"  # a name, or its end, that no rule has
 _NO_RULE: Final = Decision(is_allowed=False)
 _SUPER_USER: Final = Decision(is_allowed=True, is_super_user=True)
 
@@ -286,13 +287,24 @@ class Question:
         """Return whether the principal may do it with a resource of any name (KIP-679)."""
         if self._is_super_user:
             return _SUPER_USER
-        for patterns in self._patterns:
-            for name, entry in (*patterns.literal.items(), *patterns.prefixed.items()):
-                if any(key in entry for key in self._allowing):
-                    decision = self.decide(name)
-                    if decision.is_allowed:
-                        return decision
+        for name in self._names_allowed():
+            decision = self.decide(name)
+            if decision.is_allowed:
+                return decision
         return _NO_RULE
+
+    def _names_allowed(self) -> Iterator[str]:
+        """Yield a name to which each allowing rule applies; of more names, one that no other rule
+        names.
+        """
+        for patterns in self._patterns:
+            for name, entry in patterns.literal.items():
+                if any(key in entry for key in self._allowing):
+                    yield _UNNAMED if name == ANY else name
+            for prefix, entry in patterns.prefixed.items():
+                if any(key in entry for key in self._allowing):
+                    yield prefix
+                    yield prefix + _UNNAMED
 
 
 class Authorizer:

@@ -104,6 +104,19 @@ def test_a_decision_is_that_of_a_look_at_every_rule(
             assert question.decide_any().is_allowed
 
 
+def test_a_denied_prefix_leaves_other_names() -> None:
+    """A prefix is a text, also the prefix "*": only a literal "*" stands for all names."""
+    everything = Acl("User:alice", "READ", "TOPIC", "*")
+    rules = authorizer(
+        everything,
+        Acl("User:alice", "READ", "TOPIC", "*", pattern_type="PREFIXED", permission="DENY"),
+        Acl("User:alice", "READ", "GROUP", "a", pattern_type="PREFIXED"),
+        Acl("User:alice", "READ", "GROUP", "a", permission="DENY"),
+    )
+    assert rules.question(ALICE, "::1", "READ", "TOPIC").decide_any().acl == everything
+    assert rules.question(ALICE, "::1", "READ", "GROUP").decide_any().is_allowed
+
+
 def test_nothing_is_allowed_without_a_rule() -> None:
     assert not decide(authorizer(), ALICE, "READ", "t")
     assert (
