@@ -18,7 +18,7 @@ _ON_DISK: Final = {
     "checkpoint": "create read write sync remove",
     "clean": "create read write truncate sync rename remove",
     "cleaned": "create write sync remove",
-    "brokers": "create read write truncate sync rename remove",
+    "brokers": "create read write truncate sync rename",
     "clock": "create read write truncate sync rename remove",
     "compaction": "create read write truncate sync rename remove",
     "copies": "create read write truncate sync rename remove",
@@ -43,8 +43,8 @@ _ANSWERS: Final = (
     "replica_fetch survey transfer_leader"
 )
 _REQUESTS: Final = (
-    "api_versions describe_copies partition_states peer_hello peer_ping peer_prove raft "
-    "replica_fetch replica_progress survey"
+    "api_versions cluster_state describe_copies partition_states peer_hello peer_ping peer_prove "
+    "propose raft replica_fetch replica_progress survey"
 )
 
 READS: Final = frozenset(
