@@ -641,8 +641,7 @@ def _settle(world: World, workload: Workload, observer: Observer, readings: list
         waiting = [machine.name for machine in workload.machines if not machine.is_done]
         down = [machine.name for machine in world.brokers if machine.broker is None]
         return f"after healing; brokers down: {down}, clients that go on: {waiting}"
-    if len(world.brokers) > 1:
-        world.run_for(QUIET_S)
+    world.run_for(QUIET_S)
     readers = [
         world.add_client(f"reader-{number}", _reader(workload, reading))
         for number, reading in enumerate(readings, start=1)
