@@ -41,7 +41,7 @@ check: $(VENV)/.dev ## ruff, mypy, import-linter, the tidy tests
 	$(BIN)/python -m pytest -q tests/tidy
 
 seeds: $(VENV)/.dev ## randomised tests with more examples (about 20 minutes at most)
-	HYPOTHESIS_PROFILE=ci $(PYTEST) -n 2 --timeout=1200 -m "hypothesis or seeds" $(ARGS)
+	HYPOTHESIS_PROFILE=ci $(PYTEST) -n 2 --timeout=1200 -m "(hypothesis or seeds) and not nightly" $(ARGS)
 
 nightly: chaos $(VENV)/.dev ## an hour of chaos, and randomised tests with very many examples (hours)
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n 2 --timeout=0 -m "hypothesis or seeds or nightly" $(ARGS)
