@@ -22,7 +22,8 @@ from raftlog.clock import SystemClock
 from raftlog.errors import RaftlogError, UnknownGroupError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+    from rich.layout import Layout
     from rich.table import Table
     from rich.text import Text
 
@@ -31,7 +32,7 @@ INTERVAL_S_MIN: Final = 0.5
 GROUPS_MAX: Final = 100  # described for each display: every one costs a request to its coordinator
 WIDTH_OF_FILES: Final = 200  # characters of a line where no terminal limits them
 ROWS_ONCE: Final = 1_000  # of a table that is printed once
-LINES_FIXED: Final = 12  # of a display: headings, rules, the line of keys
+ROWS_LIVE_MIN: Final = 4  # of topics and groups on a live display, however small the terminal is
 FINDINGS_MAX: Final = 6  # on a live display
 
 STYLES: Final = {
@@ -151,12 +152,11 @@ def _run_live(source: Source, interval: float, sort: str) -> None:
     with keys() as is_terminal, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             live.update(
-                render(
+                screen(
+                    console,
                     source.overview(sort),
-                    rows_max=max(console.size.height - LINES_FIXED, 4),
                     now_ms=SystemClock().wall_ms(),
                     footer=_footer(sort, problem, is_paused=is_paused),
-                    is_live=True,
                 ),
                 refresh=True,
             )
@@ -189,9 +189,20 @@ def _footer(sort: str, problem: str, *, is_paused: bool) -> str:
 # -- the display -----------------------------------------------------------------------------------
 
 
-def render(
-    shown: Overview, *, rows_max: int, now_ms: int, footer: str = "", is_live: bool = False
-) -> RenderableType:
+def screen(console: Console, shown: Overview, *, now_ms: int, footer: str) -> Layout:
+    """A display that fits the terminal: ``footer`` is its last line, long tables are shortened."""
+    from rich.layout import Layout
+    from rich.text import Text
+
+    without_rows = render(shown, rows_max=0, now_ms=now_ms, is_live=True)
+    free = console.size.height - 1 - len(console.render_lines(without_rows))
+    body = render(shown, rows_max=max(free, ROWS_LIVE_MIN), now_ms=now_ms, is_live=True)
+    layout = Layout()
+    layout.split_column(Layout(body), Layout(Text(printable(footer), style="dim"), size=1))
+    return layout
+
+
+def render(shown: Overview, *, rows_max: int, now_ms: int, is_live: bool = False) -> RenderableType:
     """Return the display. ``rows_max``: of topics and groups together."""
     from rich.console import Group
     from rich.text import Text
@@ -199,16 +210,17 @@ def render(
     groups = min(len(shown.groups), max(rows_max // 3, rows_max - len(shown.topics)))
     topics = min(len(shown.topics), rows_max - groups)
     parts: list[RenderableType] = [_headline(shown, now_ms), *_findings(shown, is_live=is_live)]
-    parts.append(_brokers(shown))
+    parts.append(_brokers(shown, is_live=is_live))
     if shown.topics:
-        parts += [_topics(shown, topics), *_omitted("topics", len(shown.topics) - topics)]
+        parts += [
+            _topics(shown, topics, is_live=is_live),
+            *_omitted("topics", len(shown.topics) - topics),
+        ]
     else:
         parts.append(Text("No topics. Create one: raftlog topic create NAME\n", style="dim"))
     if shown.groups:
         omitted = len(shown.groups) - groups + shown.groups_omitted
-        parts += [_groups(shown, groups), *_omitted("groups", omitted)]
-    if footer:
-        parts.append(Text(printable(footer), style="dim"))
+        parts += [_groups(shown, groups, is_live=is_live), *_omitted("groups", omitted)]
     return Group(*parts)
 
 
@@ -249,23 +261,30 @@ def _omitted(what: str, count: int) -> Iterator[RenderableType]:
         yield Text(f"  {count:,} more {what}", style="dim")
 
 
-def _table(*columns: tuple[str, bool]) -> Table:
-    """An empty table; each column with whether it has numbers, which are never wrapped."""
+def _table(*columns: tuple[str, bool], is_live: bool) -> Table:
+    """An empty table; each column with whether it has numbers, which are never wrapped.
+
+    A long text is folded; on a live display, where a row is a line, it is cut with an ellipsis.
+    """
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1))
     for name, is_number in columns:
         table.add_column(
-            name, overflow="fold", justify="right" if is_number else "left", no_wrap=is_number
+            name,
+            overflow="ellipsis" if is_live else "fold",
+            justify="right" if is_number else "left",
+            no_wrap=is_number or is_live,
         )
     return table
 
 
-def _brokers(shown: Overview) -> RenderableType:
+def _brokers(shown: Overview, *, is_live: bool) -> RenderableType:
     table = _table(
         *(("broker", True), ("address", False), ("state", False), ("leads", True)),
         *(("replicas", True), ("", False)),
+        is_live=is_live,
     )
     for row in shown.brokers:
         table.add_row(
@@ -279,10 +298,11 @@ def _brokers(shown: Overview) -> RenderableType:
     return table
 
 
-def _topics(shown: Overview, count: int) -> RenderableType:
+def _topics(shown: Overview, count: int, *, is_live: bool) -> RenderableType:
     table = _table(
         *(("topic", False), ("partitions", True), ("records", True), ("records/s", True)),
         *(("not in sync", True), ("no leader", True), ("state", False)),
+        is_live=is_live,
     )
     for row in shown.topics[:count]:
         table.add_row(
@@ -297,10 +317,11 @@ def _topics(shown: Overview, count: int) -> RenderableType:
     return table
 
 
-def _groups(shown: Overview, count: int) -> RenderableType:
+def _groups(shown: Overview, count: int, *, is_live: bool) -> RenderableType:
     table = _table(
         *(("group", False), ("state", False), ("members", True)),
         *(("lag", True), ("lag (s)", True)),
+        is_live=is_live,
     )
     for row in shown.groups[:count]:
         table.add_row(

@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
-from raftlog.cli.overview import Sample, overview
-from raftlog.cli.top import number, printable, render
+from raftlog.cli.overview import Overview, Sample, overview
+from raftlog.cli.top import number, printable, render, screen
 from raftlog.client.descriptions import ClusterDescription
 from raftlog.client.group_descriptions import GroupDescription, PartitionLag
 from tests.cli.conftest import Raftlog
@@ -27,9 +27,7 @@ from tests.cli.test_health import DOWN, GONE, SHORT, UP, WELL
 NOW_MS = 45_296_000  # 12:34:56
 
 
-def shown(
-    cluster: ClusterDescription, *names: str, rows_max: int = 20, is_live: bool = False
-) -> str:
+def described(cluster: ClusterDescription, *names: str) -> Overview:
     before = replace(cluster, partitions=tuple(
         replace(part, high_watermark=0) for part in cluster.partitions
     ))  # fmt: skip
@@ -39,13 +37,18 @@ def shown(
         )
         for name in names
     ]
-    described = overview(Sample(2.0, cluster), Sample(0.0, before), groups)
-    console = Console(file=io.StringIO(), width=110, force_terminal=False)
-    console.print(
-        render(described, rows_max=rows_max, now_ms=NOW_MS, footer="q quit", is_live=is_live)
-    )
+    return overview(Sample(2.0, cluster), Sample(0.0, before), groups)
+
+
+def printed(display: RenderableType, console: Console | None = None) -> str:
+    console = console or Console(file=io.StringIO(), width=110, force_terminal=False)
+    console.print(display)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+def shown(cluster: ClusterDescription, *names: str, rows_max: int = 20) -> str:
+    return printed(render(described(cluster, *names), rows_max=rows_max, now_ms=NOW_MS))
 
 
 def words(text: str) -> list[str]:
@@ -59,7 +62,6 @@ def test_the_display_of_a_healthy_cluster() -> None:
     )
     for line in ("1 h:9100 up 1 1 controller", "t 1 10 5.0 0 0 ok", "billing stable 0 1,500 2.5"):
         assert line in words(text)
-    assert words(text)[-1] == "q quit"
     assert "!" not in text
 
 
@@ -83,6 +85,21 @@ def test_long_lists_end_where_the_terminal_does() -> None:
     text = shown(ClusterDescription("c", (UP,), 1, tuple(topics)), *map(str, range(40)), rows_max=9)
     assert "44 more topics" in text
     assert "37 more groups" in text
+
+
+@pytest.mark.parametrize("size", [(100, 40), (80, 24), (40, 10)])
+def test_a_live_display_fits_the_terminal(size: tuple[int, int]) -> None:
+    width, height = size
+    topics = [replace(WELL, topic=f"{n:02}" * 40, topic_id=str(n)) for n in range(50)]
+    cluster = ClusterDescription("c", (UP, DOWN), None, (*topics, SHORT, GONE))
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
+    display = screen(console, described(cluster, "g" * 90), now_ms=NOW_MS, footer="q quit")
+    lines = printed(display, console).splitlines()
+    assert len(lines) == height
+    assert lines[-1].rstrip() == "q quit"
+    assert "degraded" in lines[0]
+    if height == 40:
+        assert " more topics" in "".join(lines)
 
 
 def test_names_are_neither_markup_nor_escape_sequences() -> None:
