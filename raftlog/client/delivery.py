@@ -35,7 +35,7 @@ _resolving: Final = RLock()  # held while a batch becomes done
 
 
 class Delivery:
-    """Outcome of one batch. Invariant: once ``done``, only ``looked_at`` changes."""
+    """Outcome of one batch. Invariant: once ``done``, only ``retrieved`` changes."""
 
     __slots__ = (
         "__weakref__",
@@ -44,8 +44,8 @@ class Delivery:
         "base_offset",
         "done",
         "error",
-        "looked_at",
         "partition",
+        "retrieved",
         "timestamps_ms",
         "topic",
     )
@@ -60,7 +60,7 @@ class Delivery:
         self.append_timestamp_ms: TimestampMs = NO_TIMESTAMP  # set if the leader sets timestamps
         self.error: RaftlogError | None = None
         self.done = False
-        self.looked_at = False  # the application has seen the outcome
+        self.retrieved = False  # the application has seen the outcome
         self._callbacks: deque[Callable[[], object]] = deque()
 
     @classmethod
@@ -112,7 +112,7 @@ class Delivery:
         return stamps if isinstance(stamps, int) else int(stamps[index])
 
     def __del__(self) -> None:
-        if self.error is not None and not self.looked_at and logger is not None:
+        if self.error is not None and not self.retrieved and logger is not None:
             # When the interpreter exits, module names may already be None.
             logger.error(
                 "records not delivered and no future checked: topic=%s error=%s: %s. Check the "
@@ -182,13 +182,13 @@ class _Future(Generic[T]):
         if pending is not None:
             pending.add_callback(lambda: self.add_done_callback(callback))
             return
-        self._look()
+        self._mark_retrieved()
         try:
             callback(self)
         except Exception:
             logger.exception("done callback failed")
 
-    def _look(self) -> None:
+    def _mark_retrieved(self) -> None:
         """Note that the application has seen the outcome."""
         raise NotImplementedError
 
@@ -278,12 +278,12 @@ class DeliveryFuture(_Future[RecordMetadata]):
     def done(self) -> bool:
         return self._delivery.done
 
-    def _look(self) -> None:
-        self._delivery.looked_at = True
+    def _mark_retrieved(self) -> None:
+        self._delivery.retrieved = True
 
     def _outcome(self) -> RecordMetadata:
         delivery = self._delivery
-        delivery.looked_at = True
+        delivery.retrieved = True
         if delivery.error is not None:
             raise delivery.error.with_traceback(None)
         offset = delivery.base_offset
@@ -322,12 +322,12 @@ class RangesFuture(_Future[list[OffsetRange]]):
         self._waited = waited
         return parts[waited][0] if waited < len(parts) else None
 
-    def _look(self) -> None:
+    def _mark_retrieved(self) -> None:
         for delivery, _, _ in self._parts:
-            delivery.looked_at = True
+            delivery.retrieved = True
 
     def _outcome(self) -> list[OffsetRange]:
-        self._look()
+        self._mark_retrieved()
         ranges = []
         for delivery, index, count in self._parts:
             if delivery.error is not None:

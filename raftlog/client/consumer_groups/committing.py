@@ -135,11 +135,11 @@ class Committer:
                     problem = stale
                 except (UnknownMemberError, FencedMemberError) as error:
                     membership.fenced(error, incarnation=incarnation)
-                    self._heartbeats.look()
+                    self._heartbeats.poll()
                     raise
                 except InstanceFencedError as error:
                     membership.end(error)
-                    self._heartbeats.look()
+                    self._heartbeats.poll()
                     raise
             with suppress(TimeoutError):
                 async with asyncio.timeout(deadline - loop.time()):

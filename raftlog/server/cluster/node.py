@@ -620,12 +620,12 @@ class ClusterNode:
         self.liveness.note_running()
         self._journal_room.poll()
         self._founder.poll()
-        self.subscription.look()
+        self.subscription.poll()
         if voters := self.subscription.voters:
             self._services.host.clock.set_voters(voters)
         self.membership.poll()
         if not self.membership.is_leaving:
-            self._decommissioning.look()
+            self._decommissioning.poll()
         if not self._is_current and self.membership.is_registered:
             # All changes before the registration of this incarnation are applied.
             self._is_current = self._addresses.is_current = True

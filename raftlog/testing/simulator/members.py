@@ -33,7 +33,7 @@ JOINING_S_MAX: Final = 10.0
 PREFIX: Final = "member-"  # of the names of machines and processes
 CLOSE_TIMEOUT_MS: Final = 2_000
 QUESTIONS_MAX: Final = 8  # about the group, to one broker
-CATCHING_UP_RECORDS: Final = 500  # of a poll, once the cluster is healed for good
+CATCHING_UP_RECORDS: Final = 500  # of a poll, once the cluster is healed permanently
 LEFT_PAUSED_SHARE: Final = 0.3
 
 

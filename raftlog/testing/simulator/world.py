@@ -181,15 +181,15 @@ class World:
         reached: asyncio.Future[bool] = self.control.create_future()
         deadline = self.time.now + limit_s
 
-        def look() -> None:
+        def check() -> None:
             if holds():
                 reached.set_result(True)
             elif self.time.now >= deadline:
                 reached.set_result(False)
             else:
-                self.control.call_later(every_s, look)
+                self.control.call_later(every_s, check)
 
-        look()
+        check()
         self.time.run_until(reached)
         return reached.result()
 

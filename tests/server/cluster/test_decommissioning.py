@@ -173,7 +173,7 @@ def test_a_broker_that_votes_does_not_leave(votes: bool) -> None:
             subscription=subscription,
             members=lambda: [member],
             now=s.loop.time,
-        ).look()
+        ).poll()
         assert [type(decode_command(p.command)) for p in s.plane.proposals] == (
             [] if votes else [RemoveBroker]
         )
