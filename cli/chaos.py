@@ -99,7 +99,7 @@ def of_a_run(command: Command) -> Command:
 
 
 def checked(*, nemeses: str, seed: int | None, directory: Path | None, **others: Any) -> RunOptions:
-    """What the runner takes. Raises ``UsageError`` for options that make no sense together."""
+    """Return the runner's options. Raises ``UsageError`` for contradictory options."""
     from raftlog.jepsen_like.run_options import RunOptions, draw_plan
 
     seed = secrets.randbits(SEED_BITS) if seed is None else seed
@@ -170,7 +170,7 @@ class NothingKnownError(Failed):
 
 @contextmanager
 def failing_as_unknown() -> Iterator[None]:
-    """What goes wrong otherwise must not pass for an anomaly, which is status 1."""
+    """Exit with another status than 1, which means an anomaly, for any other failure."""
     from raftlog.errors import RaftlogError
 
     try:
@@ -207,7 +207,7 @@ class Rate:
 
 @contextmanager
 def clients_log(path: Path) -> Iterator[None]:
-    """What clients complain of goes into a file: under faults, it is a lot, and no news."""
+    """Write the log lines of clients to a file: under faults there are many."""
     path.parent.mkdir(parents=True, exist_ok=True)
     logger, handler = logging.getLogger("raftlog"), logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
@@ -257,7 +257,7 @@ def print_row(name: str, value: str) -> None:
 
 
 def print_verdict(verdict: Verdict, *, zeros: bool = False) -> None:
-    """What was found, with the first findings in full, and the verdict last."""
+    """Print the findings, the first ones in full, and then the verdict."""
     from raftlog.jepsen_like.report import text
 
     rows = text.anomaly_rows(verdict, zeros=zeros)

@@ -25,7 +25,7 @@ PARTITIONS_SHOWN_MAX: Final = 5
 def explain_partition(
     cluster: ClusterDescription, partition: PartitionOverview, events: Sequence[EventDescription]
 ) -> list[str]:
-    """Why a partition has no leader, rejects writes, or lacks an in-sync replica."""
+    """Explain why a partition has no leader, rejects writes, or lacks an in-sync replica."""
     found = _leader(cluster, partition)
     in_sync = [broker for broker in partition.isr if broker not in partition.down]
     if partition.is_available and len(in_sync) < partition.min_isr:
@@ -134,7 +134,7 @@ def explain_broker(
 
 
 def explain_lag(group: GroupDescription) -> list[str]:
-    """Why a consumer group lags: members, their partitions, and what cannot be read."""
+    """Explain why a consumer group lags: members, their partitions, and unreadable partitions."""
     name = f"Group {group.group}"
     behind = [part for part in group.partitions if part.lag]
     found = [

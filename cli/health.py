@@ -1,4 +1,4 @@
-"""What a description of the cluster comes to: counts, states, lags, damage. Pure."""
+"""Summary of a cluster's description: counts, states, lags, damage. Pure."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def summary(cluster: ClusterDescription) -> dict[str, Any]:
 
 
 def problems(cluster: ClusterDescription) -> list[dict[str, Any]]:
-    """What is wrong now, the worst first: each with its ``kind``, and a ``message`` for people."""
+    """Return the current problems, the worst first: each with its ``kind`` and a ``message``."""
     found: list[dict[str, Any]] = []
     if cluster.controller is None:
         message = "no broker decides for the cluster: a majority of its voters is not there"
@@ -91,7 +91,7 @@ def is_up(broker: BrokerDescription) -> bool:
 
 
 def clock_problem(broker: BrokerDescription) -> str:
-    """What is wrong with its wall clock, and what to do."""
+    """Return the problem of its wall clock, and the remedy."""
     seconds = abs(broker.clock_error_ms) // 1_000
     side = "ahead of" if broker.clock_error_ms > 0 else "behind"
     return (

@@ -39,7 +39,7 @@ PORT_MAX: Final = 65_535
 
 
 def describe_cluster(cluster: Cluster) -> dict[str, Any]:
-    """What the file holds. The pid of a broker that is down is null."""
+    """Contents of the file. The pid of a broker that is down is null."""
     return {
         "bootstrap": cluster.bootstrap,
         "environment": environment_of(cluster),

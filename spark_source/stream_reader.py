@@ -67,7 +67,7 @@ _CERTAIN: Final = frozenset({LossKind.AGED_OUT})  # what is deleted does not com
 
 @dataclass(frozen=True, slots=True)
 class _Now:
-    """What the cluster said for one batch. ``earliest``: of those partitions where it matters."""
+    """Offsets of the cluster for one batch. ``earliest``: of the partitions that need it."""
 
     view: View
     earliest: Mapping[TopicPartition, Offset]
@@ -174,7 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._latest is None else self._latest.as_dict()
 
     def _current(self, catalog: Catalog, start: StreamOffset, *, with_sizes: bool) -> _Now:
-        """What there is now; looked at again as long as records of ``start`` seem to be gone."""
+        """Query the current offsets, again while records of ``start`` seem to be gone."""
 
         def attempt(is_last: bool) -> _Now | None:
             view = view_of(catalog, self._options.selection)
@@ -226,7 +226,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(piece) for piece in pieces]
 
     def _left_of(self, catalog: Catalog, ranges: list[PartitionRange]) -> list[PartitionRange]:
-        """What of these ranges can still be read: retention may have come in between."""
+        """Return the readable part of these ranges: retention may have removed records."""
 
         def attempt(is_last: bool) -> list[Verdict] | None:
             now = catalog.now([wanted.topic_partition for wanted in ranges])

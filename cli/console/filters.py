@@ -1,4 +1,4 @@
-"""How the console's templates show values. Pure."""
+"""Filters of the console's templates. Pure."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ HEADERS: Final[Mapping[str, str]] = {
 
 
 def refusal(host: str, *, listens_on_loopback: bool) -> str:
-    """Why a request with this Host header is refused; "" if it is not."""
+    """Return why a request with this Host header is refused; "" if it is not."""
     if not listens_on_loopback:
         return ""
     name = urlsplit(f"//{host}").hostname if host else None
@@ -50,7 +50,7 @@ def refusal(host: str, *, listens_on_loopback: bool) -> str:
 def change_refusal(
     headers: Mapping[str, str], form: Mapping[str, str], token: str, *, is_read_only: bool
 ) -> str:
-    """Why a request that changes something is refused; "" if it is not.
+    """Return why a changing request is refused; "" if it is not.
 
     ``headers``: by lower-case name. ``token``: that of the console's own pages.
     """

@@ -96,7 +96,7 @@ class SecurityArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSettings:
-    """How a client authenticates on each connection."""
+    """Authentication of a client on each connection."""
 
     mechanism: str
     username: str

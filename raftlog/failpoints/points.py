@@ -42,7 +42,7 @@ class Hit(NamedTuple):
 
 
 def hits_path(path: Path) -> Path:
-    """Where a broker with ``RAFTLOG_FAILPOINTS=@path`` notes what acted."""
+    """File to which a broker with ``RAFTLOG_FAILPOINTS=@path`` writes the rules that acted."""
     return path.with_name(path.name + HITS_SUFFIX)
 
 
@@ -102,7 +102,7 @@ class Failpoints:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Failpoints | None:
-        """What ``RAFTLOG_FAILPOINTS`` asks for; None if it is empty or not there."""
+        """Return the failpoints of ``RAFTLOG_FAILPOINTS``; None if it is empty or missing."""
         text = environment.get(VARIABLE, "").strip()
         return cls(text) if text else None
 

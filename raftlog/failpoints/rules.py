@@ -83,7 +83,7 @@ class Rule:
         return True
 
     def seconds(self) -> float:
-        """How long to stall this time."""
+        """Return the duration of this stall."""
         return self._random.uniform(*self._seconds)
 
 

@@ -219,7 +219,7 @@ def _function(
 
 
 class _Version:
-    """What the source of one version of a message needs."""
+    """Values for the source of one version of a message."""
 
     def __init__(self, definition: Definition, version: int) -> None:
         self.definition = definition

@@ -36,7 +36,7 @@ Denied: TypeAlias = dict[int, AccessDeniedError]
 
 
 class Admitted(NamedTuple, Generic[RequestT]):
-    """What is permitted of a request.
+    """Permitted parts of a request.
 
     ``request``: None if nothing is. ``amend``: completes the response (None: there is none) with
     the errors of what is denied, or removes from it what the client must not see.

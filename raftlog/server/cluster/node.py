@@ -73,7 +73,7 @@ BROADCAST_ALL_EVERY: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class ClusterServices:
-    """What a broker in a cluster needs from the broker process."""
+    """Functions of the broker process that a broker in a cluster uses."""
 
     host: HostServices
     admin_worker: Workers

@@ -36,7 +36,7 @@ TOPICS_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorServices:
-    """What the coordinator needs from its broker."""
+    """Broker functions that the coordinator uses."""
 
     loop: asyncio.AbstractEventLoop
     clock: BrokerClock

@@ -112,7 +112,7 @@ class Members:
         self._disturb_later(plan)
 
     def _kill(self, machine: ClientMachine) -> Callable[[], None]:
-        """What is returned ends it."""
+        """Kill the machine. Returns a function that starts it again."""
         machine.kill()
         return partial(self._start_again, machine)
 
@@ -173,7 +173,7 @@ class Members:
 
 
 def forget(workload: Workload, owned: dict[TopicPartition, Owning]) -> None:
-    """Who owned these owns nothing any more."""
+    """End the ownership of these partitions with an unknown outcome."""
     for owning in owned.values():
         workload.history.end(owning, Outcome.INFO)
     owned.clear()
