@@ -206,6 +206,18 @@ def checked(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
     return parsed(unchanged)
 
 
+def pattern(name: str, of: str, **settings: Any) -> Callable[[Command], Command]:
+    """The option ``name``: a regular expression that matches the whole of ``of``."""
+    return click.option(
+        name,
+        metavar="RE",
+        callback=checked(re.compile),
+        show_default=True,
+        help=f"Regular expression that matches whole {of}.",
+        **settings,
+    )
+
+
 def key_and_value(text: str) -> tuple[str, str]:
     """``k=v`` as a pair; the value may hold further ``=``."""
     key, equals, value = text.partition("=")
