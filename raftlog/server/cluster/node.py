@@ -206,6 +206,7 @@ class ClusterNode:
             session_timeout_ms=config.broker_session_timeout_ms,
             on_up=self._peer_up,
             on_down=self._peer_down,
+            on_connect_failed=self._connect_failed,
             on_refused=self._refused,
             broker_epoch=self._broker_epoch,
             on_clock=self._services.host.clock.on_peer,
@@ -513,6 +514,9 @@ class ClusterNode:
         self.liveness.link_down(peer, closed=closed)
         self.plane.peer_down(peer)
         self._loop.call_later(GRACE_SECONDS + 0.01, self._schedule, 0.0)
+
+    def _connect_failed(self, peer: int, error: Exception) -> None:
+        self.liveness.connect_failed(peer, refused=isinstance(error, ConnectionRefusedError))
 
     def _stranger_connected(self) -> None:
         self._loop.call_soon(self._addresses.update)
