@@ -40,6 +40,14 @@ RUN_OPTIONS: Final = (
         "that keep the last record of each key).",
     ),
     click.option(
+        "--client",
+        type=click.Choice(["raftlog", "kafka"]),
+        default="raftlog",
+        show_default=True,
+        help="Clients of the workload: raftlog's, or confluent-kafka's with Kafka's protocol "
+        "(`pip install confluent-kafka`).",
+    ),
+    click.option(
         "--nemesis",
         "nemeses",
         default=NEMESES_DEFAULT,
