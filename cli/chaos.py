@@ -115,6 +115,8 @@ def checked(*, nemeses: str, seed: int | None, directory: Path | None, **others:
         raise click.UsageError("--control is for a cluster that runs already: give --bootstrap too")
     if others["source"] is not None and others["bootstrap"] is not None:
         raise click.UsageError("--source is for brokers that are started here, not for --bootstrap")
+    if others["client"] == "kafka":
+        options.check_confluent_kafka()
     names = [] if nemeses == "none" else [name.strip() for name in nemeses.split(",")]
     made = RunOptions(
         nemeses=tuple(filter(None, names)),
