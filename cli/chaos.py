@@ -40,6 +40,14 @@ RUN_OPTIONS: Final = (
         "that keep the last record of each key).",
     ),
     click.option(
+        "--client",
+        type=click.Choice(["raftlog", "kafka"]),
+        default="raftlog",
+        show_default=True,
+        help="Clients of the workload: raftlog's, or confluent-kafka's with Kafka's protocol "
+        "(`pip install confluent-kafka`).",
+    ),
+    click.option(
         "--nemesis",
         "nemeses",
         default=NEMESES_DEFAULT,
@@ -107,6 +115,8 @@ def checked(*, nemeses: str, seed: int | None, directory: Path | None, **others:
         raise click.UsageError("--control is for a cluster that runs already: give --bootstrap too")
     if others["source"] is not None and others["bootstrap"] is not None:
         raise click.UsageError("--source is for brokers that are started here, not for --bootstrap")
+    if others["client"] == "kafka":
+        options.check_confluent_kafka()
     names = [] if nemeses == "none" else [name.strip() for name in nemeses.split(",")]
     made = RunOptions(
         nemeses=tuple(filter(None, names)),

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -240,3 +241,9 @@ def topic_partition(text: str) -> TopicPartition:
     if not (topic and colon and partition.isascii() and partition.isdecimal()):
         raise click.BadParameter(f"{text!r} is not TOPIC:P, as in clicks:0")
     return TopicPartition(topic, int(partition))
+
+
+def check_confluent_kafka() -> None:
+    """Raise ``UsageError`` if the client of Kafka's protocol is not installed."""
+    if find_spec("confluent_kafka") is None:
+        raise click.UsageError("this needs confluent-kafka. Run: pip install confluent-kafka")

@@ -234,6 +234,7 @@ class _Run:
             self.recorder,
             cluster.bootstrap,
             groups,
+            client=self.plan.client,
             **({} if places is None else {"prefix": places.prefix}),
         )
         stack.callback(members.close)

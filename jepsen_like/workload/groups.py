@@ -58,8 +58,8 @@ from raftlog.jepsen_like.workload.admin import Operator, add_partitions
 from raftlog.jepsen_like.workload.base import (
     REQUEST_TIMEOUT_MS,
     WorkloadContext,
-    consumer_of,
     create_topics,
+    reader_of,
     run_all,
 )
 from raftlog.types import Offset, TopicPartition
@@ -168,7 +168,7 @@ def _behind(
 async def _ends(context: WorkloadContext) -> dict[TopicPartition, Offset]:
     """Return the end offsets of the partitions; empty if no broker responds."""
     try:
-        async with consumer_of(context.bootstrap) as consumer:
+        async with reader_of(context, context.bootstrap) as consumer:
             return await context.clients.ends(consumer, "drain", list(context.targets))
     except RaftlogError:
         return {}

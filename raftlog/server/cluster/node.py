@@ -638,7 +638,7 @@ class ClusterNode:
         if self._is_current:
             self._addresses.save()
         if self._is_current and not self._topics.is_complete and self.partitions.is_ready:
-            self._topics.is_complete = True
+            self._topics.complete()
         if self._is_current:
             self._first_user.poll()
         if self._polls % POLL_PARTITIONS_EVERY == 0 and not self._unpolled:
