@@ -20,7 +20,7 @@ from raftlog.config.keys import HIDDEN, parse
 from raftlog.config.voters import Voter, show_voters
 from raftlog.errors import InvalidConfigError
 
-EVERYWHERE: Final = ("0.0.0.0", "::")  # hosts that stand for every interface
+EVERYWHERE: Final = ("0.0.0.0", "::")  # hosts that stand for every interface  # noqa: S104 - compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,7 +117,7 @@ class Surroundings:
     around_connector: Callable[[PeerConnector], PeerConnector] = lambda connector: connector
     make_workers: MakeWorkers = Workers
     make_connection: Callable[[ConnectionServices], Connection] = Connection
-    chance: Callable[[], float] = field(default_factory=lambda: random.Random().random)
+    chance: Callable[[], float] = field(default_factory=lambda: random.Random().random)  # noqa: S311 - jitter, no secret
     entropy: Callable[[int], bytes] = os.urandom
     # Called once when the broker learns that it was decommissioned, with a text for the operator.
     on_removed: Callable[[str], None] = lambda _reason: None
