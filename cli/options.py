@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -23,6 +24,7 @@ from raftlog.client.settings import (
 from raftlog.config.address import BOOTSTRAP_DEFAULT
 from raftlog.config.broker import read_toml
 from raftlog.errors import InvalidConfigError
+from raftlog.tls import client_context
 from raftlog.types import TopicPartition
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -166,6 +168,24 @@ def _take_secret_file(
             "contains the secret"
         )
     context.default_map = {"cluster_secret_file": secret_file, **(context.default_map or {})}
+
+
+def ca_file(command: Command) -> Command:
+    """``--ssl-cafile`` of commands that connect to an HTTP port."""
+    return click.option(
+        "--ssl-cafile",
+        "ca_file",
+        envvar="RAFTLOG_SSL_CAFILE",
+        show_envvar=True,
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE",
+        help="Accepted CA certificates (PEM) of https. Default: those of the system.",
+    )(command)
+
+
+def https(ca: str | None) -> ssl.SSLContext | None:
+    """The TLS context for a file of CA certificates; None without one."""
+    return None if ca is None else client_context(ca=ca)
 
 
 def as_json(command: Command) -> Command:

@@ -174,7 +174,11 @@ PRODUCER_BATCHES_REMEMBERED: Final = (
 HTTP_CONNECTIONS_MAX: Final = 32  # open at a time; further ones are closed
 HTTP_CONNECTION_S: Final = 10.0  # for one request and its response; then it is closed
 HTTP_HEADER_BYTES_MAX: Final = 16 * KIB  # of a request
+HTTP_CREDENTIALS_KEPT_MAX: Final = 64  # verified passwords, as keyed hashes
+HTTP_CREDENTIAL_KEPT_S: Final = 60.0  # then a password is verified again
 # -- the console, on the HTTP port
+CONSOLE_USERS_MAX: Final = 8  # with a client of the cluster; the one that waited longest is closed
+CONSOLE_USER_IDLE_S: Final = 600.0  # then the client of a user is closed
 CONSOLE_REQUESTS_MAX: Final = 4  # processed at a time; later ones wait
 CONSOLE_READ_S: Final = 4.0  # of one read of records, less than HTTP_CONNECTION_S
 CONSOLE_RECORDS_MAX: Final = 200  # on one page

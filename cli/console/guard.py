@@ -1,6 +1,6 @@
 """Which requests the console refuses, and the headers that protect its pages. Pure.
 
-The HTTP port has no passwords. What protects a loopback port against pages of other sites, which a
+What protects a loopback port against pages of other sites, which a
 browser on the same machine may show:
 
 - The Host header must name the loopback interface. Otherwise a site whose name resolves to
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from raftlog.config import Address
 
-TOKEN_FIELD: Final = "token"
+TOKEN_FIELD: Final = "token"  # noqa: S105 - a name, no secret
 
 # No inline script or style, nothing from other sites, no frames.
 CONTENT_SECURITY_POLICY: Final = (
@@ -57,7 +57,7 @@ def change_refusal(
     if is_read_only:
         return (
             "the console of this broker is read-only. Set http.console.read.only=false, which "
-            "requires an http.listen on the loopback interface"
+            "requires an http.listen on the loopback interface, or authentication.required=true"
         )
     origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != headers.get("host"):

@@ -106,9 +106,10 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         _optional_address,
         "HOST:PORT, or nothing",
         "Where to serve HTTP: the console at /, /metrics, /healthz, /readyz and /api/v1. Nothing: "
-        "no HTTP port. It has neither TLS nor passwords, and shows records: use a loopback "
-        "address, such as 127.0.0.1:9200, or a network that only operators reach. Port 0 picks a "
-        "free one.",
+        "no HTTP port. With `authentication.required`, it uses TLS (https) and requires the name "
+        "and the password of a user (HTTP Basic), except for /healthz and /readyz. Otherwise it "
+        "shows records to everyone: use a loopback address, such as 127.0.0.1:9200, or a network "
+        "that only operators reach. Port 0 picks a free one.",
     ),
     ConfigKey(
         "http.console.read.only",
@@ -116,7 +117,17 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         _switch,
         "true or false",
         "Whether the console only shows the cluster. With false it can create topics, change their "
-        "settings and reset consumer groups; that requires a loopback address in `http.listen`.",
+        "settings and reset consumer groups; that requires a loopback address in `http.listen`, or "
+        "`authentication.required`.",
+        show=_show_switch,
+    ),
+    ConfigKey(
+        "http.metrics.public",
+        False,
+        _switch,
+        "true or false",
+        "Whether /metrics requires no authentication, with `authentication.required`. It contains "
+        "the names of topics and of consumer groups.",
         show=_show_switch,
     ),
     ConfigKey(

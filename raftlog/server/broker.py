@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from raftlog import limits
 from raftlog.clock import Clock
@@ -59,7 +59,7 @@ from raftlog.server.partition import HostServices, Partition
 from raftlog.server.peers.channel import PeerConnector, SocketPeerConnector
 from raftlog.server.purgatory import Purgatory
 from raftlog.server.scrubber import LogVerifier
-from raftlog.server.tls import BrokerTls
+from raftlog.server.tls import BrokerTls, tls_options
 from raftlog.server.topic_table import TopicTable
 from raftlog.server.turns import Turns
 from raftlog.server.workers import Workers
@@ -117,7 +117,7 @@ class Surroundings:
     around_connector: Callable[[PeerConnector], PeerConnector] = lambda connector: connector
     make_workers: MakeWorkers = Workers
     make_connection: Callable[[ConnectionServices], Connection] = Connection
-    chance: Callable[[], float] = field(default_factory=lambda: random.Random().random)
+    chance: Callable[[], float] = field(default_factory=lambda: random.Random().random)  # noqa: S311 - jitter, no secret
     entropy: Callable[[int], bytes] = os.urandom
     # Called once when the broker learns that it was decommissioned, with a text for the operator.
     on_removed: Callable[[str], None] = lambda _reason: None
@@ -421,19 +421,11 @@ class Broker:
             context.address = advertised(context.config, address_of(listening[0]))
         for sock in listening:
             server = await context.loop.create_server(
-                self.connections.make, sock=sock, **self._tls_options()
+                self.connections.make,
+                sock=sock,
+                **tls_options(None if self.tls is None else self.tls.listener),
             )
             self._servers.append(server)
-
-    def _tls_options(self) -> dict[str, Any]:
-        """Return the arguments of ``create_server`` for TLS."""
-        if self.tls is None:
-            return {}
-        return {
-            "ssl": self.tls.listener,
-            "ssl_handshake_timeout": limits.TLS_HANDSHAKE_S,
-            "ssl_shutdown_timeout": limits.TLS_SHUTDOWN_S,
-        }
 
     async def stop(self) -> None:
         """Respond to requests in flight (in bounded time), sync everything, and close.

@@ -33,7 +33,7 @@ from raftlog.testing.simulator.process import (
 BOOT_LIMIT_S: Final = 60.0
 # Nearly all objects of a world live as long as it: frequent collections cost a seventh of the time.
 COLLECTION_OBJECTS: Final = 50_000
-CLUSTER_SECRET: Final = "known to all of them"
+CLUSTER_SECRET: Final = "known to all of them"  # noqa: S105 - of simulated brokers
 
 
 def broker_config(
