@@ -68,8 +68,12 @@ def problems(cluster: ClusterDescription) -> list[dict[str, Any]]:
             state = ": ".join(filter(None, (broker_state(broker), broker.problem)))
             message = f"broker {broker.id} is {state}"
             found.append({"kind": "broker", "broker": broker.id, "message": message})
-        elif broker.clock_error_ms:
+            continue
+        if broker.clock_error_ms:
             found.append({"kind": "clock", "broker": broker.id, "message": clock_problem(broker)})
+        if broker.disk is not None and broker.disk.reason:
+            message = f"broker {broker.id}: {broker.disk.reason}"
+            found.append({"kind": "disk", "broker": broker.id, "message": message})
     for partition in cluster.partitions:
         name = f"{partition.topic}:{partition.partition}"
         place: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from raftlog.client.descriptions import (
         BrokerDescription,
         ClusterDescription,
+        DiskDescription,
         LeaderDescription,
         PartitionDescription,
         PartitionOverview,
@@ -60,6 +61,7 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "DeliveryFuture",
+    "DiskDescription",
     "EmbeddedLog",
     "GroupDescription",
     "GroupListing",
@@ -100,6 +102,7 @@ _HOMES: Final = {
     "RangesFuture": "raftlog.client.delivery",
     "BrokerDescription": "raftlog.client.descriptions",
     "ClusterDescription": "raftlog.client.descriptions",
+    "DiskDescription": "raftlog.client.descriptions",
     "LeaderDescription": "raftlog.client.descriptions",
     "PartitionDescription": "raftlog.client.descriptions",
     "PartitionOverview": "raftlog.client.descriptions",

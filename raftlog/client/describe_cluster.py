@@ -15,6 +15,7 @@ from raftlog.client.cluster import Cluster
 from raftlog.client.descriptions import (
     BrokerDescription,
     ClusterDescription,
+    DiskDescription,
     PartitionOverview,
     ReplicaDescription,
 )
@@ -31,6 +32,7 @@ from raftlog.protocol.cluster import (
     BrokerStatus,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DiskStatus,
     PartitionStatus,
     ReplicaStatus,
 )
@@ -171,7 +173,14 @@ def _broker(
         clock_error_ms=status.clock_error_ms,
         draining=status.draining,
         has_vote=status.has_vote,
+        disk=_disk(status.disk),
     )
+
+
+def _disk(status: DiskStatus | None) -> DiskDescription | None:
+    if status is None or status.free_bytes < 0:
+        return None
+    return DiskDescription(status.free_bytes, status.size_bytes, status.level, status.reason)
 
 
 def _merged_partitions(answers: _Answers, down: set[int]) -> tuple[PartitionOverview, ...]:

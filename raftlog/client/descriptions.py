@@ -58,6 +58,20 @@ class TopicListing:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskDescription:
+    """The disk of a broker's data directory. ``free_bytes``: those that the broker can still use.
+
+    ``level``: ``normal``; ``no-producers`` below the first watermark of free space, and
+    ``read-only`` below the second one. ``reason``: description for people; empty if normal.
+    """
+
+    free_bytes: int
+    size_bytes: int
+    level: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerDescription:
     """One broker, and its address for clients.
 
@@ -65,7 +79,7 @@ class BrokerDescription:
     fenced it. ``live``: it responded; otherwise ``problem`` states the reason. ``clock_error_ms``:
     difference between its wall clock and the time by which it expires records (negative: its clock
     is behind); 0 if they differ by a minute or less. ``draining``: it is being decommissioned.
-    ``has_vote``: it is a voter of the cluster group.
+    ``has_vote``: it is a voter of the cluster group. ``disk``: None if it is unknown.
     """
 
     id: int
@@ -80,6 +94,7 @@ class BrokerDescription:
     clock_error_ms: int = 0
     draining: bool = False
     has_vote: bool = False
+    disk: DiskDescription | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,13 +38,26 @@ class DescribeClusterRequest(Message):
     include_partitions: bool = True
 
 
+class DiskStatus(Message):
+    """The disk of a broker, measured less than two seconds ago. Bytes are -1 if unknown.
+
+    ``level``: ``normal``, ``no-producers`` or ``read-only``; ``reason``: why, empty if normal.
+    """
+
+    free_bytes: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+    size_bytes: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+    level: Annotated[str, Meta(max_length=64)]
+    reason: Note
+
+
 class BrokerStatus(Message):
     """One broker, as the responding broker knows it.
 
     ``live``: the responding broker's own observation. ``fenced``: state in the cluster group.
     ``clock_error_ms``: for the responding broker only; ms by which its wall clock is ahead of the
     trusted time (negative: behind) after a clock step, else 0. ``draining``: the broker is being
-    decommissioned. ``has_vote``: it is a voter of the cluster group.
+    decommissioned. ``has_vote``: it is a voter of the cluster group. ``disk``: of the responding
+    broker only, else None.
     """
 
     id: NodeId
@@ -58,6 +71,7 @@ class BrokerStatus(Message):
     clock_error_ms: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
     draining: bool = False
     has_vote: bool = False
+    disk: DiskStatus | None = None
 
 
 class ReplicaStatus(Message):

@@ -14,6 +14,7 @@ from raftlog.protocol.cluster import (
     BrokerStatus,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DiskStatus,
     PartitionStatus,
     ReassignRequest,
     ReassignResponse,
@@ -30,6 +31,7 @@ from raftlog.protocol.membership import (
 )
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.server.broker_clock import BrokerClock
+from raftlog.server.disk_space import DiskSpace
 from raftlog.server.partition import Partition
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from raftlog.storage import Store
@@ -68,12 +70,18 @@ class AloneOperations:
     """
 
     def __init__(
-        self, store: Store, topics: TopicTable, clock: BrokerClock, now: Callable[[], float]
+        self,
+        store: Store,
+        topics: TopicTable,
+        clock: BrokerClock,
+        now: Callable[[], float],
+        space: DiskSpace,
     ) -> None:
         self._store = store
         self._topics = topics
         self._clock = clock
         self._now = now
+        self._space = space
 
     @property
     def cluster_id(self) -> str:
@@ -99,6 +107,7 @@ class AloneOperations:
             fenced=False,
             live=True,
             clock_error_ms=self._clock.error_ms(),
+            disk=disk_status(self._space),
         )
         partitions = yield from describe_partitions(
             self._topics, request, identity.broker_id, self._now()
@@ -135,6 +144,15 @@ class AloneOperations:
         raise UnsupportedFeatureError(
             "this broker runs in single-broker mode: it is the only broker of its cluster"
         )
+
+
+def disk_status(space: DiskSpace) -> DiskStatus:
+    return DiskStatus(
+        free_bytes=space.free_bytes,
+        size_bytes=space.size_bytes,
+        level=str(space.level),
+        reason=space.reason,
+    )
 
 
 def describe_partitions(

@@ -282,6 +282,11 @@ class Store:
     def free_bytes(self) -> int:
         return self._disk.free_bytes(self.directory)
 
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return the free bytes and the size of the disk. Any thread may call. Raises
+        ``OSError``."""
+        return self.free_bytes(), self._disk.total_bytes(self.directory)
+
     # -- changes (blocking) ------------------------------------------------------------------------
 
     def plan_topic(self, name: str, *, partitions: int, config: Mapping[str, str]) -> Topic:
