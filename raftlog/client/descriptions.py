@@ -72,6 +72,39 @@ class DiskDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicDiskUse:
+    """Replicas of one topic on one broker.
+
+    ``expired_bytes``: what retention deletes at its next check; ``expiring_bytes``: within 24
+    hours, including these. ``retention_ms``, ``retention_bytes``: limits of the topic; -1 for none.
+    """
+
+    topic: str
+    replicas: int
+    size_bytes: int
+    expired_bytes: int
+    expiring_bytes: int
+    retention_ms: int
+    retention_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUseDescription:
+    """What uses the disk of one broker. ``topics``: the largest first.
+
+    ``disk``: None if it is unknown. ``quarantine_bytes``: corrupt copies that were replaced, and
+    are kept for analysis. ``problem``: why the broker did not report; empty if it did.
+    """
+
+    broker: int
+    disk: DiskDescription | None
+    journal_bytes: int = 0
+    quarantine_bytes: int = 0
+    topics: tuple[TopicDiskUse, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerDescription:
     """One broker, and its address for clients.
 

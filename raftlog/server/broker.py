@@ -47,7 +47,7 @@ from raftlog.server.connection import Connection, ConnectionServices
 from raftlog.server.consumer_groups.assignors import load_assignors
 from raftlog.server.consumer_groups.wiring import begin_to_coordinate
 from raftlog.server.context import BrokerContext
-from raftlog.server.disk_space import CHECK_SECONDS, DiskSpace, SpaceLevel
+from raftlog.server.disk_space import CHECK_SECONDS, QUARANTINE_SECONDS, DiskSpace, SpaceLevel
 from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.dispatch import dispatch
 from raftlog.server.event_log import EventLog
@@ -291,9 +291,16 @@ class Broker:
         await self._measure_space()
 
     async def _watch_space(self) -> None:
+        loop, quarantine_at = self.context.loop, 0.0
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             await self._measure_space()
+            if loop.time() >= quarantine_at:
+                quarantine_at = loop.time() + QUARANTINE_SECONDS
+                with suppress(OSError):  # a copy was removed during the work
+                    self.space.quarantine_bytes = await self._workers.sync.run(
+                        self._store.quarantined_bytes
+                    )
 
     async def _measure_space(self) -> None:
         """Measure the free disk space, and report a new level. An error changes no level."""

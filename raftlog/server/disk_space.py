@@ -18,6 +18,7 @@ from raftlog.errors import DiskFullError
 from raftlog.types import TopicPartition, is_internal_topic
 
 CHECK_SECONDS: Final = 1.0  # between two measurements of the free space
+QUARANTINE_SECONDS: Final = 60.0  # between two measurements of the copies in quarantine
 # A level is left at a multiple of its watermark, in percent.
 RELEASE_PERCENT: Final = 120
 NO_WATERMARK: Final = Watermark()
@@ -46,6 +47,7 @@ class DiskSpace:
     ) -> None:
         self.free_bytes = -1
         self.size_bytes = -1
+        self.quarantine_bytes = 0  # of corrupt copies that are kept; measured less often
         self.level = SpaceLevel.NORMAL
         # The highest level first.
         self._watermarks = (

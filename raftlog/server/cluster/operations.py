@@ -52,7 +52,12 @@ from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.cluster.transfers import TransferRate
 from raftlog.server.disk_space import DiskSpace
-from raftlog.server.operations import Describing, describe_partitions, disk_status
+from raftlog.server.operations import (
+    Describing,
+    describe_disk,
+    describe_partitions,
+    disk_status,
+)
 from raftlog.server.topic_table import TopicTable
 from raftlog.types import TopicPartition
 
@@ -92,6 +97,9 @@ class ClusterOperations:
         partitions = yield from describe_partitions(
             self._topics, request, node.broker_id, asyncio.get_running_loop().time()
         )
+        disk_use = yield from describe_disk(
+            self._topics, request, self._clock, self._space, journal_bytes=node.journal_bytes
+        )
         voters = node.subscription.voters
         return DescribeClusterResponse(
             cluster_id=self.cluster_id,
@@ -117,6 +125,7 @@ class ClusterOperations:
                 msgspec.structs.replace(each, target=self.target(each.topic_id, each.partition))
                 for each in partitions
             ],
+            disk_use=disk_use,
         )
 
     def target(self, topic_id: str, partition: int) -> list[int]:
