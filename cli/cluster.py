@@ -111,7 +111,7 @@ def _print_status(described: ClusterDescription, *, as_json: bool) -> None:
 @options.as_json
 @options.bootstrap
 def brokers(as_json: bool, bootstrap: str) -> None:
-    """List the brokers: address, state, number of leaderships and replicas.
+    """List the brokers: address, state, number of leaderships and replicas, free disk space.
 
     \b
     Example:
@@ -125,7 +125,7 @@ def brokers(as_json: bool, bootstrap: str) -> None:
         return
     columns = ("id", "address", "rack", "state", "leads", "replicas", "directory", "controller")
     output.print_table(
-        columns,
+        (*columns, "disk free"),
         [
             (
                 row["id"],
@@ -136,8 +136,9 @@ def brokers(as_json: bool, bootstrap: str) -> None:
                 row["replicas"],
                 row["directory_id"],
                 "yes" if row["controller"] else "",
+                health.free_space(broker.disk),
             )
-            for row in rows
+            for row, broker in zip(rows, described.brokers, strict=True)
         ],
     )
 

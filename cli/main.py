@@ -46,7 +46,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "explain": Entry(
         "raftlog.cli.explain:explain",
-        "Explain in sentences why a group lags, or a partition or broker does not work.",
+        "Explain why a group lags, a partition or broker does not work, or a disk is full.",
     ),
     "top": Entry(
         "raftlog.cli.top:top",

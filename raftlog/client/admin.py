@@ -62,6 +62,7 @@ class Admin(AdminBase, PlainClient):
     offsets = _waiting(AsyncAdmin.offsets)
     describe_cluster = _waiting(AsyncAdmin.describe_cluster)
     verify_copies = _waiting(AsyncAdmin.verify_copies)
+    describe_disks = _waiting(AsyncAdmin.describe_disks)
     describe_events = _waiting(AsyncAdmin.describe_events)
     transfer_leader = _waiting(AsyncAdmin.transfer_leader)
     reassign_partitions = _waiting(AsyncAdmin.reassign_partitions)

@@ -15,9 +15,14 @@ from typing import Any, Final
 
 from raftlog import limits
 from raftlog.config.address import Address
-from raftlog.config.broker_keys import BROKER_KEYS
+from raftlog.config.broker_keys import (
+    BROKER_KEYS,
+    DISK_WATERMARK_PRODUCERS,
+    DISK_WATERMARK_REPLICATION,
+)
 from raftlog.config.keys import HIDDEN, parse
 from raftlog.config.voters import Voter, show_voters
+from raftlog.config.watermark import Watermark
 from raftlog.errors import InvalidConfigError
 
 EVERYWHERE: Final = ("0.0.0.0", "::")  # hosts that stand for every interface  # noqa: S104 - compared
@@ -51,6 +56,8 @@ class BrokerConfig:
     controlled_shutdown_timeout_ms: int = 10_000
     default_replication_factor: int = 0
     disk_stall_timeout_ms: int = 5_000
+    disk_watermark_producers: Watermark = DISK_WATERMARK_PRODUCERS
+    disk_watermark_replication: Watermark = DISK_WATERMARK_REPLICATION
     fetch_max_bytes: int = 16 * limits.MIB
     group_assignors: tuple[str, ...] = ("uniform", "range")
     group_consumer_heartbeat_interval_ms: int = 5_000

@@ -17,11 +17,16 @@ from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Connection
 from raftlog.client.consumer_groups import administration
 from raftlog.client.consumer_groups.coordinator import Coordinators
-from raftlog.client.describe_cluster import describe_cluster, describe_topics
+from raftlog.client.describe_cluster import (
+    describe_cluster,
+    describe_disks,
+    describe_topics,
+)
 from raftlog.client.describe_events import describe_events
 from raftlog.client.descriptions import (
     ClusterDescription,
     DecommissionProgress,
+    DiskUseDescription,
     EventDescription,
     LeaderDescription,
     PartitionOverview,
@@ -407,6 +412,14 @@ class AsyncAdmin(LoopBound, AdminBase):
         self._bind()
         names = None if topics is None else _names(topics)
         return await describe_cluster(self._cluster, names, partitions=partitions)
+
+    async def describe_disks(self) -> list[DiskUseDescription]:
+        """Return what uses the disk of each broker, by broker ID.
+
+        A broker that does not respond within 2 s is reported with its ``problem``.
+        """
+        self._bind()
+        return await describe_disks(self._cluster)
 
     async def verify_copies(self, partition: PartitionOverview) -> PartitionVerification:
         """Verify all copies of a partition on their brokers, and compare them.

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final, cast
 
 from raftlog import limits
-from raftlog.errors import ChainMismatchError, CorruptBatchError, RaftlogError
+from raftlog.errors import ChainMismatchError, CorruptBatchError, DiskFullError, RaftlogError
 from raftlog.protocol import api as apis
 from raftlog.protocol.attachments import slices
 from raftlog.protocol.replica_session import FollowerSession, PartitionKey
@@ -44,6 +44,7 @@ from raftlog.types import Buffer, Offset
 logger = logging.getLogger(__name__)
 
 BACKOFF_SECONDS: Final = 0.1  # back-off after a failure of one partition, or of a request
+FULL_SECONDS: Final = 1.0  # back-off of a partition for which there is no disk space
 # The second request replaces the first one: it carries an urgent position.
 REQUESTS_IN_FLIGHT_MAX: Final = 2
 # Longer than the wait time of the request: the leader has lost the request.
@@ -350,6 +351,7 @@ class ReplicaFetcher:
             ):
                 self._begin_copy(key, copy, part)
                 return
+            was_short = host.hindrance.is_short
             try:
                 _append_batches(host, data)
             except ChainMismatchError as error:
@@ -366,6 +368,13 @@ class ReplicaFetcher:
                     error,
                 )
                 self._pause(key, copy)
+                return
+            except DiskFullError as error:
+                if not was_short:
+                    logger.warning(
+                        "copying paused: partition=%s error=%s", host.topic_partition, error
+                    )
+                self._pause(key, copy, FULL_SECONDS)
                 return
             except RaftlogError as error:
                 logger.warning(
@@ -428,12 +437,12 @@ class ReplicaFetcher:
         self._session.forget(*key)
         copy.host.truncate(offset, done, restart=restart, copied_without=lacks)
 
-    def _pause(self, key: PartitionKey, copy: _Copy) -> None:
-        """Pause one partition for ``BACKOFF_SECONDS``; the others continue."""
+    def _pause(self, key: PartitionKey, copy: _Copy, seconds: float = BACKOFF_SECONDS) -> None:
+        """Pause one partition; the others continue."""
         copy.is_paused = True
         if self._copies.get(key) is copy:
             self._session.forget(*key)
-        self._loop.call_later(BACKOFF_SECONDS, self._resume, key, copy)
+        self._loop.call_later(seconds, self._resume, key, copy)
 
     def _resume(self, key: PartitionKey, copy: _Copy) -> None:
         copy.is_paused = False

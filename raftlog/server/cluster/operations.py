@@ -51,7 +51,13 @@ from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.cluster.transfers import TransferRate
-from raftlog.server.operations import Describing, describe_partitions
+from raftlog.server.disk_space import DiskSpace
+from raftlog.server.operations import (
+    Describing,
+    describe_disk,
+    describe_partitions,
+    disk_status,
+)
 from raftlog.server.topic_table import TopicTable
 from raftlog.types import TopicPartition
 
@@ -65,10 +71,13 @@ RESERVATIONS_MAX: Final = 10  # attempts to reserve a broker ID
 class ClusterOperations:
     """``raftlog.server.operations.Operations`` of a broker in a cluster."""
 
-    def __init__(self, node: ClusterNode, topics: TopicTable, clock: BrokerClock) -> None:
+    def __init__(
+        self, node: ClusterNode, topics: TopicTable, clock: BrokerClock, space: DiskSpace
+    ) -> None:
         self._node = node
         self._topics = topics
         self._clock = clock
+        self._space = space
         self._transfers = TransferRate()
 
     @property
@@ -88,6 +97,9 @@ class ClusterOperations:
         partitions = yield from describe_partitions(
             self._topics, request, node.broker_id, asyncio.get_running_loop().time()
         )
+        disk_use = yield from describe_disk(
+            self._topics, request, self._clock, self._space, journal_bytes=node.journal_bytes
+        )
         voters = node.subscription.voters
         return DescribeClusterResponse(
             cluster_id=self.cluster_id,
@@ -105,6 +117,7 @@ class ClusterOperations:
                     clock_error_ms=self._clock.error_ms() if record.id == node.broker_id else 0,
                     draining=record.draining,
                     has_vote=record.id in voters,
+                    disk=disk_status(self._space) if record.id == node.broker_id else None,
                 )
                 for _, record in sorted(node.machine.brokers.items())
             ],
@@ -112,6 +125,7 @@ class ClusterOperations:
                 msgspec.structs.replace(each, target=self.target(each.topic_id, each.partition))
                 for each in partitions
             ],
+            disk_use=disk_use,
         )
 
     def target(self, topic_id: str, partition: int) -> list[int]:

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import socket
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from random import Random
 from types import TracebackType
 from typing import Any, Final, cast
@@ -17,6 +18,7 @@ from typing import Any, Final, cast
 from raftlog import limits
 from raftlog.config import Address, BrokerConfig
 from raftlog.config.voters import Voter
+from raftlog.config.watermark import Watermark
 from raftlog.server.broker import Broker, Surroundings
 from raftlog.testing.simulator.loop import NodeLoop, SimLoop, SimulationError
 from raftlog.testing.simulator.network import Latency, SimNetwork
@@ -46,6 +48,7 @@ def broker_config(
     scrub_interval_ms: int = 604_800_000,
     offsets_partitions: int = 16,
     rack: str = "",
+    has_watermarks: bool = True,
 ) -> BrokerConfig:
     """One of a cluster of all machines; alone, if there is one. What is periodic comes often.
 
@@ -54,9 +57,10 @@ def broker_config(
     which everything is read once. ``stall_ms``: a sync that takes so long means that the disk
     hangs. ``bootstrap_without``: voters that a new cluster does not wait for.
     ``offsets_partitions``: of the topic that keeps the consumer groups. ``rack``: where it is.
+    ``has_watermarks``: of free disk space; without, only a full disk refuses writes.
     """
     addresses = machine.world.addresses
-    return BrokerConfig(
+    config = BrokerConfig(
         id=machine.broker_id,
         listen=machine.address,
         data_dir=DATA_DIRECTORY,
@@ -73,6 +77,10 @@ def broker_config(
         replica_replacement_delay_ms=replacement_delay_ms,
         disk_stall_timeout_ms=stall_ms,
     )
+    if has_watermarks:
+        return config
+    none = Watermark()
+    return replace(config, disk_watermark_producers=none, disk_watermark_replication=none)
 
 
 async def start_broker(
