@@ -63,6 +63,7 @@ class Admin(AdminBase, PlainClient):
     describe_cluster = _waiting(AsyncAdmin.describe_cluster)
     verify_copies = _waiting(AsyncAdmin.verify_copies)
     describe_events = _waiting(AsyncAdmin.describe_events)
+    describe_features = _waiting(AsyncAdmin.describe_features)
     transfer_leader = _waiting(AsyncAdmin.transfer_leader)
     reassign_partitions = _waiting(AsyncAdmin.reassign_partitions)
     cancel_reassignment = _waiting(AsyncAdmin.cancel_reassignment)

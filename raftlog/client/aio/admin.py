@@ -19,8 +19,10 @@ from raftlog.client.consumer_groups import administration
 from raftlog.client.consumer_groups.coordinator import Coordinators
 from raftlog.client.describe_cluster import describe_cluster, describe_topics
 from raftlog.client.describe_events import describe_events
+from raftlog.client.describe_features import describe_features
 from raftlog.client.descriptions import (
     ClusterDescription,
+    ClusterFeatures,
     DecommissionProgress,
     EventDescription,
     LeaderDescription,
@@ -431,6 +433,14 @@ class AsyncAdmin(LoopBound, AdminBase):
         self._bind()
         since = integer("since_ms", since_ms, 0, limits.TIMESTAMP_MS_MAX)
         return await describe_events(self._cluster, since)
+
+    async def describe_features(self) -> ClusterFeatures:
+        """Return the software version, and the versions of formats and requests, of each broker.
+
+        A broker that does not respond within 2 s is reported with a problem.
+        """
+        self._bind()
+        return await describe_features(self._cluster)
 
     async def transfer_leader(
         self, topic: str, partition: int, to: int | None = None
