@@ -11,6 +11,7 @@ import click
 from raftlog import Admin, TopicPartition
 from raftlog.cli import health, moves, options, output, removal
 from raftlog.cli.events import events
+from raftlog.cli.log_level import log_level
 from raftlog.cli.main import STATUS_FAILED, Failed
 from raftlog.client.descriptions import (
     ClusterDescription,
@@ -36,6 +37,7 @@ def cluster() -> None:
 
 
 cluster.add_command(events)
+cluster.add_command(log_level)
 
 
 @cluster.command()

@@ -64,6 +64,8 @@ class Admin(AdminBase, PlainClient):
     verify_copies = _waiting(AsyncAdmin.verify_copies)
     describe_events = _waiting(AsyncAdmin.describe_events)
     describe_features = _waiting(AsyncAdmin.describe_features)
+    describe_log_levels = _waiting(AsyncAdmin.describe_log_levels)
+    alter_log_levels = _waiting(AsyncAdmin.alter_log_levels)
     transfer_leader = _waiting(AsyncAdmin.transfer_leader)
     reassign_partitions = _waiting(AsyncAdmin.reassign_partitions)
     cancel_reassignment = _waiting(AsyncAdmin.cancel_reassignment)

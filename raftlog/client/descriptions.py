@@ -321,6 +321,14 @@ class ClusterFeatures:
     apis: tuple[FeatureDescription, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LogLevel:
+    """Level of a logger. ``is_own``: it was set for this logger; otherwise, it is inherited."""
+
+    level: str
+    is_own: bool
+
+
 def topic_description(topic: wire.TopicDescription) -> TopicDescription:
     return TopicDescription(
         name=topic.name,
