@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final, TextIO
 
 import click
@@ -11,8 +11,14 @@ import click
 from raftlog import Admin, TopicPartition
 from raftlog.cli import health, moves, options, output, removal
 from raftlog.cli.events import events
+from raftlog.cli.log_level import log_level
 from raftlog.cli.main import STATUS_FAILED, Failed
-from raftlog.client.descriptions import ClusterDescription, PartitionOverview, RecoveryDescription
+from raftlog.client.descriptions import (
+    ClusterDescription,
+    ClusterFeatures,
+    PartitionOverview,
+    RecoveryDescription,
+)
 from raftlog.errors import RaftlogError
 from raftlog.replication.rebalancing import PlannedMove, rebalance
 
@@ -31,6 +37,7 @@ def cluster() -> None:
 
 
 cluster.add_command(events)
+cluster.add_command(log_level)
 
 
 @cluster.command()
@@ -193,6 +200,65 @@ def _partition_cells(partition: PartitionOverview) -> tuple[Any, ...]:
         health.lag(partition.replica_states),
         partition.high_watermark,
         health.partition_state(partition),
+    )
+
+
+@cluster.command()
+@options.as_json
+@options.bootstrap
+@click.pass_context
+def features(context: click.Context, as_json: bool, bootstrap: str) -> None:
+    """Show the release of each broker, and the versions of formats and requests.
+
+    \b
+    level     the version that all brokers write; "-" where they differ
+    versions  those that all brokers read
+
+    During an update: no level is negotiated, a broker writes its newest version. Exit status
+    3 if a broker writes a version that another one does not read, and they must not run together.
+    The table has the requests ("api ...") whose versions differ between brokers; --json has all.
+
+    \b
+    Example:
+      raftlog cluster features
+    """
+    with Admin(bootstrap) as admin:
+        found = admin.describe_features()
+    bad = [each.name for each in found.features if not each.compatible]
+    if as_json:
+        output.print_json(asdict(found))
+    else:
+        _print_features(found)
+        if bad:
+            click.echo(
+                f"Brokers write versions that others do not read: {', '.join(bad)}. Stop the "
+                "brokers with the newer release"
+            )
+    if bad:
+        context.exit(STATUS_DEGRADED)
+
+
+def _print_features(found: ClusterFeatures) -> None:
+    output.print_table(
+        ("broker", "software"),
+        [(each.id, each.problem or each.software) for each in found.brokers],
+    )
+    click.echo()
+    differing = [
+        replace(each, name=f"api {each.name}") for each in found.apis if each.level is None
+    ]
+    output.print_table(
+        ("feature", "level", "versions"),
+        [
+            (
+                each.name,
+                "-" if each.level is None else each.level,
+                f"{each.version_min} to {each.version_max}"
+                if each.version_min <= each.version_max
+                else "none in common",
+            )
+            for each in (*found.features, *differing)
+        ],
     )
 
 

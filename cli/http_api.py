@@ -45,6 +45,10 @@ def _brokers(admin: Admin, _request: Request) -> Any:
     return health.broker_rows(admin.describe_cluster())
 
 
+def _features(admin: Admin, _request: Request) -> Any:
+    return asdict(admin.describe_features())
+
+
 def _topics(admin: Admin, _request: Request) -> Any:
     return admin.list_topics()
 
@@ -73,6 +77,7 @@ def _events(admin: Admin, request: Request) -> Any:
 PATHS: Final[dict[str, Describe]] = {
     "/cluster": _cluster,
     "/brokers": _brokers,
+    "/features": _features,
     "/topics": _topics,
     "/topics/{name}": _topic,
     "/groups": _groups,

@@ -14,6 +14,7 @@ No module in this package imports the server. From the wire upwards:
     partition_requests         requests to partition leaders
     replica_selector           the replica to fetch from, also while there is no leader
     describe_cluster           one cluster description from the responses of all brokers
+    describe_features          the versions of formats and requests of all brokers
     producer, consumer, admin  the synchronous clients, which use ``loop_thread``
     aio                        the asynchronous clients
 """

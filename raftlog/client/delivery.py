@@ -143,9 +143,21 @@ class _Future(Generic[T]):
         """Return the first unfinished delivery in input order, or None."""
         raise NotImplementedError
 
+    def _error(self) -> RaftlogError | None:
+        """Return the delivery error, or None. All deliveries are done."""
+        raise NotImplementedError
+
+    def _value(self) -> T:
+        """Return the value. All deliveries have succeeded."""
+        raise NotImplementedError
+
     def _outcome(self) -> T:
         """Return the value, or raise the error. All deliveries are done."""
-        raise NotImplementedError
+        self._look()
+        error = self._error()
+        if error is not None:
+            raise error.with_traceback(None)
+        return self._value()
 
     def done(self) -> bool:
         """Return True if the outcome is known, so that ``result`` does not block."""
@@ -178,15 +190,26 @@ class _Future(Generic[T]):
         Keep the callback short, and do not block in it: the client sends and receives nothing while
         it runs. Its exceptions are logged.
         """
+
+        def call(_value: T | None, _error: RaftlogError | None) -> None:
+            self._mark_retrieved()
+            try:
+                callback(self)
+            except Exception:
+                logger.exception("done callback failed")
+
+        self.observe(call)
+
+    def observe(self, callback: Callable[[T | None, RaftlogError | None], object]) -> None:
+        """Call ``callback(value, error)`` when done, as ``add_done_callback`` does, for code that
+        only watches: if no other code sees an error, the producer logs it.
+        """
         pending = self._pending()
         if pending is not None:
-            pending.add_callback(lambda: self.add_done_callback(callback))
+            pending.add_callback(lambda: self.observe(callback))
             return
-        self._mark_retrieved()
-        try:
-            callback(self)
-        except Exception:
-            logger.exception("done callback failed")
+        error = self._error()
+        callback(None if error is not None else self._value(), error)
 
     def _mark_retrieved(self) -> None:
         """Note that the application has seen the outcome."""
@@ -281,11 +304,11 @@ class DeliveryFuture(_Future[RecordMetadata]):
     def _mark_retrieved(self) -> None:
         self._delivery.retrieved = True
 
-    def _outcome(self) -> RecordMetadata:
+    def _error(self) -> RaftlogError | None:
+        return self._delivery.error
+
+    def _value(self) -> RecordMetadata:
         delivery = self._delivery
-        delivery.retrieved = True
-        if delivery.error is not None:
-            raise delivery.error.with_traceback(None)
         offset = delivery.base_offset
         return RecordMetadata(
             delivery.topic,
@@ -326,12 +349,13 @@ class RangesFuture(_Future[list[OffsetRange]]):
         for delivery, _, _ in self._parts:
             delivery.retrieved = True
 
-    def _outcome(self) -> list[OffsetRange]:
-        self._mark_retrieved()
+    def _error(self) -> RaftlogError | None:
+        """Return the first error, in the order of the records."""
+        return next((part[0].error for part in self._parts if part[0].error is not None), None)
+
+    def _value(self) -> list[OffsetRange]:
         ranges = []
         for delivery, index, count in self._parts:
-            if delivery.error is not None:
-                raise delivery.error.with_traceback(None)
             base = delivery.base_offset
             first = base if base == NO_OFFSET else base + index
             last = base if base == NO_OFFSET else first + count - 1

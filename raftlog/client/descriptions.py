@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from raftlog.protocol import cluster as operations
 from raftlog.protocol import topics as wire
@@ -318,6 +318,63 @@ class DecommissionProgress:
     partitions: int
     has_vote: bool
     waits_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureVersions:
+    """Versions of one format or protocol: those that a broker reads, and the one that it writes."""
+
+    version_min: int
+    version_max: int
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFeatures:
+    """Versions that one broker reports.
+
+    ``features``: of formats and of the protocol between brokers. ``apis``: of the requests of
+    clients. ``problem``: why there is no report; empty if there is one.
+    """
+
+    id: int
+    software: str = ""
+    problem: str = ""
+    features: Mapping[str, FeatureVersions] = field(default_factory=dict)
+    apis: Mapping[str, FeatureVersions] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureDescription:
+    """One feature in the cluster, by the brokers that responded.
+
+    ``version_min`` to ``version_max``: versions that all of them read (none if the first is
+    higher). ``level``: the version that all of them write; None if they differ, or if one of them
+    does not have the feature. ``compatible``: those that have it read what the others write.
+    """
+
+    name: str
+    version_min: int
+    version_max: int
+    level: int | None
+    compatible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFeatures:
+    """Versions of formats and protocols of all brokers, and what they have in common."""
+
+    brokers: tuple[BrokerFeatures, ...]
+    features: tuple[FeatureDescription, ...]
+    apis: tuple[FeatureDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogLevel:
+    """Level of a logger. ``is_own``: it was set for this logger; otherwise, it is inherited."""
+
+    level: str
+    is_own: bool
 
 
 def topic_description(topic: wire.TopicDescription) -> TopicDescription:

@@ -358,6 +358,9 @@ def parse_bootstrap(bootstrap: Bootstrap) -> tuple[Address, ...]:
     return tuple(addresses)
 
 
+BROKER_IDS: Final = (0, (1 << 31) - 1)  # least and greatest id of a broker
+
+
 def integer(name: str, value: object, minimum: int, maximum: int) -> int:
     """Return ``value`` if it is an int within the bounds.
 

@@ -18,6 +18,7 @@ from raftlog.protocol import (
     fetch,
     groups,
     handshake,
+    log_levels,
     membership,
     metadata,
     operator_auth,
@@ -373,6 +374,22 @@ DECOMMISSION: Final = Api(
     idempotent=True,
 )
 
+# -- log levels of one broker ----------------------------------------------------------------------
+DESCRIBE_LOG_LEVELS: Final = Api(
+    52,
+    "describe_log_levels",
+    log_levels.DescribeLogLevelsRequest,
+    log_levels.DescribeLogLevelsResponse,
+    idempotent=True,
+)
+ALTER_LOG_LEVELS: Final = Api(
+    53,
+    "alter_log_levels",
+    log_levels.AlterLogLevelsRequest,
+    log_levels.AlterLogLevelsResponse,
+    idempotent=True,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -428,6 +445,8 @@ APIS: Final[dict[int, Api]] = {
         PROPOSE,
         RESERVE_BROKER_ID,
         DECOMMISSION,
+        DESCRIBE_LOG_LEVELS,
+        ALTER_LOG_LEVELS,
     )
 }
 

@@ -23,8 +23,22 @@ class ApiVersionRange(Message):
     version_max: _UnsignedShort
 
 
+class FeatureRange(Message):
+    """One format or protocol: the versions that the broker reads, and ``level``: the version that
+    it writes.
+    """
+
+    name: Annotated[str, Meta(max_length=limits.FEATURE_NAME_CHARS_MAX)]
+    version_min: _UnsignedShort
+    version_max: _UnsignedShort
+    level: _UnsignedShort
+
+
 class ApiVersionsResponse(Message):
+    """``features``: empty from brokers that do not report them."""
+
     broker_software: str
     broker_id: NodeId
     cluster_id: str
     apis: list[ApiVersionRange]
+    features: Annotated[list[FeatureRange], Meta(max_length=limits.FEATURES_MAX)] = []

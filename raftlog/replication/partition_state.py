@@ -94,10 +94,10 @@ class PartitionState:
             self.leader_boot,
             self.unclean_epoch,
         )
-        return bytes([_FORMAT]) + encode_fields(fields)
+        return bytes([STATE_FORMAT]) + encode_fields(fields)
 
 
-_FORMAT: Final = 2
+STATE_FORMAT: Final = 2
 _STATE: Final = msgspec.msgpack.Decoder(
     tuple[
         WireBrokers,
@@ -117,7 +117,7 @@ _STATE: Final = msgspec.msgpack.Decoder(
 
 def decode_state(data: bytes) -> PartitionState:
     """Decode a state. Raises ``ValueError`` if the bytes are invalid."""
-    if data[:1] != bytes([_FORMAT]):
+    if data[:1] != bytes([STATE_FORMAT]):
         raise ValueError("unknown format of partition state")
     try:
         return PartitionState(*_STATE.decode(data[1:]))

@@ -414,8 +414,11 @@ class Connection(asyncio.BufferedProtocol):
             cast(ServerConnectionState, self._state).finish(request)
             self._answered(request, [])
 
-    def note_refusal(self, what: str, error: RaftlogError) -> None:
-        """Log a refusal. After ``REFUSALS_LOGGED_MAX``, further ones are not logged."""
+    def note_refusal(self, what: str, error: RaftlogError, request_id: int) -> None:
+        """Log a refusal. After ``REFUSALS_LOGGED_MAX``, further ones are not logged.
+
+        ``request_id``: correlation id of the request. With the client's address, it identifies it.
+        """
         self._refusals += 1
         if self._refusals <= REFUSALS_LOGGED_MAX:
             more = (
@@ -424,7 +427,12 @@ class Connection(asyncio.BufferedProtocol):
                 else ""
             )
             logger.info(
-                "request refused: peer=%s request=%s error=%s%s", self.peer, what, error, more
+                "request refused: peer=%s request_id=%d request=%s error=%s%s",
+                self.peer,
+                request_id,
+                what,
+                error,
+                more,
             )
 
     def _answered(self, request: Request | KafkaRequest, buffers: list[Buffer]) -> None:
@@ -546,7 +554,7 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(event, KafkaUnread):
             self._work.append(_Work(self._read(event), event.size_bytes))
         elif isinstance(event, Refusal):
-            self.note_refusal("a request", event.error)
+            self.note_refusal("a request", event.error, event.correlation_id)
             self._write(event.buffers)
         elif isinstance(event, Broken):
             self._say_farewell(event)

@@ -22,6 +22,7 @@ from raftlog.server.handlers import (
     groups,
     init_producer_id,
     list_offsets,
+    log_levels,
     membership,
     metadata,
     operator,
@@ -93,6 +94,8 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.PROPOSE.number: membership.handle_propose,
     api.RESERVE_BROKER_ID.number: membership.handle_reserve_id,
     api.DECOMMISSION.number: membership.handle_decommission,
+    api.DESCRIBE_LOG_LEVELS.number: log_levels.handle_describe,
+    api.ALTER_LOG_LEVELS.number: log_levels.handle_alter,
 }
 
 # A connection may send these before it has authenticated.
@@ -143,7 +146,7 @@ def _refuse_api(_context: BrokerContext, request: Request, _reply: Reply) -> Ste
 
 def _deny(connection: Connection, request: Request, reply: Reply, error: AccessDeniedError) -> None:
     """Reject a request from a connection that has not authenticated as required, and close it."""
-    connection.note_refusal(request.api.name, error)
+    connection.note_refusal(request.api.name, error, request.correlation_id)
     if request.expects_response:
         reply.fail(error)
     else:

@@ -1,7 +1,8 @@
 """Format of a broker's log lines: UTC time, level, logger, message; or JSON.
 
 Every line is formatted here, so untrusted text is escaped here: a control character, such as a
-newline in a client id, becomes an escape sequence, and one event is one line.
+newline in a client id, becomes an escape sequence, and one event is one line. ``RepeatFilter``
+limits how many lines one message of the code can write.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import logging
 import re
 from datetime import UTC, datetime
 from typing import Final
+
+from raftlog import limits
 
 # C0 and C1 controls, line and paragraph separators, and characters that reverse the direction of
 # text.
@@ -24,11 +27,54 @@ def escaped(text: str) -> str:
     return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
+class RepeatFilter(logging.Filter):
+    """Drops lines of a message beyond ``LOG_REPEATS_MAX`` per ``LOG_REPEATS_INTERVAL_S``.
+
+    Lines have the same message if one call in the code wrote them, with any arguments: an
+    event that occurs for each of 10,000 partitions or connections does not fill the disk. The last
+    line before a gap announces it, and the first one after it has the number of dropped lines.
+    Debug lines are not limited.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._windows: dict[tuple[str, str], _Window] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.INFO:
+            return True
+        key = (record.name, str(record.msg))
+        window = self._windows.get(key)
+        if window is None or abs(record.created - window.start_s) >= limits.LOG_REPEATS_INTERVAL_S:
+            if len(self._windows) >= limits.LOG_MESSAGES_MAX:
+                self._windows.clear()
+            dropped = 0 if window is None else window.count - limits.LOG_REPEATS_MAX
+            window = self._windows[key] = _Window(record.created)
+            if dropped > 0:
+                record.repeats = f"{dropped} lines of this kind were omitted before"
+        window.count += 1
+        if window.count == limits.LOG_REPEATS_MAX:
+            record.repeats = (
+                f"further lines of this kind are omitted for {limits.LOG_REPEATS_INTERVAL_S} s"
+            )
+        return window.count <= limits.LOG_REPEATS_MAX
+
+
+class _Window:
+    __slots__ = ("count", "start_s")
+
+    def __init__(self, start_s: float) -> None:
+        self.start_s = start_s
+        self.count = 0
+
+
 class TextFormatter(logging.Formatter):
     """``2026-11-23T02:45:02.136Z INFO raftlog.server.broker: message``, and a traceback below."""
 
     def format(self, record: logging.LogRecord) -> str:
         head = f"{_time(record)} {record.levelname} {record.name}: {escaped(record.getMessage())}"
+        if repeats := getattr(record, "repeats", ""):
+            head += f" ({repeats})"
         if record.exc_info:
             head += "".join(f"\n  {line}" for line in self._traceback(record))
         return head
@@ -52,6 +98,8 @@ class JsonFormatter(TextFormatter):
             "logger": record.name,
             "message": escaped(record.getMessage()),
         }
+        if repeats := getattr(record, "repeats", ""):
+            line["repeats"] = repeats
         if record.exc_info:
             line["traceback"] = "\n".join(self._traceback(record))
         return json.dumps(line, ensure_ascii=False)

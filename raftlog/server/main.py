@@ -45,6 +45,7 @@ def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(log_lines.formatter(config.logging_format))
+    handler.addFilter(log_lines.RepeatFilter())
     logging.basicConfig(level=config.logging_level.upper(), handlers=[handler])
     _raise_file_limit()
     try:

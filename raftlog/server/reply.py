@@ -53,6 +53,11 @@ class Exchange(ABC):
         return self.request.api.name
 
     @property
+    def request_id(self) -> int:
+        """The correlation id of the request, for the log."""
+        return self.request.correlation_id
+
+    @property
     def size_bytes(self) -> int:
         """Approximate memory of the request while it waits, in bytes."""
         return memory_of(self.request)
@@ -83,7 +88,7 @@ class Exchange(ABC):
 
     def refuse(self, error: RaftlogError) -> None:
         """``fail``, and log it."""
-        self.connection.note_refusal(self.name, error)
+        self.connection.note_refusal(self.name, error, self.request_id)
         self.fail(error)
 
     def drop(self, error: RaftlogError) -> None:
@@ -146,15 +151,16 @@ class Exchange(ABC):
         """Log an unexpected exception and fail this request only, with ``OutcomeUnknownError``."""
         self.connection.services.counters.mistakes += 1
         logger.error(
-            "request failed: peer=%s api=%s reason=internal_error. Report this error",
+            "request failed: peer=%s request_id=%d api=%s reason=internal_error. Report this error",
             self.connection.peer,
+            self.request_id,
             self.name,
             exc_info=error,
         )
         self.fail(
             OutcomeUnknownError(
                 f"internal broker error ({type(error).__name__}). The outcome is unknown. See "
-                "the broker log, and report this error"
+                f"request_id={self.request_id} in the broker log, and report this error"
             )
         )
 

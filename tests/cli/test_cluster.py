@@ -81,6 +81,17 @@ def test_brokers_are_listed_with_what_they_hold(well: Cluster, raftlog: Raftlog)
     assert str(well.broker(3).address) in lines[3]
 
 
+def test_features_have_the_versions_of_every_broker(well: Cluster, raftlog: Raftlog) -> None:
+    ran = raftlog("cluster", "features", "--json")
+    assert ran.status == 0
+    assert [broker["id"] for broker in ran.json["brokers"]] == [1, 2, 3]
+    assert all(each["level"] is not None for each in ran.json["features"])
+    assert "peer.protocol" in {each["name"] for each in ran.json["features"]}
+    lines = raftlog("cluster", "features").out.decode().splitlines()
+    assert lines[1].split()[:2] == ["1", "raftlog"]
+    assert any(line.startswith("record.batch") for line in lines)
+
+
 def test_partitions_are_listed_with_every_replica(well: Cluster, raftlog: Raftlog) -> None:
     assert raftlog("produce", TOPIC, "-p", 0, stdin=b"1\n2\n").status == 0
     rows = raftlog("cluster", "partitions", "--json").json

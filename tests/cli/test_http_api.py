@@ -47,6 +47,7 @@ def test_every_path_has_what_its_command_prints(
     for path, command in (
         ("cluster", ["cluster", "status"]),
         ("brokers", ["cluster", "brokers"]),
+        ("features", ["cluster", "features"]),
         ("topics", ["topic", "list"]),
         ("topics/t", ["topic", "describe", "t"]),
         ("groups", ["group", "list"]),

@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from raftlog.server.log_lines import formatter
+from raftlog import limits
+from raftlog.server.log_lines import RepeatFilter, formatter
 
 MS = 1_700_000_000_123
 
@@ -63,3 +64,34 @@ def test_json() -> None:
         "logger": "raftlog.x",
         "message": "broker 7 joined",
     }
+
+
+def test_lines_of_one_message_are_limited_and_the_omitted_ones_are_counted() -> None:
+    limit, dropped = RepeatFilter(), 7
+    lines = []
+
+    def log(message: str, number: int, at_s: float) -> None:
+        made = record(message, number)
+        made.created += at_s
+        if limit.filter(made):
+            lines.append(json.loads(formatter("json").format(made)))
+
+    for number in range(limits.LOG_REPEATS_MAX + dropped):
+        log("broker joined: broker=%d", number, 1)
+    log("broker left: broker=%d", 3, 2)
+    assert len(lines) == limits.LOG_REPEATS_MAX + 1
+    assert [line["message"] for line in lines if "repeats" in line] == ["broker joined: broker=99"]
+    assert lines[-1] == {**lines[-1], "message": "broker left: broker=3"}
+    log("broker joined: broker=%d", 5, 1 + limits.LOG_REPEATS_INTERVAL_S)
+    assert lines[-1]["message"] == "broker joined: broker=5"
+    assert lines[-1]["repeats"] == f"{dropped} lines of this kind were omitted before"
+
+
+def test_debug_lines_are_not_limited_and_different_messages_stay_bounded() -> None:
+    limit = RepeatFilter()
+    made = record("x")
+    made.levelno = logging.DEBUG
+    assert all(limit.filter(made) for _ in range(2 * limits.LOG_REPEATS_MAX))
+    for number in range(2 * limits.LOG_MESSAGES_MAX):
+        assert limit.filter(record(f"text {number}"))
+    assert len(limit._windows) <= limits.LOG_MESSAGES_MAX

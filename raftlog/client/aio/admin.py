@@ -23,12 +23,15 @@ from raftlog.client.describe_cluster import (
     describe_topics,
 )
 from raftlog.client.describe_events import describe_events
+from raftlog.client.describe_features import describe_features
 from raftlog.client.descriptions import (
     ClusterDescription,
+    ClusterFeatures,
     DecommissionProgress,
     DiskUseDescription,
     EventDescription,
     LeaderDescription,
+    LogLevel,
     PartitionOverview,
     PartitionVerification,
     RecoveryDescription,
@@ -39,9 +42,12 @@ from raftlog.client.descriptions import (
 )
 from raftlog.client.environment import ClientEnvironment
 from raftlog.client.group_descriptions import GroupDescription, GroupListing
+from raftlog.client.log_levels import alteration, describe_log_levels
 from raftlog.client.partition_requests import At, delete_records, list_offsets
+from raftlog.client.reassignment import reassignment
 from raftlog.client.retry import may_retry
 from raftlog.client.settings import (
+    BROKER_IDS,
     CLIENT_ID_DEFAULT,
     Bootstrap,
     SecurityArguments,
@@ -75,7 +81,6 @@ from raftlog.protocol.access import (
 )
 from raftlog.protocol.api import Api
 from raftlog.protocol.cluster import (
-    PartitionMove,
     ReassignRequest,
     ReassignResponse,
     RecoverClusterRequest,
@@ -445,6 +450,30 @@ class AsyncAdmin(LoopBound, AdminBase):
         since = integer("since_ms", since_ms, 0, limits.TIMESTAMP_MS_MAX)
         return await describe_events(self._cluster, since)
 
+    async def describe_features(self) -> ClusterFeatures:
+        """Return the software version, and the versions of formats and requests, of each broker.
+
+        A broker that does not respond within 2 s is reported with a problem.
+        """
+        self._bind()
+        return await describe_features(self._cluster)
+
+    async def describe_log_levels(self, broker: int) -> dict[str, LogLevel]:
+        """Return the level of each logger of a broker, by name; that of ``root`` is above all."""
+        self._bind()
+        return await describe_log_levels(self._cluster, broker)
+
+    async def alter_log_levels(self, broker: int, changes: Mapping[str, str | None]) -> None:
+        """Change what a broker logs, until it stops.
+
+        ``changes``: debug, info, warning or error, by logger; None for the level of the logger
+        above, or of the setting ``logging.level`` for ``root``. Raises ``InvalidRequestError`` for
+        an unknown logger or level.
+        """
+        self._bind()
+        await self._cluster.refresh()
+        await self._administer(apis.ALTER_LOG_LEVELS, alteration(changes), broker=broker)
+
     async def transfer_leader(
         self, topic: str, partition: int, to: int | None = None
     ) -> LeaderDescription:
@@ -461,7 +490,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         request = TransferLeaderRequest(
             topic=name,
             partition=integer("partition", partition, 0, limits.PARTITIONS_PER_TOPIC_MAX),
-            to=None if to is None else integer("to", to, *_BROKER_IDS),
+            to=None if to is None else integer("to", to, *BROKER_IDS),
         )
         cluster = self._cluster
 
@@ -519,21 +548,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         has other replicas than ``before`` or moves already, and ``InvalidPartitionsError`` if a
         broker is unknown or the number of replicas is wrong.
         """
-        request = ReassignRequest(
-            topic=check_topic_name(topic),
-            moves=[
-                PartitionMove(
-                    partition=integer("partition", partition, 0, limits.PARTITIONS_PER_TOPIC_MAX),
-                    replicas=[integer("replica", broker, *_BROKER_IDS) for broker in brokers],
-                    before=list((before or {}).get(partition, ())),
-                )
-                for partition, brokers in sorted(replicas.items())
-            ],
-            replication_factor=integer(
-                "replication_factor", replication_factor, 0, limits.REPLICATION_FACTOR_MAX
-            ),
-        )
-        return await self._reassign(request)
+        return await self._reassign(reassignment(topic, replicas, before or {}, replication_factor))
 
     async def cancel_reassignment(self, topic: str) -> dict[int, tuple[int, ...]]:
         """Restore the replicas that the partitions of a topic had before the moves in progress.
@@ -568,7 +583,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         ``RefusedError`` if the broker is unknown, a topic has more replicas than brokers would
         remain, or the remaining voters of the cluster group would have no majority.
         """
-        request = DecommissionRequest(broker=integer("broker", broker, *_BROKER_IDS))
+        request = DecommissionRequest(broker=integer("broker", broker, *BROKER_IDS))
         answer = await self._administer(apis.DECOMMISSION, request)
         assert isinstance(answer, DecommissionResponse)
         return DecommissionProgress(
@@ -689,15 +704,17 @@ class AsyncAdmin(LoopBound, AdminBase):
         """
         await self._administer(apis.ALTER_QUOTAS, access.alteration(changes))
 
-    async def _administer(self, api: Api, request: Message) -> Message:
-        """Send a request to any broker, with a proof of the cluster secret if this client has
-        it.
+    async def _administer(self, api: Api, request: Message, broker: int | None = None) -> Message:
+        """Send a request to a broker (default: any), with a proof of the cluster secret if this
+        client has it.
         """
         self._bind()
         cluster = self._cluster
 
         async def attempt() -> Message:
-            connection = await cluster.any_connection()
+            connection = await (
+                cluster.any_connection() if broker is None else cluster.connection(broker)
+            )
             await self._prove(connection)
             return await cluster.ask(connection, api, request)
 
@@ -930,7 +947,6 @@ class AsyncAdmin(LoopBound, AdminBase):
 
 
 _COUNTS = (1, limits.PARTITIONS_PER_TOPIC_MAX)
-_BROKER_IDS = (0, (1 << 31) - 1)
 
 
 def _names(topics: Iterable[str]) -> list[str]:

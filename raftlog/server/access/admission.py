@@ -26,6 +26,7 @@ ADMINISTRATION: Final = frozenset(
         *("CreateTopics", "DeleteTopics", "CreatePartitions", "DeleteRecords", "AlterConfigs"),
         *("IncrementalAlterConfigs", "DeleteGroups", "OffsetDelete", "CreateAcls", "DeleteAcls"),
         *("AlterClientQuotas", "alter_users", "AlterUserScramCredentials"),
+        "alter_log_levels",
     )
 )
 

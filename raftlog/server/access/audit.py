@@ -178,9 +178,9 @@ def batch_of(events: Sequence[Event]) -> bytes:
 # Fields of requests that name resources. No other field is shown: it could be a secret.
 _LISTS: Final = (
     *("topics", "topic_names", "acls", "filters", "quotas", "groups", "groups_names"),
-    *("resources", "creations", "entries", "partitions", "users"),
+    *("resources", "creations", "entries", "partitions", "users", "changes"),
 )
-_NAMES: Final = ("topic", "group", "group_id", "name", "resource_name")
+_NAMES: Final = ("topic", "group", "group_id", "name", "resource_name", "logger")
 
 
 def resources_of(message: Any) -> list[str]:

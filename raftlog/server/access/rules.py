@@ -532,4 +532,6 @@ RULES: Final[dict[int, Rule[Request]]] = {
     api.CHECK_ACL.number: of_cluster("DESCRIBE"),
     api.DESCRIBE_QUOTAS.number: of_cluster("DESCRIBE_CONFIGS"),
     api.ALTER_QUOTAS.number: of_cluster("ALTER_CONFIGS"),
+    api.DESCRIBE_LOG_LEVELS.number: of_cluster("DESCRIBE_CONFIGS"),
+    api.ALTER_LOG_LEVELS.number: of_cluster("ALTER_CONFIGS"),
 }

@@ -88,7 +88,7 @@ def handle_ping(context: PeeringContext, request: Request, reply: Reply) -> None
 
 def _turn_away(reply: Reply, error: RaftlogError) -> None:
     """Reject a handshake. It cannot be retried on the same connection."""
-    reply.connection.note_refusal(reply.request.api.name, error)
+    reply.connection.note_refusal(reply.name, error, reply.request_id)
     reply.fail(error)
     reply.connection.end(error)
 

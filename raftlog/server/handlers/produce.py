@@ -100,7 +100,7 @@ class _Produce:
 
     def _failed(self, part: ProducePartition, error: RaftlogError) -> ProducedPartition:
         what = f"produce to {part.topic}:{part.partition}"
-        self._reply.connection.note_refusal(what, error)
+        self._reply.connection.note_refusal(what, error, self._reply.request_id)
         self._reply.connection.services.counters.request_failed(error)
         failure = Failure.of(error)
         return ProducedPartition(topic=part.topic, partition=part.partition, failure=failure)

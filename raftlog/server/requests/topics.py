@@ -12,6 +12,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.types import check_not_internal
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 # The changed topic, or the reason why it was not changed.
 Changed: TypeAlias = NamedTopic | RaftlogError
 
@@ -58,8 +59,8 @@ async def extend(context: BrokerContext, name: str, total: int) -> NamedTopic:
 
 
 async def change_each(
-    context: BrokerContext, items: Sequence[Item], change: Callable[[Item], Awaitable[NamedTopic]]
-) -> list[Changed]:
+    context: BrokerContext, items: Sequence[Item], change: Callable[[Item], Awaitable[Result]]
+) -> list[Result | RaftlogError]:
     """Apply ``change`` to each item: started in their order, in parallel up to the limit of the
     authority.
 
@@ -67,7 +68,7 @@ async def change_each(
     """
     room = asyncio.Semaphore(context.authority.changes_at_once)
 
-    async def change_one(item: Item) -> Changed:
+    async def change_one(item: Item) -> Result | RaftlogError:
         async with room:
             try:
                 return await change(item)

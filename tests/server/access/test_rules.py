@@ -80,6 +80,8 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
     apis.CHECK_ACL: {("DESCRIBE", "CLUSTER")},
     apis.DESCRIBE_QUOTAS: {("DESCRIBE_CONFIGS", "CLUSTER")},
     apis.ALTER_QUOTAS: {("ALTER_CONFIGS", "CLUSTER")},
+    apis.DESCRIBE_LOG_LEVELS: {("DESCRIBE_CONFIGS", "CLUSTER")},
+    apis.ALTER_LOG_LEVELS: {("ALTER_CONFIGS", "CLUSTER")},
 }
 # Their responses have less in them without rights.
 FILTERED = {apis.LIST_GROUPS}

@@ -1,11 +1,12 @@
 """DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: settings of topics and brokers.
 
-Settings of brokers are read only: a broker reads them when it starts.
+Settings of brokers are read only: a broker reads them when it starts. Levels of its loggers can
+be changed until it stops (KIP-412).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from raftlog import limits
@@ -19,6 +20,7 @@ from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.kafka.names import TOPIC_FACTS, own_settings
+from raftlog.server import log_levels
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests import topics as requests
@@ -27,9 +29,11 @@ from raftlog.server.turns import Steps
 
 TOPIC: Final = 2
 BROKER: Final = 4
+BROKER_LOGGER: Final = 8
 SOURCE_TOPIC: Final = 1
 SOURCE_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
+SOURCE_LOGGER: Final = 6
 # Types of values (KIP-226, KIP-569).
 BOOLEAN: Final = 1
 STRING: Final = 2
@@ -49,6 +53,13 @@ BROKER_DEFAULTS: Final[Mapping[str, str]] = {
     "log.retention.ms": "retention.ms",
     "log.segment.bytes": "segment.bytes",
     "message.max.bytes": "max.message.bytes",
+}
+# Kafka's names of log levels, by ours.
+LOG_LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
+_OWN_LEVELS: Final = {
+    **{name: own for own, name in LOG_LEVELS.items()},
+    "TRACE": "debug",
+    "FATAL": "error",
 }
 _LISTS: Final = frozenset(("cleanup.policy", "group.assignors", "log.cleanup.policy"))
 
@@ -108,6 +119,9 @@ def _describe(context: BrokerContext, resource: Message) -> list[Message]:
     if resource.resource_type == BROKER:
         _check_broker(context, resource.resource_name)
         return _describe_broker(context)
+    if resource.resource_type == BROKER_LOGGER:
+        _check_broker(context, resource.resource_name)
+        return _describe_loggers()
     raise _unknown_type(resource.resource_type)
 
 
@@ -139,6 +153,19 @@ def _describe_broker(context: BrokerContext) -> list[Message]:
         text = f"The default of the topic setting {of_topic}."
         found.append(_fact(name, defaults[of_topic], text))
     return found
+
+
+def _describe_loggers() -> list[Message]:
+    return [
+        _Described.DescribeConfigsResourceResult(
+            name=each.name,
+            value=LOG_LEVELS.get(each.level, each.level.upper()),
+            config_source=SOURCE_LOGGER if each.is_own else SOURCE_DEFAULT,
+            config_type=STRING,
+            documentation="The least level that this logger logs.",
+        )
+        for each in log_levels.describe()
+    ]
 
 
 def _setting(key: ConfigKey[Any], value: str, source: int, *, read_only: bool = False) -> Message:
@@ -183,8 +210,8 @@ def _check_broker(context: BrokerContext, name: str) -> None:
 
 def _unknown_type(resource_type: int) -> InvalidRequestError:
     return InvalidRequestError(
-        f"resource type {resource_type} has no settings here: topics ({TOPIC}) and brokers "
-        f"({BROKER}) have"
+        f"resource type {resource_type} has no settings here: topics ({TOPIC}), brokers ({BROKER}) "
+        f"and broker loggers ({BROKER_LOGGER}) have"
     )
 
 
@@ -245,7 +272,14 @@ def _alter(
     message = request.message
     _check_count(reply, len(message.resources))
 
-    async def alter(resource: Message) -> HostedTopic:
+    async def alter(resource: Message) -> HostedTopic | None:
+        if resource.resource_type == BROKER_LOGGER and request.api is api.INCREMENTAL_ALTER_CONFIGS:
+            context.check_operator(reply.connection, reply.name)
+            _check_broker(context, resource.resource_name)
+            levels = {each.name: _level(each) for each in resource.configs}
+            if not message.validate_only:
+                log_levels.alter(levels, default=context.config.logging_level)
+            return None
         if resource.resource_type == BROKER:
             raise InvalidConfigError(
                 "a broker reads its settings when it starts: change its configuration file and "
@@ -271,6 +305,18 @@ def _alter(
     context.administration.submit(alter_all, reply)
 
 
+def _level(change: Message) -> str | None:
+    """Return the new level of a logger; None for that of the logger above."""
+    if change.config_operation == DELETE:
+        return None
+    level = _OWN_LEVELS.get(change.value or "")
+    if change.config_operation != SET or level is None:
+        raise InvalidConfigError(
+            f"a log level can be set or deleted; levels are {', '.join(_OWN_LEVELS)}"
+        )
+    return level
+
+
 def _validate(
     context: BrokerContext, topic: HostedTopic, changes: Mapping[str, str | None]
 ) -> None:
@@ -280,7 +326,7 @@ def _validate(
     config.check_replication(len(context.topics.info(topic, 0).replicas))
 
 
-def _altered(request: KafkaRequest, changed: list[requests.Changed]) -> Message:
+def _altered(request: KafkaRequest, changed: Sequence[object]) -> Message:
     structs = codec.structs("response", request.api.key)
     results = []
     for resource, one in zip(request.message.resources, changed, strict=True):

@@ -169,7 +169,7 @@ class _Produce:
             return  # it has timed out
         if isinstance(stored, RaftlogError):
             what = f"produce to {part.topic}:{part.partition}"
-            self._reply.connection.note_refusal(what, stored)
+            self._reply.connection.note_refusal(what, stored, self._reply.request_id)
             self._outcomes.settle(index, self._failed(part, stored))
             return
         self._outcomes.settle(

@@ -28,7 +28,7 @@ def handle_handshake(context: BrokerContext, request: KafkaRequest, reply: Kafka
     try:
         yield from authenticator.begin(connection, request.message.mechanism)
     except UnsupportedFeatureError as error:
-        connection.note_refusal(reply.name, error)
+        connection.note_refusal(reply.name, error, reply.request_id)
         code = errors.UNSUPPORTED_SASL_MECHANISM
     except (AuthenticationError, ThrottledError) as error:
         fail_later(reply, error)

@@ -15,7 +15,7 @@ from tests.server.kafka.kafka_client import KafkaClient
 Describe = codec.structs("request", apis.DESCRIBE_CONFIGS.key)
 Alter = codec.structs("request", apis.ALTER_CONFIGS.key)
 Incremental = codec.structs("request", apis.INCREMENTAL_ALTER_CONFIGS.key)
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, LOGGER = 2, 4, 8
 
 
 def describe(client: KafkaClient, kind: int, name: str, *names: str, version: int = 4) -> Any:
@@ -64,7 +64,8 @@ def test_settings_of_the_broker_without_secrets(kafka_client: KafkaClient) -> No
 
 def test_resources_without_settings(kafka_client: KafkaClient) -> None:
     assert describe(kafka_client, TOPIC, "none").error_code == 3
-    assert describe(kafka_client, 8, "logger").error_code == errors.INVALID_REQUEST
+    assert describe(kafka_client, 3, "x").error_code == errors.INVALID_REQUEST
+    assert describe(kafka_client, LOGGER, "2").error_code == errors.INVALID_REQUEST
 
 
 def change(
@@ -107,6 +108,28 @@ def test_changes_that_are_refused(kafka_client: KafkaClient, kafka_broker: Runni
     assert change(kafka_client, name, ("segment.ms", 0, "5"), validate_only=True) == 0
     assert change(kafka_client, name, ("segment.ms", 0, "-5"), validate_only=True) == 40
     assert overrides(kafka_broker, name) == {}
+
+
+def test_levels_of_loggers_are_changed(kafka_client: KafkaClient) -> None:
+    """KIP-412: by IncrementalAlterConfigs only."""
+    name = "raftlog.server.connection"
+
+    def level() -> tuple[str, int]:
+        (found,) = describe(kafka_client, LOGGER, "1", name).configs
+        return found.value, found.config_source
+
+    before = level()
+    for given, shown in (("TRACE", "DEBUG"), ("WARN", "WARN")):
+        assert change(kafka_client, "1", (name, 0, given), kind=LOGGER) == 0
+        assert level() == (shown, 6)
+    assert change(kafka_client, "1", (name, 0, "ERROR"), kind=LOGGER, validate_only=True) == 0
+    assert change(kafka_client, "1", (name, 0, "LOUD"), kind=LOGGER) == errors.INVALID_CONFIG
+    assert change(kafka_client, "1", (name, 2, "WARN"), kind=LOGGER) == errors.INVALID_CONFIG
+    assert change(kafka_client, "1", ("no.such", 0, "WARN"), kind=LOGGER) == errors.INVALID_REQUEST
+    assert change(kafka_client, "2", (name, 0, "WARN"), kind=LOGGER) == errors.INVALID_REQUEST
+    assert level() == ("WARN", 6)
+    assert change(kafka_client, "1", (name, 1, None), kind=LOGGER) == 0
+    assert level() == before
 
 
 def test_all_settings_are_replaced(kafka_client: KafkaClient, kafka_broker: RunningBroker) -> None:

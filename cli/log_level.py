@@ -1,0 +1,73 @@
+"""``raftlog cluster log-level``: the log levels of running brokers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from raftlog import Admin
+from raftlog.cli import options, output
+from raftlog.config.broker_keys import LOGGING_LEVELS
+from raftlog.errors import InvalidRequestError
+
+INHERIT = "default"
+
+
+@click.command("log-level")
+@click.argument("logger", required=False)
+@click.argument("level", required=False, type=click.Choice([*LOGGING_LEVELS, INHERIT]))
+@click.option("--broker", type=click.IntRange(min=0), help="Only this broker; default: all.")
+@options.as_json
+@options.cluster_secret_file
+@options.bootstrap
+def log_level(
+    logger: str | None,
+    level: str | None,
+    broker: int | None,
+    as_json: bool,
+    cluster_secret_file: str | None,
+    bootstrap: str,
+) -> None:
+    """Show or change what brokers log, while they run.
+
+    A broker forgets the change when it stops: logging.level in its configuration is permanent.
+
+    LOGGER is a name in a log line, such as raftlog.server.connection, or one above it, such as
+    raftlog.server. "root" is above all. With LEVEL, the loggers below it get this level too, except
+    those whose level was set; "default" removes the level. Without LEVEL, this shows LOGGER and
+    those below it; without LOGGER, all whose level was set.
+
+    \b
+    Example:
+      raftlog cluster log-level raftlog.server.cluster debug --broker 2
+      raftlog cluster log-level raftlog.server.cluster default
+    """
+    with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
+        if broker is not None:
+            brokers = [broker]
+        else:
+            brokers = [each.id for each in admin.describe_cluster(partitions=False).brokers]
+        if logger is not None and level is not None:
+            changes = {logger: None if level == INHERIT else level}
+            for each in brokers:
+                admin.alter_log_levels(each, changes)
+        rows = [row for each in brokers for row in _rows(admin, each, logger)]
+    if not rows:
+        raise InvalidRequestError(f"no broker has a logger {logger!r}")
+    if as_json:
+        output.print_json(rows)
+        return
+    output.print_table(
+        ("broker", "logger", "level"),
+        [(row["broker"], row["logger"], row["level"]) for row in rows],
+    )
+
+
+def _rows(admin: Admin, broker: int, logger: str | None) -> list[dict[str, Any]]:
+    """Return the loggers to show: whose level was set, or ``logger`` and those below it."""
+    return [
+        {"broker": broker, "logger": name, "level": found.level, "own": found.is_own}
+        for name, found in admin.describe_log_levels(broker).items()
+        if (found.is_own if logger is None else f"{name}.".startswith(f"{logger}."))
+    ]

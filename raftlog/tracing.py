@@ -1,0 +1,8 @@
+"""Traces after OpenTelemetry: ``TracedProducer``, ``TracedAsyncProducer``, ``process``. Names only.
+
+Requires ``pip install raftlog[trace]``.
+"""
+
+from raftlog.client.tracing import TracedAsyncProducer, TracedProducer, context_of, process
+
+__all__ = ["TracedAsyncProducer", "TracedProducer", "context_of", "process"]
