@@ -153,7 +153,7 @@ class _Future(Generic[T]):
 
     def _outcome(self) -> T:
         """Return the value, or raise the error. All deliveries are done."""
-        self._look()
+        self._mark_retrieved()
         error = self._error()
         if error is not None:
             raise error.with_traceback(None)
