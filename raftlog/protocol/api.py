@@ -372,6 +372,20 @@ DECOMMISSION: Final = Api(
     membership.DecommissionResponse,
     idempotent=True,
 )
+THROTTLE_MOVES: Final = Api(
+    52,
+    "throttle_moves",
+    cluster.ThrottleMovesRequest,
+    cluster.ThrottleMovesResponse,
+    idempotent=True,
+)
+CANCEL_DECOMMISSION: Final = Api(
+    53,
+    "cancel_decommission",
+    membership.CancelDecommissionRequest,
+    membership.CancelDecommissionResponse,
+    idempotent=True,
+)
 
 APIS: Final[dict[int, Api]] = {
     api.number: api
@@ -428,6 +442,8 @@ APIS: Final[dict[int, Api]] = {
         PROPOSE,
         RESERVE_BROKER_ID,
         DECOMMISSION,
+        THROTTLE_MOVES,
+        CANCEL_DECOMMISSION,
     )
 }
 

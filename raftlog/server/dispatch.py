@@ -93,6 +93,8 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.PROPOSE.number: membership.handle_propose,
     api.RESERVE_BROKER_ID.number: membership.handle_reserve_id,
     api.DECOMMISSION.number: membership.handle_decommission,
+    api.CANCEL_DECOMMISSION.number: membership.handle_cancel_decommission,
+    api.THROTTLE_MOVES.number: cluster.handle_throttle_moves,
 }
 
 # A connection may send these before it has authenticated.
