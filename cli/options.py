@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -28,6 +28,17 @@ from raftlog.tls import client_context
 from raftlog.types import TopicPartition
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+_BYTES: Final = {
+    "B": 1,
+    "kB": 1_000,
+    "KB": 1_000,
+    "MB": 1_000_000,
+    "GB": 1_000_000_000,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+}
 
 
 def bootstrap(command: Command) -> Command:
@@ -127,6 +138,27 @@ def _export(
             os.environ[variable] = before
 
     context.call_on_close(restore)
+
+
+def throttle(command: Command) -> Command:
+    """``--throttle``: how fast moves of replicas copy records."""
+    return click.option(
+        "--throttle",
+        metavar="RATE",
+        callback=parsed(_bytes_per_s),
+        help="Limit of the bytes per second that each broker copies for moves, such as 10MB or "
+        "512KiB; none removes the limit. It stays for later moves. Replicas in sync are not "
+        "limited.",
+    )(command)
+
+
+def _bytes_per_s(text: str) -> int:
+    if text == "none":
+        return 0
+    found = re.fullmatch(r"(\d{1,13})\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?(/s)?", text, re.ASCII)
+    if found is None:
+        raise ValueError(f"{text!r} is not a rate such as 10MB, 512KiB or none")
+    return int(found[1]) * _BYTES[found[2] or "B"]
 
 
 def cluster_secret_file(command: Command) -> Command:

@@ -92,6 +92,7 @@ async def describe_cluster(
         brokers=brokers,
         controller=_controller(answers),
         partitions=found,
+        move_throttle=_move_throttle(answers),
     )
 
 
@@ -170,6 +171,14 @@ def _controller(answers: _Answers) -> int | None:
     claims = [broker for broker, answer in _responses(answers) if answer.controller == broker]
     candidates = claims or [broker for broker in named if broker is not None]
     return max(candidates, key=named.count, default=None)
+
+
+def _move_throttle(answers: _Answers) -> int:
+    """Return the limit as the controller reports it; else as most brokers do."""
+    controller = _controller(answers)
+    told = {broker: answer.move_throttle for broker, answer in _responses(answers)}
+    values = list(told.values())
+    return told.get(_UNKNOWN if controller is None else controller, max(values, key=values.count))
 
 
 def _merged_brokers(cluster: Cluster, answers: _Answers) -> tuple[BrokerDescription, ...]:

@@ -239,12 +239,14 @@ class ClusterDescription:
     """The cluster, merged from the responses of all brokers.
 
     ``controller``: id of the broker that makes the decisions for the cluster; None without one.
+    ``move_throttle``: bytes per second that moves copy to each broker; 0 for no limit.
     """
 
     cluster_id: str
     brokers: tuple[BrokerDescription, ...]
     controller: int | None = None
     partitions: tuple[PartitionOverview, ...] = ()
+    move_throttle: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""``describe_cluster``, ``transfer_leader``, ``reassign`` and ``recover_cluster``: requests of
-operators.
+"""``describe_cluster``, ``transfer_leader``, ``reassign``, ``throttle_moves`` and
+``recover_cluster``: requests of operators.
 """
 
 from __future__ import annotations
@@ -160,7 +160,11 @@ class PartitionStatus(Message):
 
 
 class DescribeClusterResponse(Message):
-    """Cluster state. ``controller``: Raft leader of the cluster group, or None."""
+    """Cluster state.
+
+    ``controller``: Raft leader of the cluster group, or None. ``move_throttle``: bytes per second
+    that moves copy to each broker; 0 for no limit.
+    """
 
     cluster_id: ClusterId
     controller: NodeId | None
@@ -169,6 +173,7 @@ class DescribeClusterResponse(Message):
         list[PartitionStatus], Meta(max_length=limits.PARTITIONS_PER_CLUSTER_MAX)
     ] = []
     disk_use: DiskUse | None = None
+    move_throttle: Counter = 0
 
 
 class TransferLeaderRequest(Message):
@@ -220,6 +225,19 @@ class ReassignResponse(Message):
     """``moving``: the partitions of the topic with a move in progress."""
 
     moving: Annotated[list[PartitionMove], Meta(max_length=limits.PARTITIONS_PER_TOPIC_MAX)] = []
+
+
+class ThrottleMovesRequest(Message):
+    """Limit the bytes per second that replicas which moves add copy to each broker.
+
+    ``bytes_per_s``: 0 for no limit. It applies at once, also to moves in progress.
+    """
+
+    bytes_per_s: Annotated[int, Meta(ge=0, le=limits.MOVE_THROTTLE_BYTES_PER_S_MAX)]
+
+
+class ThrottleMovesResponse(Message):
+    """The limit is stored."""
 
 
 class RecoverClusterRequest(Message):

@@ -23,11 +23,15 @@ from raftlog.protocol.cluster import (
     RecoverClusterRequest,
     RecoverClusterResponse,
     ReplicaStatus,
+    ThrottleMovesRequest,
+    ThrottleMovesResponse,
     TopicDiskUse,
     TransferLeaderRequest,
     TransferLeaderResponse,
 )
 from raftlog.protocol.membership import (
+    CancelDecommissionRequest,
+    CancelDecommissionResponse,
     DecommissionRequest,
     DecommissionResponse,
     ReserveBrokerIdResponse,
@@ -62,9 +66,13 @@ class Operations(Protocol):
     def describe(self, request: DescribeClusterRequest) -> Describing: ...
     async def transfer_leader(self, request: TransferLeaderRequest) -> TransferLeaderResponse: ...
     async def reassign(self, request: ReassignRequest) -> ReassignResponse: ...
+    async def throttle_moves(self, request: ThrottleMovesRequest) -> ThrottleMovesResponse: ...
     async def recover(self, request: RecoverClusterRequest) -> RecoverClusterResponse: ...
     async def reserve_broker_id(self) -> ReserveBrokerIdResponse: ...
     async def decommission(self, request: DecommissionRequest) -> DecommissionResponse: ...
+    async def cancel_decommission(
+        self, request: CancelDecommissionRequest
+    ) -> CancelDecommissionResponse: ...
 
 
 class AloneOperations:
@@ -134,6 +142,11 @@ class AloneOperations:
             "this broker runs in single-broker mode: no other broker can store replicas"
         )
 
+    async def throttle_moves(self, _request: ThrottleMovesRequest) -> ThrottleMovesResponse:
+        raise UnsupportedFeatureError(
+            "this broker runs in single-broker mode: there are no moves of replicas"
+        )
+
     async def recover(self, _request: RecoverClusterRequest) -> RecoverClusterResponse:
         return RecoverClusterResponse(
             partitions=[], cluster_note="this broker runs in single-broker mode: nothing to recover"
@@ -148,6 +161,13 @@ class AloneOperations:
     async def decommission(self, _request: DecommissionRequest) -> DecommissionResponse:
         raise UnsupportedFeatureError(
             "this broker runs in single-broker mode: it is the only broker of its cluster"
+        )
+
+    async def cancel_decommission(
+        self, _request: CancelDecommissionRequest
+    ) -> CancelDecommissionResponse:
+        raise UnsupportedFeatureError(
+            "this broker runs in single-broker mode: no broker is being decommissioned"
         )
 
 

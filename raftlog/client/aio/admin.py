@@ -68,6 +68,7 @@ from raftlog.errors import (
 )
 from raftlog.kafka_names import answers_kafka_names
 from raftlog.protocol import api as apis
+from raftlog.protocol import membership
 from raftlog.protocol.access import (
     CheckAclRequest,
     CheckAclResponse,
@@ -85,14 +86,9 @@ from raftlog.protocol.cluster import (
     ReassignResponse,
     RecoverClusterRequest,
     RecoverClusterResponse,
+    ThrottleMovesRequest,
     TransferLeaderRequest,
     TransferLeaderResponse,
-)
-from raftlog.protocol.membership import (
-    DecommissionRequest,
-    DecommissionResponse,
-    ReserveBrokerIdRequest,
-    ReserveBrokerIdResponse,
 )
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
 from raftlog.protocol.schema import Message
@@ -560,6 +556,15 @@ class AsyncAdmin(LoopBound, AdminBase):
         """
         return await self._reassign(ReassignRequest(topic=check_topic_name(topic), cancel=True))
 
+    async def throttle_moves(self, bytes_per_s: int) -> None:
+        """Limit how fast replicas that moves add copy records, for each broker.
+
+        ``bytes_per_s``: that each broker receives for them, from 1,024; 0 (default): no limit. A
+            lower one raises ``RefusedError``. It applies at once, also to moves in progress.
+        """
+        rate = integer("bytes_per_s", bytes_per_s, 0, limits.MOVE_THROTTLE_BYTES_PER_S_MAX)
+        await self._administer(apis.THROTTLE_MOVES, ThrottleMovesRequest(bytes_per_s=rate))
+
     async def _reassign(self, request: ReassignRequest) -> dict[int, tuple[int, ...]]:
         answer = await self._administer(apis.REASSIGN, request)
         assert isinstance(answer, ReassignResponse)
@@ -570,8 +575,8 @@ class AsyncAdmin(LoopBound, AdminBase):
 
         Raises ``UnsupportedFeatureError`` in single-broker mode.
         """
-        answer = await self._administer(apis.RESERVE_BROKER_ID, ReserveBrokerIdRequest())
-        assert isinstance(answer, ReserveBrokerIdResponse)
+        answer = await self._administer(apis.RESERVE_BROKER_ID, membership.ReserveBrokerIdRequest())
+        assert isinstance(answer, membership.ReserveBrokerIdResponse)
         return answer.id
 
     async def decommission_broker(self, broker: int) -> DecommissionProgress:
@@ -584,12 +589,25 @@ class AsyncAdmin(LoopBound, AdminBase):
         ``RefusedError`` if the broker is unknown, a topic has more replicas than brokers would
         remain, or the remaining voters of the cluster group would have no majority.
         """
-        request = DecommissionRequest(broker=integer("broker", broker, *BROKER_IDS))
+        request = membership.DecommissionRequest(broker=integer("broker", broker, *BROKER_IDS))
         answer = await self._administer(apis.DECOMMISSION, request)
-        assert isinstance(answer, DecommissionResponse)
+        assert isinstance(answer, membership.DecommissionResponse)
         return DecommissionProgress(
             answer.removed, answer.partitions, answer.has_vote, answer.waits_for
         )
+
+    async def cancel_decommission(self, broker: int) -> int:
+        """Keep a broker that is being removed from the cluster.
+
+        Cancels moves in progress away from it, and returns the number of partitions that get their
+        former replicas back. Raises ``RefusedError`` if the broker is removed already.
+        """
+        request = membership.CancelDecommissionRequest(
+            broker=integer("broker", broker, *BROKER_IDS)
+        )
+        answer = await self._administer(apis.CANCEL_DECOMMISSION, request)
+        assert isinstance(answer, membership.CancelDecommissionResponse)
+        return answer.moving
 
     async def recover_cluster(
         self,

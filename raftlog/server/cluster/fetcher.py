@@ -34,6 +34,7 @@ from raftlog.replication.following import (
     must_restart,
     truncation_point,
 )
+from raftlog.server.cluster.move_throttle import MoveThrottle
 from raftlog.server.metrics import Counters
 from raftlog.server.partition import Partition
 from raftlog.server.peers.channel import Answer
@@ -58,12 +59,13 @@ def key_of(host: Partition) -> PartitionKey:
 class _Copy:
     """One partition that is copied."""
 
-    __slots__ = ("copied_below", "epoch", "host", "is_paused")
+    __slots__ = ("copied_below", "epoch", "host", "is_first", "is_paused")
 
     def __init__(self, host: Partition) -> None:
         self.host = host
         self.epoch = host.leader_epoch
         self.is_paused = False  # being truncated, or in back-off after a failure: not fetched
+        self.is_first = True  # the leader has sent no records in this epoch
         self.copied_below: Offset = 0  # see ``following.must_restart``
 
 
@@ -80,6 +82,7 @@ class ReplicaFetcher:
         wait_ms_max: int,
         on_damage: Callable[[Partition, RaftlogError], None],
         counters: Counters,
+        throttle: MoveThrottle,
     ) -> None:
         """``on_damage``: called when this replica's log does not fit the leader's log, or is
         corrupt.
@@ -91,6 +94,7 @@ class ReplicaFetcher:
         self._wait_ms_max = wait_ms_max
         self._on_damage = on_damage
         self._counters = counters
+        self._throttle = throttle
         self._copies: dict[PartitionKey, _Copy] = {}
         self._session = FollowerSession()
         self._round = 0  # highest round in the responses of this session
@@ -120,6 +124,7 @@ class ReplicaFetcher:
         if copy is None or copy.host is not host:
             return
         del self._copies[key]
+        self._throttle.forget(copy)
         self._durable.pop(key, None)
         self._session.forget(*key)
         self._schedule()
@@ -173,7 +178,7 @@ class ReplicaFetcher:
                 fetch_offset=log.log_end_offset,
                 last_epoch=copy.host.last_epoch,
                 durable_offset=log.acknowledged_end_offset,
-                bytes_max=self._bytes_max,
+                bytes_max=self._throttle.bytes_max(copy, copy.host, is_first=copy.is_first),
                 high_watermark=copy.host.high_watermark,
                 log_start=log.durable_start_offset,
             )
@@ -382,7 +387,12 @@ class ReplicaFetcher:
                 )
                 self._pause(key, copy)
                 return
-            self._report_position(key, copy)
+            copy.is_first = False
+            if self._throttle.must_wait(host, part.high_watermark):
+                self._wait_turn(key, copy, len(data))
+            else:
+                self._throttle.forget(copy)
+                self._report_position(key, copy)
         host.advance_high_watermark(part.high_watermark)
         if part.log_start_offset > host.log.log_start_offset:
             host.advance_log_start(
@@ -443,6 +453,12 @@ class ReplicaFetcher:
         if self._copies.get(key) is copy:
             self._session.forget(*key)
         self._loop.call_later(seconds, self._resume, key, copy)
+
+    def _wait_turn(self, key: PartitionKey, copy: _Copy, received: int) -> None:
+        """Pause a copy that a move adds until the throttle lets it fetch the next chunk."""
+        copy.is_paused = True
+        self._session.forget(*key)
+        self._throttle.wait(copy, received, lambda: self._resume(key, copy))
 
     def _resume(self, key: PartitionKey, copy: _Copy) -> None:
         copy.is_paused = False

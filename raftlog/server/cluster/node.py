@@ -45,6 +45,7 @@ from raftlog.server.cluster.journal_reserve import JournalReserve
 from raftlog.server.cluster.leadership_check import LeadershipCheck
 from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation, Liveness
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Membership
+from raftlog.server.cluster.move_throttle import MoveThrottle
 from raftlog.server.cluster.partition_controller import PartitionController
 from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.cluster.recovery import Recovery
@@ -123,6 +124,7 @@ class ClusterNode:
         self._joining = self._make_joining()
         self._addresses = self._make_addresses()
         self.subscription = self._make_subscription()
+        self._throttle = self._make_throttle()
         self.fetchers = ReplicaFetchers(self._make_fetcher)
         self.state_broadcast = StateBroadcast(
             self.broker_id, self.plane, self.links, brokers=lambda: sorted(self.machine.brokers)
@@ -392,11 +394,21 @@ class ClusterNode:
             leader,
             loop=self._loop,
             links=self.links,
-            bytes_max=min(self._config.replica_fetch_max_bytes, limits.FETCH_BYTES_MAX),
+            bytes_max=self._fetch_bytes_max,
             wait_ms_max=self._config.replica_fetch_wait_max_ms,
             on_damage=self._damaged,
             counters=self._services.host.counters,
+            throttle=self._throttle,
         )
+
+    def _make_throttle(self) -> MoveThrottle:
+        return MoveThrottle(
+            self.broker_id, self.machine, self._loop, chunk_bytes_max=self._fetch_bytes_max
+        )
+
+    @property
+    def _fetch_bytes_max(self) -> int:
+        return min(self._config.replica_fetch_max_bytes, limits.FETCH_BYTES_MAX)
 
     def _nonce(self) -> bytes:
         return self._services.entropy(32)
@@ -438,6 +450,7 @@ class ClusterNode:
         self.subscription.close()
         await self._addresses.stop()
         self.fetchers.close()
+        self._throttle.close()
         for session in self._sessions.values():
             session.close()
         await self.partitions.stop()

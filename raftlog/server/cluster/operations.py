@@ -27,20 +27,26 @@ from raftlog.protocol.cluster import (
     ReassignResponse,
     RecoverClusterRequest,
     RecoverClusterResponse,
+    ThrottleMovesRequest,
+    ThrottleMovesResponse,
     TransferLeaderRequest,
     TransferLeaderResponse,
 )
 from raftlog.protocol.membership import (
+    CancelDecommissionRequest,
+    CancelDecommissionResponse,
     DecommissionRequest,
     DecommissionResponse,
     ReserveBrokerIdResponse,
 )
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.replication.cluster_commands import (
+    CancelDecommission,
     DecommissionBroker,
     Move,
     Reassign,
     ReserveBrokerId,
+    SetMoveThrottle,
 )
 from raftlog.replication.cluster_state import TopicRecord
 from raftlog.replication.cluster_voters import next_voters
@@ -126,6 +132,7 @@ class ClusterOperations:
                 for each in partitions
             ],
             disk_use=disk_use,
+            move_throttle=node.machine.move_throttle,
         )
 
     def target(self, topic_id: str, partition: int) -> list[int]:
@@ -196,6 +203,11 @@ class ClusterOperations:
             ]
         )
 
+    async def throttle_moves(self, request: ThrottleMovesRequest) -> ThrottleMovesResponse:
+        """Store the limit. Raises ``RefusedError`` if it is too low for moves to progress."""
+        await self._node.topics.persist(SetMoveThrottle(bytes_per_s=request.bytes_per_s))
+        return ThrottleMovesResponse()
+
     # -- brokers that join and leave
 
     async def reserve_broker_id(self) -> ReserveBrokerIdResponse:
@@ -230,6 +242,22 @@ class ClusterOperations:
             partitions=machine.uses_of(broker),
             has_vote=broker in node.subscription.voters,
             waits_for=self._hindrance_of(broker),
+        )
+
+    async def cancel_decommission(
+        self, request: CancelDecommissionRequest
+    ) -> CancelDecommissionResponse:
+        """Keep a broker, and cancel the moves away from it. Raises ``RefusedError`` if the cluster
+        does not have the broker any longer.
+        """
+        machine, broker = self._node.machine, request.broker
+        await self._node.topics.persist(CancelDecommission(id=broker))
+        return CancelDecommissionResponse(
+            moving=sum(
+                held.target is not None and broker in held.target.replicas
+                for topic in machine.topics.values()
+                for held in topic.partitions
+            )
         )
 
     def _check_voters_without(self, broker: int) -> None:
