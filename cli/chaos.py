@@ -94,6 +94,11 @@ RUN_OPTIONS: Final = (
     click.option(
         "--without-root", is_flag=True, help="Use no namespaces and no loop devices, even as root."
     ),
+    click.option(
+        "--secure",
+        is_flag=True,
+        help="Brokers use TLS, and clients authenticate and need access rules.",
+    ),
     click.option("--list", "kinds", is_flag=True, help="List the kinds of fault, and exit."),
     click.option("--quiet", "-q", is_flag=True, help="Print only the verdict."),
 )
@@ -117,6 +122,10 @@ def checked(*, nemeses: str, seed: int | None, directory: Path | None, **others:
         raise click.UsageError("--source is for brokers that are started here, not for --bootstrap")
     if others["client"] == "kafka":
         options.check_confluent_kafka()
+        if others.get("secure"):
+            raise click.UsageError("--secure is for raftlog's own clients, not for --client kafka")
+    if others.get("secure") and others["bootstrap"] is not None:
+        raise click.UsageError("--secure is for brokers that are started here, not for --bootstrap")
     names = [] if nemeses == "none" else [name.strip() for name in nemeses.split(",")]
     made = RunOptions(
         nemeses=tuple(filter(None, names)),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from raftlog.jepsen_like.control.namespaces import Namespaces
     from raftlog.jepsen_like.members import Members
     from raftlog.jepsen_like.net import Net
+    from raftlog.jepsen_like.secured import Secured
     from raftlog.testing.relays import RelayLinks
 
 __all__ = [
@@ -89,7 +90,8 @@ class ClusterUnderTest:
     """The cluster. The constructor creates it and does not start it; the owner must call ``close``.
 
     ``settings``: of every broker, as in its configuration file. ``source``: a directory with
-    another package ``raftlog``, which brokers run. Raises ``OSError`` if the machine lacks a
+    another package ``raftlog``, which brokers run. ``secure``: brokers use TLS and require
+    authentication. Raises ``OSError`` if the machine lacks a
     requirement; then all that was created is removed.
     """
 
@@ -101,6 +103,7 @@ class ClusterUnderTest:
         *,
         settings: Mapping[str, str] | None = None,
         source: Path | None = None,
+        secure: bool = False,
     ) -> None:
         self.shape = shape
         self.needs = needs
@@ -112,6 +115,8 @@ class ClusterUnderTest:
         self.net: Net
         self._settings = {**SETTINGS, **(settings or {})}
         self._source = source
+        self._is_secure = secure
+        self.secured: Secured | None = None  # files of a secured cluster
         self._stack = ExitStack()
         try:
             self._make()
@@ -149,6 +154,8 @@ class ClusterUnderTest:
                     f"{sorted(self.answers().members)}. See the logs in {self.directory}"
                 )
             time.sleep(POLL_S)
+        if self.secured is not None:
+            self.secured.admit(self.bootstrap)
 
     def stop(self) -> None:
         """Send SIGTERM to all, and SIGKILL to those that do not end."""
@@ -294,15 +301,24 @@ class ClusterUnderTest:
         ids, needs = self.shape.broker_ids, self.needs
         self.directory.mkdir(parents=True, exist_ok=True)
         listen = self._places(ids)
-        self._asking = Asking(listen)
-        self._stack.callback(self._asking.close)
         links = self._links(listen) if needs.relays or needs.client_relays else None
+        if self._is_secure:
+            self._secure(listen)
         self.net = self._net(listen, links)
         if needs.member_places and self.namespaces is not None and not needs.client_relays:
             self._place_members(listen)
         for broker_id in ids:
             self._make_host(broker_id, listen, links)
+        process = self.hosts[min(ids)].process
+        self._asking = Asking(listen, tls=process.tls, secret=process.secret)
+        self._stack.callback(self._asking.close)
         self._stack.callback(self._end_processes)
+
+    def _secure(self, listen: Mapping[int, Address]) -> None:
+        from raftlog.jepsen_like.secured import Secured
+
+        secured = self.secured = Secured(self.directory, {each.host for each in listen.values()})
+        self._settings |= secured.settings
 
     def _places(self, ids: Collection[int]) -> dict[int, Address]:
         """Return the listen address of each broker."""
@@ -357,7 +373,7 @@ class ClusterUnderTest:
             settings["advertised.listen"] = str(address)
         if listen[broker_id].host != HOST:  # a network of the harness, which is not secured
             settings.setdefault("insecure.allowed", "true")
-        if len(listen) > 1:
+        if len(listen) > 1 or self._is_secure:
             settings["voters"] = ",".join(f"{number}@{where}" for number, where in voters.items())
             settings["cluster.secret.file"] = str(secret_file(self.directory))
             settings.setdefault("operations.require.secret", "false")

@@ -38,8 +38,9 @@ class RunOptions:
 
     ``time_s``: load in seconds, 5 s to a week. ``brokers``: 1 to 9. ``rate``: records per second of
     all producers; default: drawn from the seed. ``source``: a directory with another raftlog
-    package, which brokers run. ``bootstrap``, ``control``: an external cluster, and the script that
-    injects faults into it. ``client``: "kafka" for clients of Kafka's protocol.
+    package, which brokers run. ``secure``: brokers with TLS, users and access rules. ``bootstrap``,
+    ``control``: an external cluster, and the script that injects faults into it. ``client``:
+    "kafka" for clients of Kafka's protocol.
     """
 
     workload: WorkloadName
@@ -55,6 +56,7 @@ class RunOptions:
     bootstrap: str | None = None
     control: Path | None = None
     without_root: bool = False
+    secure: bool = False
     say: Callable[[str], None] = _silent
     progress: Callable[[Any], None] | None = None
 

@@ -199,6 +199,7 @@ class _Run:
                 options.directory,
                 settings=dict(self.plan.settings),
                 source=options.source,
+                secure=options.secure,
             )
         try:
             self._start_entry(made)
@@ -207,12 +208,15 @@ class _Run:
                 made.start()
             except Exception as error:
                 raise ChaosError(f"the cluster did not start: {error}") from error
-            yield made
+            with _environment(made.secured.environment if options.secure else {}):
+                yield made
         finally:
             made.close()
 
     def _start_entry(self, cluster: Any) -> None:
         where = facts() | {"network": cluster.net.backend}
+        if self.options.secure:
+            where["security"] = "TLS, SCRAM, access rules"
         self.recorder.record(
             Start(
                 time=0,
@@ -356,6 +360,20 @@ class _Run:
                     kinds,
                 )
             )
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process, which every client reads, also those of child processes."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 class _LoopThread:

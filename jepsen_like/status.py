@@ -6,11 +6,13 @@ responses.
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from raftlog.config.address import Address
@@ -175,8 +177,16 @@ class Answers:
 class Asking:
     """Sends requests to brokers in parallel. The owner must call ``close``."""
 
-    def __init__(self, addresses: Mapping[int, Address]) -> None:
+    def __init__(
+        self,
+        addresses: Mapping[int, Address],
+        *,
+        tls: ssl.SSLContext | None = None,
+        secret: bytes = b"",
+    ) -> None:
+        """``tls``, ``secret``: of brokers that require authentication, as in ``ask``."""
         self._addresses = addresses
+        self._do = partial(ask, tls=tls, secret=secret)
         # Twice the number of brokers: late responses of the last request can still occupy threads.
         self._pool = ThreadPoolExecutor(2 * len(addresses), thread_name_prefix="chaos-ask")
 
@@ -201,7 +211,7 @@ class Asking:
         self, brokers: Collection[int], api: Api, question: Message, answer: type[M]
     ) -> dict[int, M]:
         asked = {
-            self._pool.submit(ask, self._addresses[broker], api, question): broker
+            self._pool.submit(self._do, self._addresses[broker], api, question): broker
             for broker in sorted(brokers)
         }
         done, late = wait(asked, timeout=ROUND_S)

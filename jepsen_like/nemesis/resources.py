@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import ssl
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -51,6 +52,9 @@ class Process(Protocol):
 
     @property
     def running(self) -> bool: ...
+
+    @property
+    def tls(self) -> ssl.SSLContext | None: ...
 
 
 class HostLike(Protocol):
@@ -179,7 +183,7 @@ class ResourcesNemesis(OwnKinds):
             with contextlib.suppress(OSError):
                 connection = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
                 squeeze.undo.callback(connection.close)
-        is_shut = not answers(address)
+        is_shut = not answers(address, tls=self._cluster.hosts[squeeze.broker].process.tls)
         seen = {
             "open": count,
             "limit": count + squeeze.fault.args["spare"],

@@ -1,0 +1,81 @@
+"""A secured cluster: certificates, and the user of the clients with its access rules."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from raftlog import Acl, Admin
+from raftlog.client import profiles
+from raftlog.clock import SystemClock
+from raftlog.security.acl import ANY, CLUSTER_NAME
+from raftlog.testing.administrator import (
+    CREDENTIALS_FILE,
+    PASSWORD_BYTES,
+    PROFILE_FILE,
+    private_file,
+    security_settings,
+    write_profile,
+)
+from raftlog.testing.certificates import LOCAL_HOSTS, create
+from raftlog.testing.cluster import TLS_DIRECTORY
+
+USER: Final = "chaos"
+USER_PROFILE: Final = "chaos.toml"
+SESSION_MS: Final = 10_000  # short, so that clients authenticate again under faults
+DAYS: Final = 3_650
+YEAR_MS: Final = 365 * 86_400_000
+START_MS: Final = 30_000
+# The user may do everything: each request is decided by a rule, as none of its rules is a
+# super user's.
+RULES: Final = (
+    Acl(f"User:{USER}", "ALL", "TOPIC", ANY),
+    Acl(f"User:{USER}", "ALL", "GROUP", ANY),
+    Acl(f"User:{USER}", "ALL", "TRANSACTIONAL_ID", ANY),
+    Acl(f"User:{USER}", "ALL", "CLUSTER", CLUSTER_NAME),
+)
+
+
+class _LastYear(SystemClock):
+    """Certificates are valid from then on: faults may set the clocks of brokers back."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() - YEAR_MS
+
+
+class Secured:
+    """Files of a secured cluster, in its directory.
+
+    ``settings``: of its brokers. ``environment``: of clients, once ``admit`` was called.
+    """
+
+    def __init__(self, directory: Path, hosts: Iterable[str]) -> None:
+        """``hosts``: names or addresses under which brokers are reached."""
+        self._directory = directory
+        names = sorted({*LOCAL_HOSTS, *hosts})
+        self._files = create(directory / TLS_DIRECTORY, hosts=names, days=DAYS, clock=_LastYear())
+        self._credentials = directory / CREDENTIALS_FILE
+        self.settings: Mapping[str, str] = {
+            **security_settings(self._files, self._credentials),
+            "connections.max.reauth.ms": str(SESSION_MS),
+        }
+        self.environment = {profiles.VARIABLE: str(directory / USER_PROFILE)}
+
+    def admit(self, bootstrap: str) -> None:
+        """Create the user of the clients, as the administrator, unless it exists.
+
+        Raises ``RaftlogError`` if the cluster does not respond.
+        """
+        path = self._directory / USER_PROFILE
+        if path.exists():
+            return
+        profile = self._directory / PROFILE_FILE
+        write_profile(profile, self._files, self._credentials, bootstrap)
+        password = secrets.token_urlsafe(PASSWORD_BYTES)
+        with Admin(bootstrap, profile=str(profile), bootstrap_timeout_ms=START_MS) as admin:
+            admin.create_acls(RULES)
+            admin.create_user(USER, password)
+        own = {**profiles.load(str(profile)), "sasl_username": USER, "sasl_password": password}
+        private_file(path, profiles.dump(own))
