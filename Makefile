@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 # Hundreds of brokers start: none should compile everything anew, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo quick test console-test check seeds nightly mutation chaos bench kafka-peers kafka-differential kafka-fuzz docs clean
+.PHONY: help demo quick test console-test check audit seeds nightly mutation chaos bench kafka-peers kafka-differential kafka-fuzz docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -33,12 +33,16 @@ console-test: $(VENV)/.dev ## the console in a real Chromium, and its vendored f
 	$(BIN)/python -m tests.cli.console.npm
 	$(PYTEST) -m browser tests/cli/console/test_browser.py $(ARGS)
 
-check: $(VENV)/.dev ## ruff, mypy, import-linter, the tidy tests
+check: $(VENV)/.dev ## ruff, mypy, import-linter, the tidy tests, and `make audit`
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/tidy
+	$(BIN)/python -m tests.audit
+
+audit: $(VENV)/.dev ## compare the installed distributions with published advisories; ARGS=--strict fails without a network
+	$(BIN)/python -m tests.audit $(ARGS)
 
 seeds: $(VENV)/.dev ## randomised tests with more examples (about 20 minutes at most)
 	HYPOTHESIS_PROFILE=ci $(PYTEST) -n 2 --timeout=1200 -m "(hypothesis or seeds) and not nightly" $(ARGS)

@@ -23,7 +23,7 @@ from raftlog.security.acl import (
 
 STATUS_DENIED: Final = 3
 COLUMNS: Final = ("principal", "permission", "operation", "resource", "pattern", "name", "host")
-UNKNOWN_HOST: Final = "0.0.0.0"  # the address of no client
+UNKNOWN_HOST: Final = "0.0.0.0"  # the address of no client  # noqa: S104 - compared
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 
 import click
@@ -10,29 +9,17 @@ import click
 from raftlog.backup import BackupSource, open_store, verify, write_backup
 from raftlog.cli import options, output
 from raftlog.cli.main import STATUS_FAILED
-from raftlog.cli.mirror import Display
+from raftlog.cli.mirror import run_mirror
 from raftlog.clock import SystemClock
-from raftlog.mirror import Mirror
+
+_TOPICS = options.pattern("--topics", "topic names. Internal topics are left out", default=".*")
+_GROUPS = options.pattern("--groups", "names of consumer groups", default=".*")
 
 
 @click.command()
 @click.option("--to", "url", required=True, metavar="URL", help="Directory, or a URL of fsspec.")
-@click.option(
-    "--topics",
-    default=".*",
-    show_default=True,
-    metavar="RE",
-    callback=options.checked(re.compile),
-    help="Regular expression that matches whole topic names. Internal topics are left out.",
-)
-@click.option(
-    "--groups",
-    default=".*",
-    show_default=True,
-    metavar="RE",
-    callback=options.checked(re.compile),
-    help="Regular expression that matches whole names of consumer groups.",
-)
+@_TOPICS
+@_GROUPS
 @options.as_json
 @options.bootstrap
 def backup(url: str, topics: str, groups: str, as_json: bool, bootstrap: str) -> None:
@@ -74,22 +61,8 @@ def backup(url: str, topics: str, groups: str, as_json: bool, bootstrap: str) ->
 @click.option(
     "--from", "url", required=True, metavar="URL", help="Directory or URL of `raftlog backup`."
 )
-@click.option(
-    "--topics",
-    default=".*",
-    show_default=True,
-    metavar="RE",
-    callback=options.checked(re.compile),
-    help="Regular expression that matches whole topic names.",
-)
-@click.option(
-    "--groups",
-    default=".*",
-    show_default=True,
-    metavar="RE",
-    callback=options.checked(re.compile),
-    help="Regular expression that matches whole names of consumer groups.",
-)
+@_TOPICS
+@_GROUPS
 @click.option("--prefix", default="", help="Prefix of the topic names in the cluster.")
 @click.option("--verify", "only_verify", is_flag=True, help="Verify the files; restore nothing.")
 @options.as_json
@@ -117,24 +90,15 @@ def restore(
     if only_verify:
         _verify(url, as_json=as_json)
         return
-    display = Display(as_json=as_json)
-    running = Mirror(
+    run_mirror(
         BackupSource(store),
         bootstrap,
         topics=topics,
         groups=groups,
         prefix=prefix,
-        on_progress=display.show,
-        on_error=display.warn,
+        once=True,
+        as_json=as_json,
     )
-    try:
-        progress = running.run(once=True)
-    except KeyboardInterrupt:
-        display.end(running.progress)
-        raise
-    display.end(progress)
-    if progress.refused:
-        click.get_current_context().exit(STATUS_FAILED)
 
 
 def _verify(url: str, *, as_json: bool) -> None:

@@ -446,6 +446,45 @@ def spark(run: Scope, partitions: int) -> None:
         run.show(*figures)
 
 
+@bench.command()
+@click.option(
+    "--trips",
+    default=1_000,
+    show_default=True,
+    type=click.IntRange(100),
+    help="Records per round that are sent one at a time.",
+)
+@click.option(
+    "--brokers", default=1, show_default=True, type=click.IntRange(1, 9), help="And replicas."
+)
+@scope(records=MILLION, has_size=True)
+def kafka(run: Scope, trips: int, brokers: int) -> None:
+    """Measure a Kafka client: confluent-kafka writes, reads, and sends one record at a time.
+
+    Needs confluent-kafka. With acks=all, to one partition. The processor time is that of all
+    brokers for a record. `python -m benchmarks.kafka` in the source tree compares with Kafka.
+
+    \b
+    Example:
+      raftlog bench kafka --records 2000000 --size 1024
+    """
+    options.check_confluent_kafka()
+    from raftlog.bench.kafka import KafkaTarget, measure
+    from raftlog.bench.target import target
+
+    with target(run.directory, brokers=brokers) as running:
+        name = "raftlog" if brokers == 1 else f"raftlog, {brokers} brokers"
+        asked = KafkaTarget(name, running.bootstrap, running.pids, replicas=brokers)
+        figures = measure(
+            [asked],
+            records=run.records,
+            value_bytes=run.value_bytes,
+            trips=trips,
+            rounds=run.rounds,
+        )
+    run.show(*figures)
+
+
 # -- all of it -------------------------------------------------------------------------------------
 
 

@@ -40,6 +40,14 @@ RUN_OPTIONS: Final = (
         "that keep the last record of each key).",
     ),
     click.option(
+        "--client",
+        type=click.Choice(["raftlog", "kafka"]),
+        default="raftlog",
+        show_default=True,
+        help="Clients of the workload: raftlog's, or confluent-kafka's with Kafka's protocol "
+        "(`pip install confluent-kafka`).",
+    ),
+    click.option(
         "--nemesis",
         "nemeses",
         default=NEMESES_DEFAULT,
@@ -99,7 +107,7 @@ def of_a_run(command: Command) -> Command:
 
 
 def checked(*, nemeses: str, seed: int | None, directory: Path | None, **others: Any) -> RunOptions:
-    """What the runner takes. Raises ``UsageError`` for options that make no sense together."""
+    """Return the runner's options. Raises ``UsageError`` for contradictory options."""
     from raftlog.jepsen_like.run_options import RunOptions, draw_plan
 
     seed = secrets.randbits(SEED_BITS) if seed is None else seed
@@ -107,6 +115,8 @@ def checked(*, nemeses: str, seed: int | None, directory: Path | None, **others:
         raise click.UsageError("--control is for a cluster that runs already: give --bootstrap too")
     if others["source"] is not None and others["bootstrap"] is not None:
         raise click.UsageError("--source is for brokers that are started here, not for --bootstrap")
+    if others["client"] == "kafka":
+        options.check_confluent_kafka()
     names = [] if nemeses == "none" else [name.strip() for name in nemeses.split(",")]
     made = RunOptions(
         nemeses=tuple(filter(None, names)),
@@ -170,7 +180,7 @@ class NothingKnownError(Failed):
 
 @contextmanager
 def failing_as_unknown() -> Iterator[None]:
-    """What goes wrong otherwise must not pass for an anomaly, which is status 1."""
+    """Exit with another status than 1, which means an anomaly, for any other failure."""
     from raftlog.errors import RaftlogError
 
     try:
@@ -207,7 +217,7 @@ class Rate:
 
 @contextmanager
 def clients_log(path: Path) -> Iterator[None]:
-    """What clients complain of goes into a file: under faults, it is a lot, and no news."""
+    """Write the log lines of clients to a file: under faults there are many."""
     path.parent.mkdir(parents=True, exist_ok=True)
     logger, handler = logging.getLogger("raftlog"), logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
@@ -257,7 +267,7 @@ def print_row(name: str, value: str) -> None:
 
 
 def print_verdict(verdict: Verdict, *, zeros: bool = False) -> None:
-    """What was found, with the first findings in full, and the verdict last."""
+    """Print the findings, the first ones in full, and then the verdict."""
     from raftlog.jepsen_like.report import text
 
     rows = text.anomaly_rows(verdict, zeros=zeros)

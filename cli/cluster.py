@@ -118,7 +118,7 @@ def _print_status(described: ClusterDescription, *, as_json: bool) -> None:
 @options.as_json
 @options.bootstrap
 def brokers(as_json: bool, bootstrap: str) -> None:
-    """List the brokers: address, state, number of leaderships and replicas.
+    """List the brokers: address, state, number of leaderships and replicas, free disk space.
 
     \b
     Example:
@@ -132,7 +132,7 @@ def brokers(as_json: bool, bootstrap: str) -> None:
         return
     columns = ("id", "address", "rack", "state", "leads", "replicas", "directory", "controller")
     output.print_table(
-        columns,
+        (*columns, "disk free"),
         [
             (
                 row["id"],
@@ -143,8 +143,9 @@ def brokers(as_json: bool, bootstrap: str) -> None:
                 row["replicas"],
                 row["directory_id"],
                 "yes" if row["controller"] else "",
+                health.free_space(broker.disk),
             )
-            for row in rows
+            for row, broker in zip(rows, described.brokers, strict=True)
         ],
     )
 
@@ -320,6 +321,7 @@ def _broker_ids(text: str) -> list[int]:
 @click.option("--cancel", is_flag=True, help="Restore the replicas before the moves in progress.")
 @click.option("--dry-run", is_flag=True, help="Print the moves, and move nothing.")
 @click.option("--no-wait", is_flag=True, help="Return when the moves are stored.")
+@options.throttle
 @options.as_json
 @options.cluster_secret_file
 @options.bootstrap
@@ -332,6 +334,7 @@ def reassign(
     cancel: bool,
     dry_run: bool,
     no_wait: bool,
+    throttle: int | None,
     as_json: bool,
     cluster_secret_file: str | None,
     bootstrap: str,
@@ -342,19 +345,30 @@ def reassign(
     replicas, and only then another one is removed. A move continues after a crash of any broker.
     With --topic and --brokers, the replicas are spread over these brokers.
 
+    --throttle limits the copies, also alone while replicas move.
+
     \b
     Example:
       raftlog cluster reassign --topic clicks:0 --brokers 1,2,4
       raftlog cluster reassign --generate --brokers 1,2,3,4 > plan.json
-      raftlog cluster reassign --plan plan.json --no-wait
+      raftlog cluster reassign --plan plan.json --no-wait --throttle 10MB
       raftlog cluster reassign --verify
+      raftlog cluster reassign --throttle none
     """
     given = (plan is not None) + generate + verify + cancel
-    if given > 1 or (given == 0 and not (topic and brokers)):
+    is_throttle_only = throttle is not None and not (given or topic or brokers)
+    if given > 1 or (given == 0 and not (topic and brokers) and not is_throttle_only):
         raise click.UsageError(
-            "give --topic and --brokers, or one of --plan, --generate, --verify and --cancel"
+            "give --topic and --brokers, or one of --plan, --generate, --verify, --cancel and "
+            "--throttle"
         )
+    if throttle is not None and (generate or verify or dry_run):
+        raise click.UsageError("--throttle changes the cluster: not with a command that only shows")
     with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
+        moves.throttle(admin, throttle)
+        if is_throttle_only:
+            _end_or_show(admin, None, cancel=False, no_wait=True, as_json=as_json)
+            return
         if verify or cancel:
             _end_or_show(admin, topic, cancel=cancel, no_wait=no_wait, as_json=as_json)
             return
@@ -398,15 +412,15 @@ def _end_or_show(
 ) -> None:
     name = (topic or "").partition(":")[0]
     names = [name] if name else None
-    moving = moves.moving(admin.describe_cluster(names))
+    described = admin.describe_cluster(names)
     if cancel:
-        topics = sorted({each.topic for each in moving})
+        topics = sorted({each.topic for each in moves.moving(described)})
         for each in topics:
             admin.cancel_reassignment(each)
         if not no_wait:
             moves.wait(admin, topics)
-        moving = moves.moving(admin.describe_cluster(names))
-    moves.print_moving(moving, as_json=as_json)
+        described = admin.describe_cluster(names)
+    moves.print_moving(described, as_json=as_json)
 
 
 def _execute(
@@ -423,12 +437,14 @@ def _execute(
 @cluster.command(name="rebalance")
 @click.option("--dry-run", is_flag=True, help="Print the moves, and move nothing.")
 @click.option("--no-wait", is_flag=True, help="Return when the moves are stored.")
+@options.throttle
 @options.as_json
 @options.cluster_secret_file
 @options.bootstrap
 def rebalance_cluster(
     dry_run: bool,
     no_wait: bool,
+    throttle: int | None,
     as_json: bool,
     cluster_secret_file: str | None,
     bootstrap: str,
@@ -443,18 +459,24 @@ def rebalance_cluster(
     """
     with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
         planned = _planned(admin, None, None)
+        if not dry_run:
+            moves.throttle(admin, throttle)
         _execute(admin, planned, dry_run=dry_run, no_wait=no_wait, as_json=as_json)
 
 
 @cluster.command()
 @click.argument("broker", metavar="ID", type=click.IntRange(min=0))
+@click.option("--cancel", is_flag=True, help="Keep the broker, and cancel the moves in progress.")
 @click.option("--no-wait", is_flag=True, help="Return when the request is stored.")
+@options.throttle
 @options.as_json
 @options.cluster_secret_file
 @options.bootstrap
 def decommission(
     broker: int,
+    cancel: bool,
     no_wait: bool,
+    throttle: int | None,
     as_json: bool,
     cluster_secret_file: str | None,
     bootstrap: str,
@@ -468,11 +490,24 @@ def decommission(
     Rejected if a topic has more replicas than brokers would remain, or if the other voters would
     have no majority.
 
+    With --cancel, the broker stays. Replicas that have moved stay where they are: see `raftlog
+    cluster rebalance`.
+
     \b
     Example:
       raftlog cluster decommission 3
+      raftlog cluster decommission 3 --cancel
     """
     with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
+        moves.throttle(admin, throttle)
+        if cancel:
+            back = admin.cancel_decommission(broker)
+            output.report(
+                {"broker": broker, "cancelled": True, "moving": back},
+                f"broker {broker} stays: {back} partitions get their former replicas back",
+                as_json=as_json,
+            )
+            return
         progress = admin.decommission_broker(broker)
         if not no_wait and not progress.removed:
             progress = removal.wait(admin, broker, progress)

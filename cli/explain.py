@@ -1,8 +1,11 @@
-"""``raftlog explain``: why a group lags, a partition has no leader, a broker is missing."""
+"""``raftlog explain``: why a group lags, a partition has no leader, a broker is missing, a disk
+fills up.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import click
 
@@ -15,7 +18,7 @@ from raftlog.types import check_group_id
 
 @click.group()
 def explain() -> None:
-    """Explain in sentences why a group lags, or a partition or broker does not work.
+    """Explain why a group lags, a partition or broker does not work, or a disk is full.
 
     \b
     Example:
@@ -94,6 +97,30 @@ def broker(broker_id: int, as_json: bool, bootstrap: str) -> None:
         known = ", ".join(str(each.id) for each in described.brokers)
         raise InvalidRequestError(f"the cluster has no broker {broker_id}; it has {known}")
     _print(explaining.explain_broker(described, found[0], events), as_json=as_json)
+
+
+@explain.command()
+@click.argument("broker_id", metavar="[BROKER]", type=click.IntRange(min=0), required=False)
+@options.as_json
+@options.bootstrap
+def disk(broker_id: int | None, as_json: bool, bootstrap: str) -> None:
+    """Explain what uses the disk of a broker, or of all, and what to do about it.
+
+    \b
+    Example:
+      raftlog explain disk 2
+    """
+    with Admin(bootstrap) as admin:
+        described = admin.describe_disks()
+    found = [each for each in described if broker_id in (None, each.broker)]
+    if not found:
+        known = ", ".join(str(each.broker) for each in described)
+        raise InvalidRequestError(f"the cluster has no broker {broker_id}; it has {known}")
+    sentences = [sentence for each in found for sentence in explaining.explain_disk(each)]
+    if as_json:
+        output.print_json({"sentences": sentences, "disks": [asdict(each) for each in found]})
+    else:
+        _print(sentences, as_json=False)
 
 
 def _group(name: str, bootstrap: str) -> GroupDescription:

@@ -9,23 +9,26 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from raftlog.cli.events import event_time
-from raftlog.cli.health import broker_state, clock_problem, is_up
+from raftlog.cli.health import broker_state, clock_problem, is_up, shown_bytes
 from raftlog.client.descriptions import (
     BrokerDescription,
     ClusterDescription,
+    DiskUseDescription,
     EventDescription,
     PartitionOverview,
+    TopicDiskUse,
 )
 from raftlog.client.group_descriptions import GroupDescription, PartitionLag
 
 EVENTS_SHOWN_MAX: Final = 5
 PARTITIONS_SHOWN_MAX: Final = 5
+TOPICS_SHOWN_MAX: Final = 5
 
 
 def explain_partition(
     cluster: ClusterDescription, partition: PartitionOverview, events: Sequence[EventDescription]
 ) -> list[str]:
-    """Why a partition has no leader, rejects writes, or lacks an in-sync replica."""
+    """Explain why a partition has no leader, rejects writes, or lacks an in-sync replica."""
     found = _leader(cluster, partition)
     in_sync = [broker for broker in partition.isr if broker not in partition.down]
     if partition.is_available and len(in_sync) < partition.min_isr:
@@ -133,8 +136,83 @@ def explain_broker(
     return found + _history(event for event in events if event.broker == broker.id)
 
 
+def explain_disk(use: DiskUseDescription) -> list[str]:
+    """How full the disk of a broker is, what uses it, what retention deletes, and what to do."""
+    disk, who = use.disk, f"Broker {use.broker}"
+    if use.problem:
+        return [f"{who} does not report its disk: {use.problem}."]
+    logs = sum(topic.size_bytes for topic in use.topics)
+    mine = logs + use.journal_bytes + use.quarantine_bytes
+    found = [f"{who}: the size of its disk is unknown."]
+    if disk is not None:
+        free = f"{shown_bytes(disk.free_bytes)} of {shown_bytes(disk.size_bytes)}"
+        share = disk.free_bytes / max(disk.size_bytes, 1)
+        found = [f"{who}: {free} of its disk are free ({share:.0%})."]
+        if disk.reason:
+            found.append(f"{who}: {disk.reason}.")
+    parts = [
+        f"records of {len(use.topics)} topics {shown_bytes(logs)}",
+        f"the consensus journal {shown_bytes(use.journal_bytes)}",
+        f"corrupt copies in quarantine {shown_bytes(use.quarantine_bytes)}",
+    ]
+    sentence = f"raftlog uses {shown_bytes(mine)}: {', '.join(parts)}."
+    others = 0 if disk is None else max(0, disk.size_bytes - disk.free_bytes - mine)
+    if others:
+        sentence += f" Other files and the file system use {shown_bytes(others)}."
+    found.append(sentence)
+    found += _largest(use, logs)
+    expired = sum(topic.expired_bytes for topic in use.topics)
+    expiring = sum(topic.expiring_bytes for topic in use.topics)
+    found.append(
+        f"Retention deletes {shown_bytes(expired)} at its next check, and "
+        f"{shown_bytes(expiring)} within 24 hours."
+    )
+    return found + _more_space(use, mine=mine, others=others)
+
+
+def _largest(use: DiskUseDescription, logs: int) -> list[str]:
+    """The largest topics, and those that nothing limits."""
+    largest = [topic for topic in use.topics if topic.size_bytes][:TOPICS_SHOWN_MAX]
+    if not largest:
+        return []
+    shown = [
+        f"{topic.topic} {shown_bytes(topic.size_bytes)} ({topic.size_bytes / max(logs, 1):.0%}, "
+        f"{_retention(topic)})"
+        for topic in largest
+    ]
+    return [f"The largest topics: {'; '.join(shown)}."]
+
+
+def _retention(topic: TopicDiskUse) -> str:
+    limits = []
+    if topic.retention_ms >= 0:
+        limits.append(f"retention.ms={topic.retention_ms}")
+    if topic.retention_bytes >= 0:
+        limits.append(f"retention.bytes={topic.retention_bytes}")
+    return ", ".join(limits) or "no retention limit"
+
+
+def _more_space(use: DiskUseDescription, *, mine: int, others: int) -> list[str]:
+    """What an operator can do, the most effective first; nothing while there is enough space."""
+    disk = use.disk
+    if disk is None or (not disk.reason and disk.free_bytes >= disk.size_bytes // 10):
+        return ["There is enough space."]
+    advice = []
+    if others > mine:
+        advice.append(f"move or delete other files on the disk: raftlog uses {shown_bytes(mine)}")
+    if use.topics and use.topics[0].size_bytes:
+        name = use.topics[0].topic
+        command = f"raftlog topic alter {name} --config retention.bytes=BYTES"
+        advice.append(f"lower the retention: {command} (per partition)")
+        advice.append(f"delete old records: raftlog topic delete-records {name} --before P:OFFSET")
+    if use.quarantine_bytes:
+        advice.append("delete directories *.quarantine-* after their analysis")
+    advice.append("move replicas to brokers with more space: raftlog cluster rebalance")
+    return [f"To free space: {'; '.join(advice)}."]
+
+
 def explain_lag(group: GroupDescription) -> list[str]:
-    """Why a consumer group lags: members, their partitions, and what cannot be read."""
+    """Explain why a consumer group lags: members, their partitions, and unreadable partitions."""
     name = f"Group {group.group}"
     behind = [part for part in group.partitions if part.lag]
     found = [

@@ -1,19 +1,21 @@
-"""What a description of the cluster comes to: counts, states, lags, damage. Pure."""
+"""Summary of a cluster's description: counts, states, lags, damage. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from raftlog.client.descriptions import (
     BrokerDescription,
     ClusterDescription,
+    DiskDescription,
     PartitionOverview,
     ReplicaDescription,
 )
 
 UNKNOWN = "?"
+_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def summary(cluster: ClusterDescription) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def summary(cluster: ClusterDescription) -> dict[str, Any]:
 
 
 def problems(cluster: ClusterDescription) -> list[dict[str, Any]]:
-    """What is wrong now, the worst first: each with its ``kind``, and a ``message`` for people."""
+    """Return the current problems, the worst first: each with its ``kind`` and a ``message``."""
     found: list[dict[str, Any]] = []
     if cluster.controller is None:
         message = "no broker decides for the cluster: a majority of its voters is not there"
@@ -68,8 +70,12 @@ def problems(cluster: ClusterDescription) -> list[dict[str, Any]]:
             state = ": ".join(filter(None, (broker_state(broker), broker.problem)))
             message = f"broker {broker.id} is {state}"
             found.append({"kind": "broker", "broker": broker.id, "message": message})
-        elif broker.clock_error_ms:
+            continue
+        if broker.clock_error_ms:
             found.append({"kind": "clock", "broker": broker.id, "message": clock_problem(broker)})
+        if broker.disk is not None and broker.disk.reason:
+            message = f"broker {broker.id}: {broker.disk.reason}"
+            found.append({"kind": "disk", "broker": broker.id, "message": message})
     for partition in cluster.partitions:
         name = f"{partition.topic}:{partition.partition}"
         place: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition}
@@ -91,7 +97,7 @@ def is_up(broker: BrokerDescription) -> bool:
 
 
 def clock_problem(broker: BrokerDescription) -> str:
-    """What is wrong with its wall clock, and what to do."""
+    """Return the problem of its wall clock, and the remedy."""
     seconds = abs(broker.clock_error_ms) // 1_000
     side = "ahead of" if broker.clock_error_ms > 0 else "behind"
     return (
@@ -126,6 +132,25 @@ def lag(replicas: Iterable[ReplicaDescription]) -> str:
         if replica.lag_records
     ]
     return ",".join(behind) or "0"
+
+
+def shown_bytes(value: float) -> str:
+    """A number of bytes with a unit, such as ``1.5 GiB``."""
+    if value < 1024:
+        return f"{value:.0f} B"
+    units = iter(_UNITS)
+    unit, value = next(units), value / 1024
+    while value >= 1024 and (larger := next(units, "")):
+        unit, value = larger, value / 1024
+    return f"{value:.1f} {unit}"
+
+
+def free_space(disk: DiskDescription | None) -> str:
+    """The free space of a broker's disk as a cell of a table, with the level if it is low."""
+    if disk is None:
+        return UNKNOWN
+    low = f", {disk.level}" if disk.reason else ""
+    return f"{shown_bytes(disk.free_bytes)} ({disk.free_bytes / max(disk.size_bytes, 1):.0%}{low})"
 
 
 def ids(brokers: Iterable[int]) -> str:

@@ -21,6 +21,7 @@ from raftlog.cli.events import parse_since
 from raftlog.cli.group import group_to_json
 from raftlog.cli.topic import topic_rows
 from raftlog.errors import (
+    AccessDeniedError,
     GroupNotEmptyError,
     InvalidRequestError,
     RaftlogError,
@@ -90,9 +91,9 @@ class HttpApi:
     the cluster.
     """
 
-    def __init__(self, admin: Admin) -> None:
-        """``admin``: of the cluster of this broker. The caller closes it."""
-        self._admin = admin
+    def __init__(self, admin_of: Callable[[Request], Admin]) -> None:
+        """``admin_of``: returns the client for a request, in a thread. The caller closes it."""
+        self._admin_of = admin_of
         self._turn = asyncio.Lock()
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -108,7 +109,7 @@ class HttpApi:
 
     def _result(self, describe: Describe, request: Request) -> tuple[int, str]:
         try:
-            return 200, output.to_json(describe(self._admin, request)) + "\n"
+            return 200, output.to_json(describe(self._admin_of(request), request)) + "\n"
         except RaftlogError as error:
             told = {"error": type(error).__name__, "message": str(error)}
             return status_of(error), output.to_json(told) + "\n"
@@ -120,4 +121,6 @@ def status_of(error: RaftlogError) -> int:
         return 404
     if isinstance(error, TopicExistsError | GroupNotEmptyError):
         return 409
+    if isinstance(error, AccessDeniedError):
+        return 403
     return 400 if isinstance(error, RefusedError) else 503

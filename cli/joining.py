@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from raftlog import Admin
 from raftlog.config import BrokerConfig
 from raftlog.disk import OsDisk
 from raftlog.server.broker import read_secret
@@ -25,6 +24,8 @@ def with_id(config: BrokerConfig) -> BrokerConfig:
         return replace(config, id=identity.broker_id)
     if not config.join:
         return config
+    from raftlog import Admin  # a broker needs no client otherwise, and starts sooner without it
+
     with Admin(
         [str(address) for address in config.join],
         cluster_secret=read_secret(config).decode(),

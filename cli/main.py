@@ -21,7 +21,7 @@ STATUS_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 
 
 class Entry(NamedTuple):
-    """Where a command is, and the first line of its help (a test holds the two equal)."""
+    """Module of a command, and the first line of its help (a test compares the two)."""
 
     home: str  # module:attribute
     help: str
@@ -46,7 +46,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "explain": Entry(
         "raftlog.cli.explain:explain",
-        "Explain in sentences why a group lags, or a partition or broker does not work.",
+        "Explain why a group lags, a partition or broker does not work, or a disk is full.",
     ),
     "top": Entry(
         "raftlog.cli.top:top",

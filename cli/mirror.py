@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from typing import Any, Final
@@ -13,6 +12,7 @@ from raftlog.cli import options, output
 from raftlog.cli.main import STATUS_FAILED
 from raftlog.errors import RaftlogError
 from raftlog.mirror import Mirror, Progress
+from raftlog.mirror.source import Source
 
 _REPORT_S: Final = 1.0
 
@@ -68,19 +68,8 @@ class Display:
     metavar="HOST:PORT[,...]",
     help="Addresses of brokers of the cluster to copy to.",
 )
-@click.option(
-    "--topics",
-    required=True,
-    metavar="RE",
-    callback=options.checked(re.compile),
-    help="Regular expression that matches whole topic names. Internal topics are left out.",
-)
-@click.option(
-    "--groups",
-    metavar="RE",
-    callback=options.checked(re.compile),
-    help="Regular expression that matches whole names of consumer groups: copy their offsets, too.",
-)
+@options.pattern("--topics", "topic names. Internal topics are left out", required=True)
+@options.pattern("--groups", "names of consumer groups: copy their offsets, too")
 @click.option("--prefix", default="", help="Prefix of the topic names in the target cluster.")
 @click.option("--once", is_flag=True, help="Stop when caught up with the ends at the start.")
 @options.security
@@ -103,16 +92,20 @@ def mirror(
     Example:
       raftlog mirror --from 127.0.0.1:9100 --to 127.0.0.1:9200 --topics 'clicks|orders-.*' --once
     """
-    display = Display(as_json=as_json)
-    running = Mirror(
-        source,
-        target,
-        topics=topics,
-        prefix=prefix,
-        groups=groups,
-        on_progress=display.show,
-        on_error=display.warn,
+    run_mirror(
+        source, target, topics=topics, groups=groups, prefix=prefix, once=once, as_json=as_json
     )
+
+
+def run_mirror(
+    source: str | Source, target: str, *, once: bool, as_json: bool, **selection: Any
+) -> None:
+    """Run a ``Mirror`` of ``selection``, and show its progress, also if Ctrl-C ends it.
+
+    Exits with status 1 if it refused a partition.
+    """
+    display = Display(as_json=as_json)
+    running = Mirror(source, target, on_progress=display.show, on_error=display.warn, **selection)
     try:
         progress = running.run(once=once)
     except KeyboardInterrupt:

@@ -95,6 +95,12 @@ def start(admin: Admin, moves: Sequence[PlannedMove]) -> None:
         )
 
 
+def throttle(admin: Admin, bytes_per_s: int | None) -> None:
+    """Limit the copies of moves; None leaves the limit as it is, 0 removes it."""
+    if bytes_per_s is not None:
+        admin.throttle_moves(bytes_per_s)
+
+
 def moving(described: ClusterDescription) -> list[PartitionOverview]:
     """The partitions with a move in progress."""
     return [partition for partition in described.partitions if partition.target]
@@ -112,8 +118,11 @@ def wait(admin: Admin, topics: Iterable[str]) -> None:
         time.sleep(POLL_INTERVAL_S)
 
 
-def print_moving(partitions: Sequence[PartitionOverview], *, as_json: bool) -> None:
-    """Print the moves in progress. The lag is in records, of replicas that copy."""
+def print_moving(described: ClusterDescription, *, as_json: bool) -> None:
+    """Print the moves in progress, and their throttle. The lag is in records, of replicas that
+    copy.
+    """
+    partitions, rate = moving(described), described.move_throttle
     if as_json:
         found = [
             {
@@ -126,8 +135,11 @@ def print_moving(partitions: Sequence[PartitionOverview], *, as_json: bool) -> N
             }
             for each in partitions
         ]
-        output.print_json({"moving": found})
-    elif not partitions:
+        output.print_json({"moving": found, "throttle_bytes_per_s": rate or None})
+        return
+    if rate:
+        output.note(f"throttle: {rate} bytes per second for each broker")
+    if not partitions:
         output.note("no partition moves")
     else:
         columns = ("partition", "replicas", "to", "isr", "lag")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -22,9 +24,21 @@ from raftlog.client.settings import (
 from raftlog.config.address import BOOTSTRAP_DEFAULT
 from raftlog.config.broker import read_toml
 from raftlog.errors import InvalidConfigError
+from raftlog.tls import client_context
 from raftlog.types import TopicPartition
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+_BYTES: Final = {
+    "B": 1,
+    "kB": 1_000,
+    "KB": 1_000,
+    "MB": 1_000_000,
+    "GB": 1_000_000_000,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+}
 
 
 def bootstrap(command: Command) -> Command:
@@ -126,6 +140,27 @@ def _export(
     context.call_on_close(restore)
 
 
+def throttle(command: Command) -> Command:
+    """``--throttle``: how fast moves of replicas copy records."""
+    return click.option(
+        "--throttle",
+        metavar="RATE",
+        callback=parsed(_bytes_per_s),
+        help="Limit of the bytes per second that each broker copies for moves, such as 10MB or "
+        "512KiB; none removes the limit. It stays for later moves. Replicas in sync are not "
+        "limited.",
+    )(command)
+
+
+def _bytes_per_s(text: str) -> int:
+    if text == "none":
+        return 0
+    found = re.fullmatch(r"(\d{1,13})\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?(/s)?", text, re.ASCII)
+    if found is None:
+        raise ValueError(f"{text!r} is not a rate such as 10MB, 512KiB or none")
+    return int(found[1]) * _BYTES[found[2] or "B"]
+
+
 def cluster_secret_file(command: Command) -> Command:
     """``--cluster-secret-file``, or RAFTLOG_CLUSTER_SECRET_FILE, or what ``--config`` names."""
     from_config = click.option(
@@ -167,6 +202,24 @@ def _take_secret_file(
     context.default_map = {"cluster_secret_file": secret_file, **(context.default_map or {})}
 
 
+def ca_file(command: Command) -> Command:
+    """``--ssl-cafile`` of commands that connect to an HTTP port."""
+    return click.option(
+        "--ssl-cafile",
+        "ca_file",
+        envvar="RAFTLOG_SSL_CAFILE",
+        show_envvar=True,
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE",
+        help="Accepted CA certificates (PEM) of https. Default: those of the system.",
+    )(command)
+
+
+def https(ca: str | None) -> ssl.SSLContext | None:
+    """The TLS context for a file of CA certificates; None without one."""
+    return None if ca is None else client_context(ca=ca)
+
+
 def as_json(command: Command) -> Command:
     """``--json``: one JSON value; for a stream, one per line."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
@@ -206,6 +259,18 @@ def checked(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
     return parsed(unchanged)
 
 
+def pattern(name: str, of: str, **settings: Any) -> Callable[[Command], Command]:
+    """The option ``name``: a regular expression that matches the whole of ``of``."""
+    return click.option(
+        name,
+        metavar="RE",
+        callback=checked(re.compile),
+        show_default=True,
+        help=f"Regular expression that matches whole {of}.",
+        **settings,
+    )
+
+
 def key_and_value(text: str) -> tuple[str, str]:
     """``k=v`` as a pair; the value may hold further ``=``."""
     key, equals, value = text.partition("=")
@@ -228,3 +293,9 @@ def topic_partition(text: str) -> TopicPartition:
     if not (topic and colon and partition.isascii() and partition.isdecimal()):
         raise click.BadParameter(f"{text!r} is not TOPIC:P, as in clicks:0")
     return TopicPartition(topic, int(partition))
+
+
+def check_confluent_kafka() -> None:
+    """Raise ``UsageError`` if the client of Kafka's protocol is not installed."""
+    if find_spec("confluent_kafka") is None:
+        raise click.UsageError("this needs confluent-kafka. Run: pip install confluent-kafka")

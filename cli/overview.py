@@ -32,7 +32,7 @@ class Finding:
 
 
 def findings(cluster: ClusterDescription) -> list[Finding]:
-    """What is wrong, the worst first. Partitions with the same problem are one finding."""
+    """Return the problems, the worst first. Partitions with the same problem are one finding."""
     found = []
     if cluster.controller is None:
         found.append(

@@ -357,7 +357,7 @@ def noting_stalls(
 
 
 def stall_reason(bootstrap: str, topic: str) -> str:
-    """Why nothing is acknowledged, as the cluster describes the topic's partitions."""
+    """Explain why no record is acknowledged, by the description of the topic's partitions."""
     try:
         with Admin(bootstrap) as admin:
             partitions = admin.describe_cluster([topic]).partitions

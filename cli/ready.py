@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -32,12 +33,14 @@ TIMEOUT_S_DEFAULT: Final = 60.0
     show_default=True,
     help="Seconds to wait; 0: query once.",
 )
+@options.ca_file
 @options.as_json
-def ready(url: str, restart: bool, timeout_s: float, as_json: bool) -> None:
+def ready(url: str, restart: bool, timeout_s: float, ca_file: str | None, as_json: bool) -> None:
     """Wait until a broker is ready, or can be restarted.
 
-    URL is that of its http.listen. Ready: it has joined the cluster, its replicas are in sync, and
-    its disk works. Exit status 1, with the reasons, if that takes longer than --timeout.
+    URL is that of its http.listen: https:// with authentication.required. Ready: it has joined the
+    cluster, its replicas are in sync, and its disk works. Exit status 1, with the reasons, if that
+    takes longer than --timeout.
 
     \b
     Example:
@@ -45,9 +48,10 @@ def ready(url: str, restart: bool, timeout_s: float, as_json: bool) -> None:
     """
     if not url.startswith(("http://", "https://")):
         raise click.UsageError(f"{url!r}: write http://HOST:PORT")
+    tls = options.https(ca_file)
     deadline = time.monotonic() + timeout_s
     while True:
-        is_ok, found, reason = _query(url, restart=restart)
+        is_ok, found, reason = _query(url, restart=restart, tls=tls)
         if is_ok:
             what = "safe to restart" if restart else "ready"
             output.report(found, f"{url} is {what}", as_json=as_json)
@@ -57,14 +61,16 @@ def ready(url: str, restart: bool, timeout_s: float, as_json: bool) -> None:
         time.sleep(INTERVAL_S)
 
 
-def _query(url: str, *, restart: bool) -> tuple[bool, dict[str, Any], str]:
+def _query(
+    url: str, *, restart: bool, tls: ssl.SSLContext | None
+) -> tuple[bool, dict[str, Any], str]:
     """Whether the broker is ready; its response; and the reasons if it is not."""
-    request = urllib.request.Request(
+    request = urllib.request.Request(  # noqa: S310 - only http and https
         f"{url.rstrip('/')}/readyz{'?restart' if restart else ''}",
         headers={"Accept": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=REQUEST_S) as response:
+        with urllib.request.urlopen(request, timeout=REQUEST_S, context=tls) as response:  # noqa: S310 - only http and https
             return True, json.load(response), ""
     except urllib.error.HTTPError as error:
         with error:

@@ -39,7 +39,7 @@ PORT_MAX: Final = 65_535
 
 
 def describe_cluster(cluster: Cluster) -> dict[str, Any]:
-    """What the file holds. The pid of a broker that is down is null."""
+    """Contents of the file. The pid of a broker that is down is null."""
     return {
         "bootstrap": cluster.bootstrap,
         "environment": environment_of(cluster),
@@ -74,7 +74,14 @@ def _voters_of(cluster: Cluster) -> str:
 def _http_of(broker: BrokerProcess) -> str | None:
     """The URL of its HTTP port; None if it has none."""
     address = broker.settings.get(HTTP_LISTEN)
-    return None if address is None else f"http://{address}"
+    if address is None:
+        return None
+    return f"{'https' if _authenticates(broker) else 'http'}://{address}"
+
+
+def _authenticates(broker: BrokerProcess) -> bool:
+    """Whether the broker requires authentication. Brokers of `raftlog up` that do use TLS."""
+    return broker.settings.get("authentication.required") == "true"
 
 
 def choose_http(directory: Path, addresses: Mapping[int, Address]) -> dict[int, Address]:
@@ -119,6 +126,12 @@ def recorded_addresses(directory: Path, field: str = "address") -> dict[int, Add
         raise DataDirectoryError(f"{path} cannot be read ({error!r}): remove it") from error
 
 
+def console_urls(directory: Path) -> list[str]:
+    """The URLs of the HTTP ports, as the last run in ``directory`` left them."""
+    scheme = "https" if (directory / CREDENTIALS_FILE).exists() else "http"
+    return [f"{scheme}://{at}/" for at in recorded_addresses(directory, "http").values()]
+
+
 def recorded_voters(directory: Path, addresses: Mapping[int, Address]) -> dict[int, Address]:
     """Broker id -> address of the brokers that created the cluster in ``directory``.
 
@@ -132,7 +145,7 @@ def recorded_voters(directory: Path, addresses: Mapping[int, Address]) -> dict[i
 
 
 def _parse(text: str) -> Address:
-    return parse_address(text.removeprefix("http://"))
+    return parse_address(text.rpartition("/")[2])
 
 
 def certificates_of(directory: Path) -> Certificates | None:
@@ -213,8 +226,10 @@ class Supervisor:
             broker.settings = {
                 **broker.settings,
                 HTTP_LISTEN: str(http[broker.id]),
-                # Without certificates, any program of this machine can change the cluster.
-                HTTP_READ_ONLY: str(certificates is not None).lower(),
+                # With certificates only, any program of this machine could change the cluster.
+                HTTP_READ_ONLY: str(
+                    certificates is not None and not _authenticates(broker)
+                ).lower(),
             }
         credentials = self._directory / CREDENTIALS_FILE
         if credentials.exists():

@@ -172,7 +172,7 @@ def _run_live(source: Source, interval: float, sort: str) -> None:
 
 
 def _read(source: Source) -> str:
-    """Why the cluster could not be queried; "" if it was."""
+    """Query the cluster. Returns the error; "" without one."""
     try:
         source.read()
     except RaftlogError as error:

@@ -147,7 +147,9 @@ def _print_topic(entry: dict[str, Any]) -> None:
     config = entry["config"]
     set_here = {key: config[key] for key in entry["config_overrides"]}
     shown = {"flush.policy": config["flush.policy"], **set_here} if config else set_here
-    click.echo(f"{entry['name']}  id {entry['id']}{'  internal' if entry['is_internal'] else ''}")
+    kind = "  internal" if entry["is_internal"] else ""
+    size = health.shown_bytes(sum(max(0, part["size_bytes"]) for part in entry["partitions"]))
+    click.echo(f"{entry['name']}  id {entry['id']}{kind}  {size} in each replica")
     click.echo("  " + "  ".join(f"{key}={value}" for key, value in shown.items()))
     columns = ("partition", "leader", "epoch", "replicas", "isr", "lag", "start", "high watermark")
     rows = [

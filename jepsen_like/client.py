@@ -9,20 +9,25 @@ not caught.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from raftlog import errors
 from raftlog.client.aio.consumer import AsyncConsumer
 from raftlog.client.aio.producer import AsyncProducer
-from raftlog.client.delivery import DeliveryFuture, RangesFuture
 from raftlog.errors import RaftlogError
 from raftlog.testing.history import keys as keys_
 from raftlog.testing.history import values
 from raftlog.testing.history.entries import Append, Ends, Poll, Recorder, Type, Where
-from raftlog.types import ConsumerRecord, Offset, RecordMetadata, TopicPartition
+from raftlog.types import ConsumerRecord, Offset, OffsetRange, RecordMetadata, TopicPartition
 
+if TYPE_CHECKING:
+    from raftlog.jepsen_like.kafka_clients import KafkaConsumer, KafkaProducer
+
+AnyProducer: TypeAlias = "AsyncProducer | KafkaProducer"
+AnyConsumer: TypeAlias = "AsyncConsumer | KafkaConsumer"
+Outcome: TypeAlias = RecordMetadata | Sequence[OffsetRange]  # of one record, or of several
 Failed: TypeAlias = Literal["fail", "info"]
 Source: TypeAlias = Literal["leader", "replica"]
 
@@ -164,7 +169,7 @@ class Group:
     count: int
     acks: int
     idempotent: bool
-    parts: Sequence[tuple[DeliveryFuture | RangesFuture, int]]
+    parts: Sequence[tuple[Awaitable[Outcome], int]]
     error: RaftlogError | None = None  # of the values that are in no part
 
 
@@ -181,7 +186,7 @@ class Clients:
 
     async def begin(
         self,
-        producer: AsyncProducer,
+        producer: AnyProducer,
         process: str,
         partition: TopicPartition,
         *,
@@ -214,7 +219,7 @@ class Clients:
             )
         )
         topic, number = partition
-        parts: list[tuple[DeliveryFuture | RangesFuture, int]] = []
+        parts: list[tuple[Awaitable[Outcome], int]] = []
         failure: RaftlogError | None = None
         try:
             if one_by_one:
@@ -284,7 +289,7 @@ class Clients:
 
     async def poll(
         self,
-        consumer: AsyncConsumer,
+        consumer: AnyConsumer,
         process: str,
         positions: dict[TopicPartition, Offset],
         *,
@@ -314,7 +319,7 @@ class Clients:
         return len(records)
 
     async def ends(
-        self, consumer: AsyncConsumer, process: str, partitions: Sequence[TopicPartition]
+        self, consumer: AnyConsumer, process: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, Offset]:
         """Return the end offsets of the partitions, from their leaders. Raises recorded errors.
 

@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 PORT: Final = 9100  # of every broker with a separate network
-LOOK_S: Final = 0.2  # interval of convergence checks
+POLL_S: Final = 0.2  # interval of convergence checks
 ACTS: Final = ("kill", "start", "pause", "resume")
 CLIENTS: Final = 0  # the id of their network
 TIME_COMMAND: Final = ("unshare", "--time", "--fork", "--kill-child")
@@ -148,7 +148,7 @@ class ClusterUnderTest:
                     f"no cluster after {READY_TIMEOUT_S:g} s: the controller counts "
                     f"{sorted(self.answers().members)}. See the logs in {self.directory}"
                 )
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def stop(self) -> None:
         """Send SIGTERM to all, and SIGKILL to those that do not end."""

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from raftlog import errors
-from raftlog.aio import AsyncConsumer
 from raftlog.errors import RaftlogError
-from raftlog.jepsen_like.client import Failed, describe
+from raftlog.jepsen_like.client import AnyConsumer, Failed, describe
 from raftlog.testing.history.entries import Commit, Committed, Recorder
 from raftlog.types import Offset, OffsetAndMetadata, TopicPartition
 
@@ -40,7 +39,7 @@ def noted(offsets: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Offs
 
 async def commit(
     recorder: Recorder,
-    consumer: AsyncConsumer,
+    consumer: AnyConsumer,
     process: str,
     group: str,
     offsets: Mapping[TopicPartition, Offset],
@@ -60,7 +59,7 @@ async def commit(
 
 async def committed(
     recorder: Recorder,
-    consumer: AsyncConsumer,
+    consumer: AnyConsumer,
     process: str,
     group: str,
     partitions: Sequence[TopicPartition],

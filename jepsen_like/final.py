@@ -49,7 +49,7 @@ SLOWER: Final = 10
 RUNS_MAX: Final = 5_000  # in one entry
 POLL_RECORDS: Final = 5_000
 POLL_WAIT_MS: Final = 1_000
-LOOK_TIMEOUT_S: Final = 5.0
+METADATA_TIMEOUT_S: Final = 5.0
 ERRORS_MAX: Final = 20  # of one consumer, before it is replaced
 # From leaders, the second in small slices; then one from any replica.
 FETCH_BYTES: Final = (1 << 20, 20_000, 100_000)
@@ -95,7 +95,7 @@ class _Reader:
     async def _forget_gone(self) -> None:
         """Forget partitions of side topics that were deleted after the list was made."""
         with suppress(TimeoutError):  # another attempt checks again
-            there = await existing_partitions(self.context, timeout_s=LOOK_TIMEOUT_S)
+            there = await existing_partitions(self.context, timeout_s=METADATA_TIMEOUT_S)
             self.left -= {tp for tp in self.left if tp not in there and not self._is_stable(tp)}
 
     def _is_stable(self, partition: TopicPartition) -> bool:

@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from raftlog.jepsen_like.plan import (
     ConsumerShape,
+    GroupProtocol,
     GroupShape,
     MemberShape,
     ProducerShape,
@@ -57,6 +58,12 @@ GROUPS: Final = (2, 4)
 MEMBERS: Final = (3, 6)
 MEMBERS_ALL_MAX: Final = 14  # each is a process, and all share some processors with the brokers
 SESSION_TIMEOUTS_S: Final = (2.0, 4.0, 6.0)
+GROUP_PROTOCOLS: Final[tuple[GroupProtocol, ...]] = ("classic", "consumer")
+KAFKA_SESSION_MS: Final = 6_000
+KAFKA_SETTINGS: Final = (
+    ("group.consumer.session.timeout.ms", str(KAFKA_SESSION_MS)),
+    ("group.consumer.heartbeat.interval.ms", "1000"),
+)
 GROUP_PARTITIONS: Final = (4, 8, 12)  # of all topics of the group workload together
 # records per second; members log the records that they receive
 GROUP_RATES: Final = (100.0, 300.0, 600.0)
@@ -230,6 +237,18 @@ def draw_groups(
         return tuple(GroupShape(name=f"g{n}", topics=tuple(names)) for n in range(1, count + 1))
     most = MEMBERS_ALL_MAX // count
     return tuple(_draw_group(random, f"g{n}", names, most) for n in range(1, count + 1))
+
+
+def with_protocols(groups: Sequence[GroupShape], random: Random) -> tuple[GroupShape, ...]:
+    """Return the same groups with members that are Kafka clients: classic, or of KIP-848. The
+    brokers set the session timeout of the latter."""
+    drawn: list[GroupShape] = []
+    for group in groups:
+        protocol = random.choice(GROUP_PROTOCOLS)
+        is_classic = protocol == "classic"
+        seconds = group.session_timeout_s if is_classic else KAFKA_SESSION_MS / 1_000
+        drawn.append(replace(group, protocol=protocol, session_timeout_s=seconds))
+    return tuple(drawn)
 
 
 def _draw_group(random: Random, name: str, topics: list[str], members_max: int) -> GroupShape:

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -60,6 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     instance: str = ""
     assignor: str = ""
     session_timeout_s: float = 6.0
+    protocol: str = ""  # of a Kafka client; empty for raftlog's
 
 
 class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -335,12 +336,26 @@ class Asynchronous:
 # -- the process -----------------------------------------------------------------------------------
 
 
+class Application(Protocol):
+    """``stop`` is called from another thread."""
+
+    def run(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+def _application(work: Work) -> Application:
+    if work.settings.protocol:
+        from raftlog.jepsen_like.kafka_member import Subscriber
+
+        return Subscriber(work)
+    return Asynchronous(work) if work.settings.style == "aio" else Synchronous(work)
+
+
 def main(argument: str) -> None:
     """Run as a member until the stop. Errors that end the member are raised after they were
     reported."""
     work = Work(msgspec.json.decode(argument, type=Settings))
-    style = Asynchronous if work.settings.style == "aio" else Synchronous
-    application = style(work)
+    application = _application(work)
 
     stopped = threading.Event()
 

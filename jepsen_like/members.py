@@ -23,7 +23,7 @@ import msgspec
 
 from raftlog.jepsen_like.host import how_it_ended, state_of
 from raftlog.jepsen_like.member import Event, Settings
-from raftlog.jepsen_like.plan import GroupShape, MemberShape
+from raftlog.jepsen_like.plan import ClientName, GroupShape, MemberShape
 from raftlog.testing.history.entries import Commit, Member, Note, Poll, Recorder, Seen
 
 COMMAND: Final = (sys.executable, "-P", "-m", "raftlog.jepsen_like.member")
@@ -79,6 +79,7 @@ class Members:
         bootstrap: str,
         groups: Sequence[GroupShape],
         *,
+        client: ClientName = "raftlog",
         prefix: Callable[[int], Sequence[str]] = lambda _slot: (),
     ) -> None:
         slots = [(group, shape) for group in groups for shape in group.members]
@@ -88,6 +89,7 @@ class Members:
         self._directory = directory
         self._recorder = recorder
         self._bootstrap = bootstrap
+        self._client = client
         self._prefix = prefix
         self._lives: dict[int, Life] = {}  # by slot: the latest
         self._counts: dict[int, int] = {}
@@ -255,6 +257,7 @@ class Members:
             instance=shape.instance,
             assignor=group.assignor,
             session_timeout_s=group.session_timeout_s,
+            protocol=group.protocol if self._client == "kafka" else "",
         )
 
     def _log(self, slot: Slot) -> Path:

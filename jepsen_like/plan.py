@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
+ClientName: TypeAlias = Literal["raftlog", "kafka"]
+CLIENTS: Final[tuple[ClientName, ...]] = ("raftlog", "kafka")
+GroupProtocol: TypeAlias = Literal["classic", "consumer"]
 WorkloadName: TypeAlias = Literal["append", "replay", "admin", "offsets", "groups", "compact"]
 WORKLOADS: Final[tuple[WorkloadName, ...]] = (
     "append",
@@ -116,7 +119,7 @@ class MemberShape:
 class GroupShape:
     """One consumer group. ``topics``: by name; ``by_pattern``: it subscribes to a pattern that
     matches them. ``assignor``: empty for the broker's default. ``members``: empty if the committing
-    clients assign partitions to themselves."""
+    clients assign partitions to themselves. ``protocol``: of members that are Kafka clients."""
 
     name: str
     topics: tuple[str, ...]
@@ -124,6 +127,7 @@ class GroupShape:
     by_pattern: bool = False
     assignor: str = ""
     session_timeout_s: float = 6.0
+    protocol: GroupProtocol = "consumer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +143,10 @@ class WorkloadShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """A complete run. ``time_s``: duration of the load; healing and reading are additional."""
+    """A complete run. ``time_s``: duration of the load; healing and reading are additional.
+
+    ``client``: which clients are under load. Topics, and the final reads, are always raftlog's.
+    """
 
     seed: int
     shape: Shape
@@ -150,3 +157,4 @@ class RunPlan:
     rate: float | None = None  # requested records per second; None: drawn
     pairs: bool = False  # two kinds at a time
     settings: tuple[tuple[str, str], ...] = field(default=())  # of every broker
+    client: ClientName = "raftlog"

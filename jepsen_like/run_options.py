@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from raftlog.jepsen_like import generator
 from raftlog.jepsen_like.nemesis.registry import GROUPS, expand
-from raftlog.jepsen_like.plan import WORKLOADS, RunPlan, WorkloadName
+from raftlog.jepsen_like.plan import CLIENTS, WORKLOADS, ClientName, RunPlan, WorkloadName
 
 # These kinds lose stored data: topics need replicas on other brokers.
 LOSSY: Final = frozenset(
@@ -39,7 +39,7 @@ class RunOptions:
     ``time_s``: load in seconds, 5 s to a week. ``brokers``: 1 to 9. ``rate``: records per second of
     all producers; default: drawn from the seed. ``source``: a directory with another raftlog
     package, which brokers run. ``bootstrap``, ``control``: an external cluster, and the script that
-    injects faults into it.
+    injects faults into it. ``client``: "kafka" for clients of Kafka's protocol.
     """
 
     workload: WorkloadName
@@ -50,6 +50,7 @@ class RunOptions:
     brokers: int = 3
     rate: float | None = None
     pairs: bool = False
+    client: ClientName = "raftlog"
     source: Path | None = None
     bootstrap: str | None = None
     control: Path | None = None
@@ -65,6 +66,8 @@ def draw_plan(options: RunOptions) -> RunPlan:
     """
     if options.workload not in WORKLOADS:
         raise ValueError(f"unknown workload {options.workload!r}. Use {', '.join(WORKLOADS)}")
+    if options.client not in CLIENTS:
+        raise ValueError(f"unknown client {options.client!r}. Use {', '.join(CLIENTS)}")
     if not 5 <= options.time_s <= TIME_MAX_S:
         raise ValueError(f"--time is {options.time_s:g} s. Use 5 s to {TIME_MAX_S:g} s")
     if not 1 <= options.brokers <= BROKERS_MAX:
@@ -92,6 +95,9 @@ def draw_plan(options: RunOptions) -> RunPlan:
     clients = generator.draw_workload(random, name=options.workload, mode=mode, rate=rate)
     groups = generator.draw_groups(random, workload=options.workload, topics=shape.topics)
     settings = generator.draw_settings(random, workload=options.workload)
+    if options.client == "kafka":
+        groups = generator.with_protocols(groups, Random(f"{options.seed}/kafka"))
+        settings += generator.KAFKA_SETTINGS
     if shape.coordinators:
         factor = max(topic.replication_factor for topic in shape.topics)
         factor = max(factor, min(FACTOR_LEAST, options.brokers))
@@ -111,6 +117,7 @@ def draw_plan(options: RunOptions) -> RunPlan:
         rate=options.rate,
         pairs=options.pairs,
         settings=settings,
+        client=options.client,
     )
 
 

@@ -53,7 +53,7 @@ HISTORY: Final = "history.jsonl"
 VERDICT: Final = "verdict.json"
 SUMMARY: Final = "summary.json"
 QUIESCE_S: Final = 60.0
-LOOK_S: Final = 0.5  # interval of progress updates
+POLL_S: Final = 0.5  # interval of progress updates
 CLOSE_SECONDS: Final = 30.0  # time limit for closing at the end of the run
 CLIENTS_END_S: Final = 90.0  # for clients to flush and close after the load
 PROCESS: Final = "runner"
@@ -234,6 +234,7 @@ class _Run:
             self.recorder,
             cluster.bootstrap,
             groups,
+            client=self.plan.client,
             **({} if places is None else {"prefix": places.prefix}),
         )
         stack.callback(members.close)
@@ -280,7 +281,7 @@ class _Run:
         try:
             while not load.done() and self._elapsed_s() < plan.time_s:
                 self._show(driver)
-                self.stopping.wait(LOOK_S)
+                self.stopping.wait(POLL_S)
         finally:
             self.stopping.set()
             nemesis.join()
@@ -374,7 +375,7 @@ class _LoopThread:
     def whereabouts(self) -> list[str]:
         """Return the innermost source line at which each task waits."""
 
-        async def look() -> list[str]:
+        async def report() -> list[str]:
             found = []
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 frames = task.get_stack()
@@ -382,7 +383,7 @@ class _LoopThread:
                 found.append(f"{task.get_coro()!r:.120} at {at}")
             return sorted(found)
 
-        reported: list[str] = self.wait(look())
+        reported: list[str] = self.wait(report())
         return reported
 
     def call(self, act: Callable[[], None]) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from raftlog.client.descriptions import (
         BrokerDescription,
         ClusterDescription,
+        DiskDescription,
+        DiskUseDescription,
         LeaderDescription,
         PartitionDescription,
         PartitionOverview,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         RecoveryDescription,
         ReplicaDescription,
         TopicDescription,
+        TopicDiskUse,
         TopicListing,
     )
     from raftlog.client.group_descriptions import (
@@ -60,6 +63,8 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "DeliveryFuture",
+    "DiskDescription",
+    "DiskUseDescription",
     "EmbeddedLog",
     "GroupDescription",
     "GroupListing",
@@ -82,6 +87,7 @@ __all__ = [
     "RecoveryDescription",
     "ReplicaDescription",
     "TopicDescription",
+    "TopicDiskUse",
     "TopicListing",
     "TopicPartition",
     "__version__",
@@ -100,6 +106,9 @@ _HOMES: Final = {
     "RangesFuture": "raftlog.client.delivery",
     "BrokerDescription": "raftlog.client.descriptions",
     "ClusterDescription": "raftlog.client.descriptions",
+    "DiskDescription": "raftlog.client.descriptions",
+    "DiskUseDescription": "raftlog.client.descriptions",
+    "TopicDiskUse": "raftlog.client.descriptions",
     "LeaderDescription": "raftlog.client.descriptions",
     "PartitionDescription": "raftlog.client.descriptions",
     "PartitionOverview": "raftlog.client.descriptions",

@@ -124,7 +124,13 @@ class Disk(Protocol):
         """A lock for threads that use the same files; one that has it may work on the disk."""
         ...
 
-    def free_bytes(self, path: str) -> int: ...
+    def free_bytes(self, path: str) -> int:
+        """Bytes that this user may still write to the file system of ``path``."""
+        ...
+
+    def total_bytes(self, path: str) -> int:
+        """The size of the file system of ``path``."""
+        ...
 
     def make_private(self, path: str) -> None:
         """Restrict a directory to its owner; another program may have created it."""
@@ -339,6 +345,10 @@ class OsDisk:
     def free_bytes(self, path: str) -> int:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize
 
     def make_private(self, path: str) -> None:
         if stat.S_IMODE(os.stat(path).st_mode) & ~DIRECTORY_MODE:

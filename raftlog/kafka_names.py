@@ -1,4 +1,4 @@
-"""What Kafka's Python clients call a setting: the error for it gives raftlog's name."""
+"""Names of settings in Kafka's Python clients: the error for one gives raftlog's name."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class TopicPartition(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where an acknowledged record is. ``offset`` is -1 with ``acks=0``."""
+    """Partition and offset of an acknowledged record. ``offset`` is -1 with ``acks=0``."""
 
     topic: str
     partition: int

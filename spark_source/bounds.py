@@ -37,7 +37,7 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where partitions begin and end at one moment."""
+    """Start and end offsets of partitions at one time."""
 
     earliest: Mapping[TopicPartition, Offset]
     latest: Mapping[TopicPartition, Offset]
@@ -70,7 +70,7 @@ def select(catalog: Catalog, selection: Selection) -> Selected:
 
 
 def extent(catalog: Catalog, partitions: Iterable[TopicPartition]) -> Extent:
-    """Where they begin and end now. The end is the leaders' word, and so never goes back."""
+    """Query start and end offsets. Ends come from the leaders, so they never decrease."""
     wanted = tuple(partitions)
     earliest, latest = catalog.earliest(wanted), catalog.latest(wanted)
     # Retention may have come in between.

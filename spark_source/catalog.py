@@ -35,7 +35,7 @@ _NEAR_NAMES_MAX: Final = 3
 
 
 class Catalog:
-    """What an admin client tells, for planning. For one thread at a time."""
+    """Queries of an admin client for planning. For one thread at a time."""
 
     def __init__(
         self,

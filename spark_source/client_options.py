@@ -116,7 +116,7 @@ _BINARY_OUT: Final = (
 )
 _BINARY_IN: Final = "give key and value as string or binary columns, with to_json or to_avro"
 _FIXED: Final = "writes are always idempotent and wait for all in-sync replicas; leave it out"
-_NO_SECRET: Final = "reads and writes need no secret, only changes of the cluster do; leave it out"
+_NO_SECRET: Final = "reads and writes need no secret, only changes of the cluster do; leave it out"  # noqa: S105 - a name, no secret
 # What the source decides by itself, or calls otherwise; with what to do instead.
 _OWNED: Final[Mapping[str, str]] = {
     "auto_offset_reset": "set startingOffsets to earliest or latest",

@@ -64,7 +64,7 @@ def connection_of(options: SourceOptions) -> Connection:
 
 
 class Client(Protocol):
-    """What is lent."""
+    """Clients in use."""
 
     def close(self) -> None: ...
 

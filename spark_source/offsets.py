@@ -110,7 +110,7 @@ def parse_offsets(option: str, text: str) -> Word | Offsets:
 
 
 def parse_times(option: str, text: str) -> Times:
-    """What ``startingOffsetsByTimestamp`` and the like say. Raises ``InvalidRequestError``."""
+    """Parse ``startingOffsetsByTimestamp`` and similar options. Raises ``InvalidRequestError``."""
     return Times(
         {
             topic: _numbers(
@@ -127,7 +127,7 @@ def parse_times(option: str, text: str) -> Times:
 
 
 def parse_partitions(option: str, text: str) -> dict[str, tuple[int, ...]]:
-    """What ``assign`` says, ``{"topic": [0, 1]}``. Raises ``InvalidRequestError``."""
+    """Parse ``assign``, ``{"topic": [0, 1]}``. Raises ``InvalidRequestError``."""
     found: dict[str, tuple[int, ...]] = {}
     example = 'write JSON such as {"clicks":[0,1]}'
     for topic, value in _topics(option, text, example).items():

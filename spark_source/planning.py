@@ -38,7 +38,7 @@ class PartitionRange:
 
     @property
     def size(self) -> int:
-        """How many offsets it has; 0 if there is nothing to read."""
+        """Number of offsets; 0 if there is nothing to read."""
         return max(0, self.end - self.start)
 
 
@@ -107,7 +107,7 @@ Positions = Mapping[TopicPartition, Offset]
 
 
 def backlog(start: Positions, end: Positions) -> int:
-    """How many offsets there are from ``start`` to ``end``, over all partitions of ``end``."""
+    """Return the number of offsets from ``start`` to ``end`` in all partitions of ``end``."""
     return sum(max(0, offset - start[tp]) for tp, offset in end.items())
 
 
@@ -189,7 +189,7 @@ def is_enough(backlog: int, since_s: float, min_offsets: int | None, max_delay_s
 
 
 class LossKind(Enum):
-    """Why records that were asked for are not there."""
+    """Reasons why requested records are missing."""
 
     AGED_OUT = "aged out"
     TRUNCATED = "truncated"
@@ -210,7 +210,7 @@ class DataLossError(RefusedError):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What was lost, for an error or for a line in the log."""
+    """Describe the loss for an error or a log line."""
 
     kind: LossKind
     what: str  # a sentence, without its full stop
@@ -262,7 +262,7 @@ class PartitionNow:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What of a range can be read, maybe nothing of it, and what was lost, if anything was."""
+    """Readable part of a range, which can be empty, and the loss, if there is one."""
 
     range: PartitionRange
     loss: Loss | None = None

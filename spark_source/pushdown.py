@@ -75,7 +75,7 @@ class Pruning:
         return self
 
     def narrowed(self, ranges: Sequence[PartitionRange], first_at: FirstAt) -> list[PartitionRange]:
-        """What of ``ranges`` may have a record that is let through; none that is empty."""
+        """Return the parts of ``ranges`` that can contain a matching record, without empty ones."""
         found = [
             replace(each, start=max(each.start, self.start), end=min(each.end, self.end))
             for each in ranges
@@ -94,7 +94,7 @@ class Pruning:
 
 
 def pruning_of(filters: Iterable[Filter]) -> Pruning:
-    """What all of ``filters`` let through."""
+    """Return the bounds that all of ``filters`` permit."""
     found = Pruning()
     for each in filters:
         found = found.with_filter(each)

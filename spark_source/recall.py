@@ -67,7 +67,7 @@ class Stored:
 
     @property
     def count(self) -> int:
-        """How many records were read back and not used up by a row yet."""
+        """Number of records that were read back and match no row yet."""
         return self._contents.count
 
     def take(self, records: pa.RecordBatch) -> Mask:

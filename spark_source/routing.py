@@ -62,7 +62,7 @@ def record_schema() -> pa.Schema:
 
 
 class TopicShape(NamedTuple):
-    """What routing has to know of a topic: see ``chunk_bytes``."""
+    """Values of a topic that routing uses: see ``chunk_bytes``."""
 
     partition_count: int
     chunk_bytes: int
@@ -365,7 +365,7 @@ class Chunker:
         self._gather_rows(begun, run, row, len(ends))
 
     def rest(self) -> Iterator[Chunk]:
-        """What has been begun, as chunks."""
+        """Return the chunks that were begun."""
         for partition, begun in self._begun.items():
             if begun.pieces:
                 yield self._close(partition, begun)

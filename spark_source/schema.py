@@ -134,7 +134,7 @@ def check_arrow() -> None:
 
 
 def arrow_columns(schema: StructType) -> list[str]:
-    """What ``decode_arrow`` calls the columns of ``schema``, in order."""
+    """Names of the columns of ``schema`` in ``decode_arrow``, in order."""
     names = (_FIELDS[field.name.lower()].name for field in schema)
     return [_ARROW_NAMES.get(name, name) for name in names]
 

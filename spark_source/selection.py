@@ -63,7 +63,7 @@ TimestampStrategy: TypeAlias = Literal["error", "latest"]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where a read begins and ends, and the options that say so, for errors about them."""
+    """Start and end of a read, and the options that set them (for errors)."""
 
     starting_option: str
     starting: Bound
@@ -117,7 +117,7 @@ def _pattern(text: str) -> str:
 
 
 def parse_strategy(texts: Texts) -> TimestampStrategy:
-    """What a start by time does in a partition without a record at or after it."""
+    """Behaviour of a start by time in a partition without a record at or after it."""
     text = texts.short("startingOffsetsByTimestampStrategy")
     if text is None:
         return "error"
@@ -201,7 +201,7 @@ def _check_named(option: str, bound: Bound, selection: Selection) -> None:
 
 
 def _check_order(bounds: Bounds) -> None:
-    """What is known to end before it begins, without asking the cluster."""
+    """Return the partitions whose end is before their start by the options alone."""
     start, end = bounds.starting, bounds.ending
     if isinstance(start, Time) and isinstance(end, Time):
         pairs = [("", start.timestamp_ms, end.timestamp_ms)]

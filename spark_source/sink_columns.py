@@ -30,7 +30,7 @@ from raftlog.errors import InvalidRequestError
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """Where a DataFrame has the columns that are written: the index of each, or None."""
+    """Index of each written column in a DataFrame; None if it is missing."""
 
     value: int
     key: int | None = None

@@ -64,7 +64,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How much a batch has at most, and at least. None: without that limit."""
+    """Maximum and minimum size of a batch. None: no such limit."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -88,7 +88,7 @@ class Step:
 
 @dataclass(slots=True)
 class _Standing:
-    """Where each partition goes on. ``first_left``: of those to read, the first that can be."""
+    """Next offset of each partition. ``first_left``: first readable offset of those to read."""
 
     positions: dict[TopicPartition, Offset] = field(default_factory=dict)
     first_left: dict[TopicPartition, Offset] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class StreamPlanner:
 
     @property
     def initial(self) -> StreamOffset | None:
-        """Where a new query starts. Spark asks twice: the first answer is kept."""
+        """Start offsets of a new query. Spark queries twice: the first result is kept."""
         return self._initial
 
     def begin(self, initial: StreamOffset) -> StreamOffset:
@@ -153,7 +153,7 @@ class StreamPlanner:
         sizes: Sizes | None = None,
         now_s: float,
     ) -> Step:
-        """Where the batch from ``start`` ends. ``now_s``: of any clock that only goes forward."""
+        """End offsets of the batch from ``start``. ``now_s``: monotonic seconds."""
         standing = self._stand(start, view, earliest)
         positions = standing.positions
         ends = {tp: max(positions[tp], self._ceiling(tp, view)) for tp in standing.first_left}
@@ -213,7 +213,7 @@ class StreamPlanner:
         )
 
     def _ceiling(self, tp: TopicPartition, view: View) -> Offset:
-        """How far may be read."""
+        """Return the end offsets that the rate permits."""
         if self._target is None:
             return view.latest[tp]
         if self._target.topic_ids.get(tp.topic) != view.topic_ids[tp.topic]:

@@ -47,7 +47,7 @@ from raftlog.spark_source.stream_planner import (
     View,
     error_of,
 )
-from raftlog.spark_source.stream_view import look, record_sizes, selects, starting_offset
+from raftlog.spark_source.stream_view import record_sizes, selects, starting_offset, view_of
 from raftlog.spark_source.task_reader import read_partition, settings_of
 from raftlog.types import Offset, TopicPartition
 
@@ -67,7 +67,7 @@ _CERTAIN: Final = frozenset({LossKind.AGED_OUT})  # what is deleted does not com
 
 @dataclass(frozen=True, slots=True)
 class _Now:
-    """What the cluster said for one batch. ``earliest``: of those partitions where it matters."""
+    """Offsets of the cluster for one batch. ``earliest``: of the partitions that need it."""
 
     view: View
     earliest: Mapping[TopicPartition, Offset]
@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix where this run ends: at the ends of what there is now."""
-        self._planner.aim(self._ask(lambda catalog: look(catalog, self._options.selection)))
+        self._planner.aim(self._ask(lambda catalog: view_of(catalog, self._options.selection)))
 
     # -- where a batch ends
 
@@ -143,7 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         rate = self._rate(limit)
         self._rest(start)
-        now = self._look(catalog, start, with_sizes=rate.max_bytes is not None)
+        now = self._current(catalog, start, with_sizes=rate.max_bytes is not None)
         self._latest = now.view.offset()
         step = self._planner.next_step(
             start, now.view, now.earliest, rate=rate, sizes=now.sizes, now_s=time.monotonic()
@@ -173,11 +173,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends that ``latestOffset`` saw last, for the progress that Spark shows."""
         return None if self._latest is None else self._latest.as_dict()
 
-    def _look(self, catalog: Catalog, start: StreamOffset, *, with_sizes: bool) -> _Now:
-        """What there is now; looked at again as long as records of ``start`` seem to be gone."""
+    def _current(self, catalog: Catalog, start: StreamOffset, *, with_sizes: bool) -> _Now:
+        """Query the current offsets, again while records of ``start`` seem to be gone."""
 
         def attempt(is_last: bool) -> _Now | None:
-            view = look(catalog, self._options.selection)
+            view = view_of(catalog, self._options.selection)
             if self._planner.doubtful(start, view) and not is_last:
                 return None
             earliest = catalog.earliest(self._planner.unsettled(start, view))
@@ -226,7 +226,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(piece) for piece in pieces]
 
     def _left_of(self, catalog: Catalog, ranges: list[PartitionRange]) -> list[PartitionRange]:
-        """What of these ranges can still be read: retention may have come in between."""
+        """Return the readable part of these ranges: retention may have removed records."""
 
         def attempt(is_last: bool) -> list[Verdict] | None:
             now = catalog.now([wanted.topic_partition for wanted in ranges])

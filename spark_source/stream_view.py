@@ -57,7 +57,7 @@ def starting_offset(catalog: Catalog, options: SourceOptions) -> StreamOffset:
     )
 
 
-def look(catalog: Catalog, selection: Selection) -> View:
+def view_of(catalog: Catalog, selection: Selection) -> View:
     """What there is of the selected partitions, and where they end.
 
     Raises ``UnknownTopicError`` if a topic is deleted during the query: query again.

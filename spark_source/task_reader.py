@@ -55,7 +55,7 @@ class ReadSettings:
 
 
 def settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
-    """What the tasks need to know of the options."""
+    """Options that the tasks use."""
     return ReadSettings(
         connection_of(options),
         schema,
@@ -127,7 +127,7 @@ def _last(offsets: pa.Array) -> Offset:
 def _what_is_left(
     wanted: PartitionRange, error: RaftlogError, settings: ReadSettings
 ) -> tuple[PartitionRange, Loss | None]:
-    """What of the range can be read still, and why the rest is gone; no loss: all of it can be."""
+    """Return the readable part of the range, and the loss, if records are gone."""
     if isinstance(error, _DAMAGED):
         return replace(wanted, start=wanted.end), damaged(wanted, str(error))
     with client_pool.catalogs.lend(settings.connection) as catalog:

@@ -146,7 +146,7 @@ class TaskReport(WriterCommitMessage):
 
 
 class Appender(Protocol):
-    """What a task needs of a ``ResumableProducer``."""
+    """Functions of a ``ResumableProducer`` that a task uses."""
 
     def partition_count(self, topic: str) -> int: ...
     def topic_id(self, topic: str) -> str: ...
@@ -225,7 +225,7 @@ class Attempt:
         return sum(shape.partition_count for shape in self._shapes.values())
 
     def _learn(self, topic: str) -> TopicShape:
-        """What there is to know of a topic before its first row is sent to a partition."""
+        """Values of a topic that are queried before its first row is sent to a partition."""
         count = self._producer.partition_count(topic)
         if topic == self._plan.options.topic:
             if self._producer.topic_id(topic) != self._plan.topic_id:
@@ -272,7 +272,7 @@ class Attempt:
         )
 
     def _not_stored(self, run: Run) -> Iterator[Run]:
-        """What is left of a run without the records that are stored already; maybe nothing."""
+        """Return a run without the records that are stored already; it can be empty."""
         stored = self._stored.get(run.partition)
         if stored is None or not (is_stored := stored.take(run.records)).any():
             yield run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import mimetypes
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -18,16 +19,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from raftlog import Admin, __version__, limits
-from raftlog.cli.console import guard, records
-from raftlog.cli.console.cluster_view import ClusterView
+from raftlog import __version__, limits
+from raftlog.cli.console import guard
 from raftlog.cli.console.pages import Pages, Values
+from raftlog.cli.console.sessions import Session, Sessions
 from raftlog.cli.http_api import HttpApi, status_of
-from raftlog.client.settings import SecurityArguments
 from raftlog.clock import SystemClock
 from raftlog.config import BrokerConfig
 from raftlog.errors import RaftlogError
-from raftlog.server.broker import read_secret
+from raftlog.server.http.authentication import HttpUser
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -38,11 +38,10 @@ FILES: Final = (
     *("console.css", "console.js"),
     *("vendor/htmx.min.js", "vendor/uPlot.iife.min.js", "vendor/uPlot.min.css"),
 )
-REQUEST_MS: Final = 5_000  # of one request to a broker; a connection lives for 10 s
 KEPT: Final = "public, max-age=31536000, immutable"
 
-Show = Callable[[Mapping[str, str]], Values]
-Change = Callable[[Mapping[str, str]], str]  # returns where the browser continues
+Show = Callable[[Pages, Mapping[str, str]], Values]
+Change = Callable[[Pages, Mapping[str, str]], str]  # returns where the browser continues
 
 
 class Console:
@@ -50,63 +49,43 @@ class Console:
 
     def __init__(self, bootstrap: str, config: BrokerConfig) -> None:
         """``bootstrap``: address of this broker in this process."""
-        clock = SystemClock()
-        bootstrap, security = connection_of(bootstrap, config)
-        # The cluster secret lets the broker describe a cluster whose clients must authenticate.
+        self._clock = SystemClock()
         self._authenticates = config.authentication_required
-        secret = read_secret(config).decode(errors="replace") if self._authenticates else ""
-        self._admin = Admin(
-            bootstrap,
-            request_timeout_ms=REQUEST_MS,
-            client_id=records.CLIENT_ID,
-            cluster_secret=secret,
-            **security,
-        )
-        self._api = HttpApi(self._admin)
-        view = ClusterView(self._admin, clock.monotonic, lambda: clock.wall_ms() / 1_000)
-        self._pages = Pages(
-            self._admin,
-            view,
-            lambda: records.Reader(bootstrap, clock.monotonic, **security),
-            config,
-        )
-        self._clock = clock
+        self._sessions = Sessions(bootstrap, config, self._clock)
+        self._api = HttpApi(lambda request: self._session(request).admin)
         self._broker_id = config.id
         self._is_read_only = config.http_console_read_only
         listen = config.http_listen
         self._is_on_loopback = listen is not None and listen.is_loopback
-        self._token = secrets.token_urlsafe(32)
+        self._secret = secrets.token_bytes(32)
         self._threads = ThreadPoolExecutor(limits.CONSOLE_REQUESTS_MAX, "raftlog-console")
         self._files = {name: (FOLDER / "static" / name).read_bytes() for name in FILES}
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        await asyncio.to_thread(self._admin.close)
+        await asyncio.to_thread(self._sessions.close)
 
     def routes(self) -> Sequence[BaseRoute]:
-        if self._authenticates:
-            return [*self._api.routes(), Route("/{path:path}", self._not_served)]
-        pages = self._pages
         shown: dict[str, tuple[str, Show]] = {
-            "/": ("cluster.html", pages.cluster),
-            "/broker": ("broker.html", pages.broker),
-            "/topics": ("topics.html", pages.topics),
-            "/new-topic": ("new_topic.html", pages.new_topic),
-            "/topics/{name}": ("topic.html", pages.topic),
-            "/topics/{name}/partitions/{partition}": ("partition.html", pages.partition),
-            "/topics/{name}/records": ("records.html", pages.records),
-            "/topics/{name}/tail": ("tail.html", pages.records),
-            "/topics/{name}/records/{partition}/{offset}": ("record.html", pages.record),
-            "/groups": ("groups.html", pages.groups),
-            "/group": ("group.html", pages.group),
-            "/group/reset": ("reset.html", pages.reset),
-            "/events": ("events.html", pages.events),
+            "/": ("cluster.html", Pages.cluster),
+            "/broker": ("broker.html", Pages.broker),
+            "/topics": ("topics.html", Pages.topics),
+            "/new-topic": ("new_topic.html", Pages.new_topic),
+            "/topics/{name}": ("topic.html", Pages.topic),
+            "/topics/{name}/partitions/{partition}": ("partition.html", Pages.partition),
+            "/topics/{name}/records": ("records.html", Pages.records),
+            "/topics/{name}/tail": ("tail.html", Pages.records),
+            "/topics/{name}/records/{partition}/{offset}": ("record.html", Pages.record),
+            "/groups": ("groups.html", Pages.groups),
+            "/group": ("group.html", Pages.group),
+            "/group/reset": ("reset.html", Pages.reset),
+            "/events": ("events.html", Pages.events),
         }
         changed: dict[str, Change] = {
-            "/new-topic": pages.create_topic,
-            "/topics/{name}/settings": pages.alter_topic,
-            "/topics/{name}/partitions": pages.extend_topic,
-            "/group/reset": pages.apply_reset,
+            "/new-topic": Pages.create_topic,
+            "/topics/{name}/settings": Pages.alter_topic,
+            "/topics/{name}/partitions": Pages.extend_topic,
+            "/group/reset": Pages.apply_reset,
         }
         return [
             *self._api.routes(),
@@ -118,6 +97,25 @@ class Console:
             ),
             Route("/static/{name:path}", self._file, methods=["GET"]),
         ]
+
+    # -- users
+
+    def _user(self, request: Request) -> HttpUser | None:
+        """The user, whom the middleware has authenticated."""
+        if not self._authenticates:
+            return None
+        user = request.user
+        assert isinstance(user, HttpUser)
+        return user
+
+    def _session(self, request: Request) -> Session:
+        return self._sessions.of(self._user(request))
+
+    def _token(self, request: Request) -> str:
+        """The token of a user's own pages, until the next start of the broker."""
+        user = self._user(request)
+        name = "" if user is None else user.display_name
+        return hmac.digest(self._secret, name.encode(), "sha256").hex()
 
     # -- requests
 
@@ -133,7 +131,7 @@ class Console:
             self._check_host(request)
             form = {**await _form_of(request), **request.path_params}
             refused = guard.change_refusal(
-                request.headers, form, self._token, is_read_only=self._is_read_only
+                request.headers, form, self._token(request), is_read_only=self._is_read_only
             )
             if refused:
                 return await self._in_thread(self._error, request, refused, 403)
@@ -154,15 +152,6 @@ class Console:
         headers = {**guard.HEADERS, "cache-control": KEPT}
         return Response(self._files[name], media_type=kind, headers=headers)
 
-    async def _not_served(self, request: Request) -> Response:
-        """A page shows records to everyone who reaches it, so access rules would have no effect."""
-        self._check_host(request)
-        text = (
-            "The console is off while clients must authenticate (authentication.required): a "
-            "browser does not authenticate. Use the commands, such as `raftlog top`"
-        )
-        return await self._in_thread(self._error, request, text, 403)
-
     def _check_host(self, request: Request) -> None:
         host = request.headers.get("host", "")
         refused = guard.refusal(host, listens_on_loopback=self._is_on_loopback)
@@ -177,21 +166,22 @@ class Console:
 
     def _page(self, request: Request, template: str, work: Show) -> Response:
         try:
-            values = work({**request.query_params, **request.path_params})
+            parameters = {**request.query_params, **request.path_params}
+            values = work(self._session(request).pages, parameters)
         except RaftlogError as error:
             return self._error(request, str(error), status_of(error))
         return self._rendered(request, template, values)
 
     def _changed(self, request: Request, form: Mapping[str, str], work: Change) -> Response:
         try:
-            address = work(form)
+            address = work(self._session(request).pages, form)
         except RaftlogError as error:
             return self._error(request, str(error), status_of(error))
         return RedirectResponse(address, 303, headers=dict(guard.HEADERS))
 
     def _file_of_records(self, request: Request) -> Response:
         try:
-            name, content, next_ = self._pages.download(
+            name, content, next_ = self._session(request).pages.download(
                 {**request.query_params, **request.path_params}
             )
         except RaftlogError as error:
@@ -213,6 +203,7 @@ class Console:
         query = request.url.query
         text = self._templates.get_template(template).render(
             **values,
+            token=self._token(request),
             path=request.url.path,
             address=f"{request.url.path}?{query}" if query else request.url.path,
             now_ms=self._clock.wall_ms(),
@@ -238,7 +229,6 @@ class Console:
             version=__version__,
             broker_id=self._broker_id,
             read_only=self._is_read_only,
-            token=self._token,
             limits=limits,
             files={
                 name: f"/static/{name}?v={hashlib.sha256(data).hexdigest()[:16]}"
@@ -246,22 +236,6 @@ class Console:
             },
         )
         return environment
-
-
-def connection_of(bootstrap: str, config: BrokerConfig) -> tuple[str, SecurityArguments]:
-    """The address and the TLS arguments with which a broker reaches itself.
-
-    With TLS, it is the advertised address: its certificate contains that name. The client presents
-    the broker's certificate, as brokers do to each other.
-    """
-    if not config.tls_certificate_file:
-        return bootstrap, {"security_protocol": "PLAINTEXT"}
-    return str(config.advertised_listen or bootstrap), {
-        "security_protocol": "SSL",
-        "ssl_cafile": config.tls_ca_file or config.tls_certificate_file,
-        "ssl_certfile": config.tls_certificate_file,
-        "ssl_keyfile": config.tls_key_file,
-    }
 
 
 async def _form_of(request: Request) -> dict[str, str]:

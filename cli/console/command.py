@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import urllib.request
 import webbrowser
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import click
 
 from raftlog.cli import options, output
 from raftlog.cli.main import Failed
-from raftlog.cli.supervisor import recorded_addresses
+from raftlog.cli.supervisor import certificates_of, console_urls
 
 TIMEOUT_S: Final = 3.0
 
@@ -28,29 +29,35 @@ TIMEOUT_S: Final = 3.0
 @click.option(
     "--url",
     metavar="URL",
-    help="Address of the console: http://HOST:PORT of a broker's http.listen.",
+    help="Address of the console: http:// or https://HOST:PORT of a broker's http.listen.",
 )
+@options.ca_file
 @click.option("--no-browser", is_flag=True, help="Only print the URL.")
 @options.as_json
-def console(data_dir: Path, url: str | None, no_browser: bool, as_json: bool) -> None:
+def console(
+    data_dir: Path, url: str | None, ca_file: str | None, no_browser: bool, as_json: bool
+) -> None:
     """Open the console of a cluster in the browser, and print its URL.
 
     Of a cluster of `raftlog up`, the first broker that responds is used. Other brokers have a
-    console if http.listen is set: pass it with --url.
+    console if http.listen is set: pass it with --url. Where clients must authenticate, the browser
+    asks for the name and the password of a user.
 
     \b
     Example:
       raftlog console --data-dir raftlog-data --no-browser
       raftlog console --url http://10.0.0.1:9200
     """
-    found = first_that_responds([url] if url else _recorded(data_dir))
+    certificates = None if url else certificates_of(data_dir)
+    ca = str(certificates.ca) if certificates is not None and ca_file is None else ca_file
+    found = first_that_responds([url] if url else _recorded(data_dir), tls=options.https(ca))
     output.report({"url": found}, found, as_json=as_json)
     if not no_browser and not webbrowser.open(found):
         output.note("raftlog: no browser was found: open the URL in one")
 
 
 def _recorded(directory: Path) -> list[str]:
-    urls = [f"http://{address}/" for address in recorded_addresses(directory, "http").values()]
+    urls = console_urls(directory)
     if not urls:
         raise Failed(
             f"{directory} has no cluster of `raftlog up`: name its --data-dir, or pass --url with "
@@ -59,14 +66,16 @@ def _recorded(directory: Path) -> list[str]:
     return urls
 
 
-def first_that_responds(urls: Sequence[str]) -> str:
+def first_that_responds(urls: Sequence[str], *, tls: ssl.SSLContext | None = None) -> str:
     """The first URL whose broker responds to /healthz. Raises ``Failed`` if none does."""
     problem = ""
     for url in urls:
         if not url.startswith(("http://", "https://")):
             raise click.UsageError(f"--url {url}: write http://HOST:PORT")
         try:
-            with urllib.request.urlopen(f"{url.rstrip('/')}/healthz", timeout=TIMEOUT_S):
+            with urllib.request.urlopen(  # noqa: S310 - only http and https
+                f"{url.rstrip('/')}/healthz", timeout=TIMEOUT_S, context=tls
+            ):
                 return f"{url.rstrip('/')}/"
         except OSError as error:
             problem = str(error)

@@ -1,4 +1,4 @@
-"""How the console's templates show values. Pure."""
+"""Filters of the console's templates. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from raftlog.cli.console import decoding
 from raftlog.cli.group import seconds
 
 NOTHING: Final = "\N{EN DASH}"
-_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 SPARK_WIDTH: Final = 96
 TIME_LAST_MS: Final = 253_402_300_799_999  # the end of the year 9999
 
@@ -32,13 +31,7 @@ def size(value: float | None) -> str:
     """Bytes with a unit; a dash for an unknown value."""
     if value is None or value < 0:
         return NOTHING
-    if value < 1024:
-        return f"{value:.0f} B"
-    units = iter(_UNITS)
-    unit, value = next(units), value / 1024
-    while value >= 1024 and (larger := next(units, "")):
-        unit, value = larger, value / 1024
-    return f"{value:.1f} {unit}"
+    return health.shown_bytes(value)
 
 
 def time(at_ms: int) -> str:

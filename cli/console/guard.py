@@ -1,6 +1,6 @@
 """Which requests the console refuses, and the headers that protect its pages. Pure.
 
-The HTTP port has no passwords. What protects a loopback port against pages of other sites, which a
+What protects a loopback port against pages of other sites, which a
 browser on the same machine may show:
 
 - The Host header must name the loopback interface. Otherwise a site whose name resolves to
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from raftlog.config import Address
 
-TOKEN_FIELD: Final = "token"
+TOKEN_FIELD: Final = "token"  # noqa: S105 - a name, no secret
 
 # No inline script or style, nothing from other sites, no frames.
 CONTENT_SECURITY_POLICY: Final = (
@@ -35,7 +35,7 @@ HEADERS: Final[Mapping[str, str]] = {
 
 
 def refusal(host: str, *, listens_on_loopback: bool) -> str:
-    """Why a request with this Host header is refused; "" if it is not."""
+    """Return why a request with this Host header is refused; "" if it is not."""
     if not listens_on_loopback:
         return ""
     name = urlsplit(f"//{host}").hostname if host else None
@@ -50,14 +50,14 @@ def refusal(host: str, *, listens_on_loopback: bool) -> str:
 def change_refusal(
     headers: Mapping[str, str], form: Mapping[str, str], token: str, *, is_read_only: bool
 ) -> str:
-    """Why a request that changes something is refused; "" if it is not.
+    """Return why a changing request is refused; "" if it is not.
 
     ``headers``: by lower-case name. ``token``: that of the console's own pages.
     """
     if is_read_only:
         return (
             "the console of this broker is read-only. Set http.console.read.only=false, which "
-            "requires an http.listen on the loopback interface"
+            "requires an http.listen on the loopback interface, or authentication.required=true"
         )
     origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != headers.get("host"):

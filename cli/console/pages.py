@@ -1,4 +1,4 @@
-"""What each page of the console shows: values for its template, from queries of the cluster."""
+"""Pages of the console: the values of each template, from queries of the cluster."""
 
 from __future__ import annotations
 
@@ -388,7 +388,7 @@ def whole(values: Parameters, name: str, default: int) -> int:
 
 
 def change(old: Offset | None, new: Offset) -> str:
-    """How a committed offset changes, for people."""
+    """Describe the change of a committed offset."""
     if old is None:
         return "new"
     if new == old:

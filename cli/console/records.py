@@ -38,7 +38,7 @@ _POSITION: Final = re.compile(r"(\d{1,9}):(\d{1,18})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to read. ``partition``: None for all. ``start``: where to begin in each partition;
+    """Records to read. ``partition``: None for all. ``start``: where to begin in each partition;
     ``at``: offsets by partition, instead. ``text``: to search for, in ``place``; "" for all.
     """
 

@@ -25,8 +25,8 @@ LIBRARY_PLACES: Final = (
     "/usr/lib/faketime",
     "/usr/local/lib/faketime",
 )
-_LOOK: Final = "import time; print(time.time(), time.monotonic())"
-_LOOK_TIMEOUT_S: Final = 10.0
+_PROGRAM: Final = "import time; print(time.time(), time.monotonic())"
+_READ_TIMEOUT_S: Final = 10.0
 _PROBE_OFFSET_S: Final = 7_200.0
 _TOLERANCE_S: Final = 60.0  # a machine with other work to do may take its time over a probe
 
@@ -55,7 +55,7 @@ def why_not() -> str:
         clock = FakeClock(Path(folder), 0)
         clock.set(_PROBE_OFFSET_S)
         try:
-            real, fake = look({}), clock.look()
+            real, fake = read({}), clock.read()
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             return f"a process does not run with {LIBRARY}: {error}"
     if abs(fake.wall_s - real.wall_s - _PROBE_OFFSET_S) > _TOLERANCE_S:
@@ -65,19 +65,19 @@ def why_not() -> str:
     return ""
 
 
-def look(environment: Mapping[str, str]) -> Reading:
+def read(environment: Mapping[str, str]) -> Reading:
     """Return the clocks of a new process with ``environment`` in addition to the current one.
 
     Raises ``OSError``, ``ValueError`` and ``subprocess.SubprocessError``.
     """
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", _LOOK],
+        [sys.executable, "-I", "-S", "-c", _PROGRAM],
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
         text=True,
-        timeout=_LOOK_TIMEOUT_S,
+        timeout=_READ_TIMEOUT_S,
     )
     wall_s, monotonic_s = done.stdout.split()
     return Reading(float(wall_s), float(monotonic_s))
@@ -128,9 +128,9 @@ class FakeClock:
         """The last offset that was set; 0 by default."""
         return float(self.path.read_text(encoding="ascii")) if self.path.exists() else 0.0
 
-    def look(self) -> Reading:
-        """The clocks of a new process that is started as the broker is. Raises as ``look`` does."""
-        return look(self.environment())
+    def read(self) -> Reading:
+        """The clocks of a new process that is started as the broker is. Raises as ``read`` does."""
+        return read(self.environment())
 
     def is_used_by(self, pid: int) -> bool:
         """Whether the process has the library in its memory, and reads this clock's file."""

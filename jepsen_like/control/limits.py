@@ -93,7 +93,7 @@ def hierarchy(
 
 
 def why_not(controller: Controller) -> str:
-    """Why no process can be limited so on this machine; empty if one can. Tries it."""
+    """Return why processes cannot be limited on this machine; "" if they can. Tries it."""
     if sys.platform != "linux":
         return "requires Linux"
     found = hierarchy(controller)

@@ -126,9 +126,9 @@ class ClocksNemesis(OwnKinds):
             seen["flips"] = {str(broker): strobe.flips for broker, strobe in stopped.items()}
         for broker in fault.targets:
             self._clocks[broker].set(0.0)
-        looks = self._look(fault.targets)
-        seen["offset_s"] = {broker: found.offset_s for broker, found in looks.items()}
-        return Effect(all(found.may_be(0.0) for found in looks.values()), seen)
+        measured = self._measure(fault.targets)
+        seen["offset_s"] = {broker: found.offset_s for broker, found in measured.items()}
+        return Effect(all(found.may_be(0.0) for found in measured.values()), seen)
 
     def heal(self) -> None:
         while self._strobes:
@@ -158,31 +158,31 @@ class ClocksNemesis(OwnKinds):
     def _observed(self, fault: FaultPlan) -> Effect:
         """Read the clocks in new processes that are started as the brokers were, and report their
         offsets."""
-        looks = self._look(fault.targets)
+        measured = self._measure(fault.targets)
         if fault.kind == "clock-jump":
             wanted: list[tuple[float, ...]] = [(offset_s,) for offset_s in fault.args["offsets_s"]]
         else:
             wanted = [(fault.args["from_s"], fault.args["to_s"])] * len(fault.targets)
-        reported = {"offset_s": {broker: found.offset_s for broker, found in looks.items()}}
+        reported = {"offset_s": {broker: found.offset_s for broker, found in measured.items()}}
         if not all(
             any(found.may_be(offset_s) for offset_s in several)
-            for found, several in zip(looks.values(), wanted, strict=True)
+            for found, several in zip(measured.values(), wanted, strict=True)
         ):
             return Effect(False, {"why": "the wall clocks do not have their offsets", **reported})
-        if not all(found.is_monotonic_right for found in looks.values()):
+        if not all(found.is_monotonic_right for found in measured.values()):
             return Effect(False, {"why": "monotonic clocks have changed, too", **reported})
         return Effect(True, reported)
 
-    def _look(self, targets: Collection[int]) -> dict[str, _Look]:
+    def _measure(self, targets: Collection[int]) -> dict[str, _Measurement]:
         seen = {}
         for broker in targets:
             before = Reading(SystemClock().wall_ms() / 1_000, time.monotonic())
             try:
-                found = self._clocks[broker].look()
+                found = self._clocks[broker].read()
             except (ValueError, subprocess.SubprocessError) as error:
                 raise OSError(f"cannot read the clock of broker {broker}: {error}") from error
             after = Reading(SystemClock().wall_ms() / 1_000, time.monotonic())
-            seen[str(broker)] = _Look(before, found, after)
+            seen[str(broker)] = _Measurement(before, found, after)
         return seen
 
     def _logged(self, targets: Collection[int]) -> dict[str, float]:
@@ -214,7 +214,7 @@ class ClocksNemesis(OwnKinds):
         return Effect(True, seen)
 
 
-class _Look(NamedTuple):
+class _Measurement(NamedTuple):
     """Clocks of another process, between two readings of the harness's clock."""
 
     before: Reading

@@ -219,9 +219,9 @@ class FailpointsNemesis(OwnKinds):
             return Effect(False, {"why": f"broker {target} is not running"}, (target,))
         else:
             self._rearm(target)
-        return self._look(armed, BEGIN_S)
+        return self._effect_within(armed, BEGIN_S)
 
-    def _look(self, armed: _Armed, wait_s: float) -> Effect:
+    def _effect_within(self, armed: _Armed, wait_s: float) -> Effect:
         """Return the observed effect, once it occurs or ``wait_s`` have passed."""
         self._wait(lambda: bool(self._hits(armed)), wait_s)
         hits = self._hits(armed)
@@ -253,7 +253,7 @@ class FailpointsNemesis(OwnKinds):
         armed = next((each for each in self._armed if each.fault is fault), None)
         if armed is None:
             return Effect(True, {"nothing": "it was not set"})
-        effect = self._look(armed, 0.0)
+        effect = self._effect_within(armed, 0.0)
         self._armed.remove(armed)
         self._rearm(armed.target)
         self._reset([armed])

@@ -33,7 +33,7 @@ CUT_S: Final = ((1.0, 4.0), (5.0, 15.0))
 CHURN_S: Final = (0.5, 6.0)
 CHURN_GAP_S: Final = (0.0, 1.0)
 SIGNAL_S: Final = 1.0  # time limit for a signal to affect every thread of a process
-LOOK_S: Final = 0.02
+POLL_S: Final = 0.02
 
 
 class Processes(Protocol):
@@ -153,9 +153,9 @@ class MembersNemesis(OwnKinds):
     def _pause(self, members: Processes, slots: list[int], _fault: FaultPlan) -> Effect:
         members.pause(slots)
         states: dict[int, str] = {}
-        for look in range(round(SIGNAL_S / LOOK_S)):
-            if look:
-                self._sleep(LOOK_S)
+        for attempt in range(round(SIGNAL_S / POLL_S)):
+            if attempt:
+                self._sleep(POLL_S)
             states = {slot: members.state(slot) for slot in slots}
             if "running" not in states.values():
                 break

@@ -37,7 +37,7 @@ COORDINATOR: Final = 0.5  # share of leaders that are group coordinators
 STORMS: Final = ("all", "rolling", "leader-twice", "recovery")
 SUCCESSOR_S: Final = 0.9  # time limit for a new leader, in a leader-twice storm
 SIGNAL_S: Final = 1.0  # time limit for a signal to affect every thread of a process
-LOOK_S: Final = 0.02
+POLL_S: Final = 0.02
 
 
 class Control(Protocol):
@@ -134,7 +134,7 @@ class ProcessNemesis(OwnKinds):
         ended = dict(self._control.kill([first]))
         second = None
         while second in (None, first) and time.monotonic() - began < SUCCESSOR_S:
-            self._sleep(LOOK_S)
+            self._sleep(POLL_S)
             second = self._leader(fault.args)
         hit: tuple[int, ...] = (first,)
         if second is not None and second != first:
@@ -188,9 +188,9 @@ class ProcessNemesis(OwnKinds):
         """Return the process states, once no target is in one of these states, or after a
         second."""
         states: dict[int, str] = {}
-        for look in range(round(SIGNAL_S / LOOK_S)):
-            if look:
-                self._sleep(LOOK_S)
+        for attempt in range(round(SIGNAL_S / POLL_S)):
+            if attempt:
+                self._sleep(POLL_S)
             states = {target: self._control.state(target) for target in targets}
             if not set(not_in) & set(states.values()):
                 break

@@ -41,7 +41,7 @@ Histogram: TypeAlias = dict[int, int]  # bucket -> count
 
 
 def bucket(duration_ns: int) -> int:
-    """Where a latency is counted; less than a microsecond counts as one."""
+    """Return the bucket of a latency; less than a microsecond counts as one."""
     return int(math.log2(max(duration_ns / 1_000, 1.0)) * BUCKETS_PER_DOUBLING)
 
 
@@ -63,7 +63,7 @@ def quantile_s(histogram: Histogram, share: float) -> float:
 
 @dataclass(slots=True)
 class Second:
-    """What was completed in one second, or in several that were merged."""
+    """Operations completed in one second, or in several merged seconds."""
 
     appends: Counter[str] = field(default_factory=Counter)  # operations, by type
     acked: int = 0  # records

@@ -119,7 +119,7 @@ class Operator:
             await self.context.sleep(PATIENCE_S)
         return not problem
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Read the current partitions, and use them from now on.
 
         Without a response nothing changes. Stable topics never lose partitions.
@@ -155,23 +155,23 @@ async def renew_side(operator: Operator) -> None:
     """Create a side topic; if one exists, delete it first, so that the name is reused
     immediately."""
     name = operator.random.choice(SIDE_TOPICS)
-    await operator.look()
+    await operator.refresh()
     if name in operator.sides and not await _delete(operator, name):
         return
     await _create(operator, name)
-    await operator.look()
+    await operator.refresh()
     if name in operator.sides:
         await write_to(operator, name)
 
 
 async def delete_side(operator: Operator) -> None:
-    await operator.look()
+    await operator.refresh()
     if operator.sides:
         await _delete(operator, operator.random.choice(sorted(operator.sides)))
 
 
 async def write_side(operator: Operator) -> None:
-    await operator.look()
+    await operator.refresh()
     if operator.sides:
         await write_to(operator, operator.random.choice(sorted(operator.sides)))
 
@@ -226,7 +226,7 @@ async def write_to(operator: Operator, name: str) -> None:
 async def add_partitions(operator: Operator) -> None:
     """Add one or two partitions to a stable topic or a side topic."""
     random = operator.random
-    await operator.look()
+    await operator.refresh()
     name = random.choice([operator.stable.name, *sorted(operator.sides)])
     if name in operator.sides:
         count, most = operator.sides[name], SIDE_PARTITIONS_MAX * 2
@@ -242,7 +242,7 @@ async def add_partitions(operator: Operator) -> None:
         {"partitions": total},
         lambda: operator.admin.add_partitions(name, total),
     )
-    await operator.look()
+    await operator.refresh()
 
 
 async def transfer(operator: Operator) -> None:
@@ -261,7 +261,7 @@ async def transfer(operator: Operator) -> None:
 async def alter(operator: Operator) -> None:
     """Change a setting. Stable topics keep all records, so that losses are detected."""
     random = operator.random
-    await operator.look()
+    await operator.refresh()
     name = random.choice([operator.stable.name, *sorted(operator.sides)])
     config = {"segment.bytes": random.choice(SEGMENT_BYTES)}
     if name in operator.sides and random.random() < 0.5:

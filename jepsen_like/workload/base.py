@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from raftlog.aio import AsyncAdmin, AsyncConsumer
 from raftlog.errors import RaftlogError, TopicExistsError
-from raftlog.jepsen_like.client import Clients, Source, describe
+from raftlog.jepsen_like.client import AnyConsumer, Clients, Source, describe
 from raftlog.jepsen_like.members import Members
 from raftlog.jepsen_like.plan import RunPlan, TopicShape, WorkloadName
 from raftlog.testing.history.entries import Admin, Note, Recorder
@@ -30,6 +30,7 @@ CLOSE_TIMEOUT_S: Final = 10.0
 TRACE_LINES: Final = 6
 
 Client: TypeAlias = Callable[[], Awaitable[None]]
+T = TypeVar("T", bound=AnyConsumer)
 
 
 @dataclass
@@ -254,7 +255,7 @@ def is_internal(topic: str) -> bool:
 
 
 @asynccontextmanager
-async def _closing(consumer: AsyncConsumer) -> AsyncIterator[AsyncConsumer]:
+async def _closing(consumer: T) -> AsyncIterator[T]:
     try:
         yield consumer
     finally:
@@ -278,8 +279,47 @@ def consumer_of(
     )
 
 
-def group_consumer_of(bootstrap: str, group: str) -> AbstractAsyncContextManager[AsyncConsumer]:
+def reader_of(
+    context: WorkloadContext,
+    bootstrap: str,
+    *,
+    source: Source = "leader",
+    wait_ms: int = 500,
+    fetch_bytes_max: int = 1 << 20,
+) -> AbstractAsyncContextManager[AnyConsumer]:
+    """Return a consumer as ``consumer_of``, of the clients that are under test."""
+    if context.plan.client == "raftlog":
+        return consumer_of(
+            bootstrap, source=source, wait_ms=wait_ms, fetch_bytes_max=fetch_bytes_max
+        )
+    from raftlog.jepsen_like.kafka_clients import KafkaConsumer
+
+    return _closing(
+        KafkaConsumer(
+            bootstrap,
+            wait_ms=wait_ms,
+            fetch_bytes_max=fetch_bytes_max,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
+        )
+    )
+
+
+def group_consumer_of(
+    context: WorkloadContext, bootstrap: str, group: str
+) -> AbstractAsyncContextManager[AnyConsumer]:
     """Return a consumer that commits for a group, or fetches its offsets, only on request."""
+    if context.plan.client == "kafka":
+        from raftlog.jepsen_like.kafka_clients import KafkaConsumer
+
+        return _closing(
+            KafkaConsumer(
+                bootstrap,
+                group=group,
+                request_timeout_ms=REQUEST_TIMEOUT_MS,
+                metadata_max_age_ms=METADATA_MAX_AGE_MS,
+            )
+        )
     return _closing(
         AsyncConsumer(
             bootstrap,

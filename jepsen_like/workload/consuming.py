@@ -10,10 +10,10 @@ import asyncio
 from random import Random
 from typing import Final
 
-from raftlog.aio import AsyncConsumer
 from raftlog.errors import RaftlogError
+from raftlog.jepsen_like.client import AnyConsumer
 from raftlog.jepsen_like.plan import ConsumerShape
-from raftlog.jepsen_like.workload.base import PATIENCE_S, WorkloadContext, consumer_of
+from raftlog.jepsen_like.workload.base import PATIENCE_S, WorkloadContext, reader_of
 from raftlog.types import Offset, TopicPartition
 
 READ_RATE_MAX: Final = 30_000.0  # records per second of all consumers: they share one processor
@@ -30,7 +30,8 @@ async def consume(context: WorkloadContext, name: str, shape: ConsumerShape) -> 
         session += 1
         entrance = context.entrance(random, pinned=shape.pinned)
         try:
-            async with consumer_of(
+            async with reader_of(
+                context,
                 entrance,
                 source=shape.source,
                 wait_ms=shape.wait_ms,
@@ -46,7 +47,7 @@ async def _session(
     process: str,
     shape: ConsumerShape,
     random: Random,
-    consumer: AsyncConsumer,
+    consumer: AnyConsumer,
 ) -> None:
     positions = await _begin(context, process, shape, random, consumer)
     loop = asyncio.get_running_loop()
@@ -69,7 +70,7 @@ async def _begin(
     process: str,
     shape: ConsumerShape,
     random: Random,
-    consumer: AsyncConsumer,
+    consumer: AnyConsumer,
 ) -> dict[TopicPartition, Offset]:
     """Assign partitions, and seek; return the position in each."""
     partitions = list(context.targets)
@@ -99,7 +100,8 @@ async def observe_ends(context: WorkloadContext, name: str, *, pinned: bool) -> 
         session += 1
         ends_at = loop.time() + ENDS_SESSION_S
         try:
-            async with consumer_of(context.entrance(random, pinned=pinned)) as consumer:
+            entrance = context.entrance(random, pinned=pinned)
+            async with reader_of(context, entrance) as consumer:
                 while loop.time() < ends_at and not context.stopping.is_set():
                     await context.clients.ends(consumer, f"{name}/{session}", list(context.targets))
                     await context.sleep(random.uniform(*ENDS_PAUSE_S))

@@ -58,14 +58,14 @@ from raftlog.jepsen_like.workload.admin import Operator, add_partitions
 from raftlog.jepsen_like.workload.base import (
     REQUEST_TIMEOUT_MS,
     WorkloadContext,
-    consumer_of,
     create_topics,
+    reader_of,
     run_all,
 )
 from raftlog.types import Offset, TopicPartition
 
 MIND_S: Final = 1.0  # until a member that ended unexpectedly is restarted
-LOOK_S: Final = 0.5
+POLL_S: Final = 0.5
 DRAIN_S: Final = 240.0  # maximum time for all groups to reach the end
 STANDSTILL_S: Final = 40.0  # without any progress
 
@@ -147,7 +147,7 @@ async def catch_up(context: WorkloadContext, members: Members) -> bool:
             return True
         if sum(members.given.values()) != given:
             given, moved_at = sum(members.given.values()), loop.time()
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
     context.note(f"groups that did not catch up: {'; '.join(behind)}")
     return False
 
@@ -168,7 +168,7 @@ def _behind(
 async def _ends(context: WorkloadContext) -> dict[TopicPartition, Offset]:
     """Return the end offsets of the partitions; empty if no broker responds."""
     try:
-        async with consumer_of(context.bootstrap) as consumer:
+        async with reader_of(context, context.bootstrap) as consumer:
             return await context.clients.ends(consumer, "drain", list(context.targets))
     except RaftlogError:
         return {}

@@ -33,9 +33,8 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from raftlog.aio import AsyncConsumer
 from raftlog.errors import RaftlogError
-from raftlog.jepsen_like.client import Process
+from raftlog.jepsen_like.client import AnyConsumer, Process
 from raftlog.jepsen_like.committing import commit, committed
 from raftlog.jepsen_like.plan import GroupShape, WorkloadName
 from raftlog.jepsen_like.workload import append
@@ -93,7 +92,7 @@ async def keep_committing(
         ends_at = loop.time() + random.uniform(*SESSION_S)
         entrance = context.entrance(random, pinned=random.random() < 0.5)
         try:
-            async with group_consumer_of(entrance, group.name) as consumer:
+            async with group_consumer_of(context, entrance, group.name) as consumer:
                 await consumer.assign(partitions)
                 while loop.time() < ends_at and not context.stopping.is_set():
                     await committer.commit(consumer)
@@ -111,7 +110,7 @@ class _Committer:
     random: Random
     offsets: dict[TopicPartition, Offset]
 
-    async def commit(self, consumer: AsyncConsumer) -> None:
+    async def commit(self, consumer: AnyConsumer) -> None:
         """Commit once: some of the partitions, increased by some records."""
         random, context = self.random, self.context
         await context.sleep(random.uniform(*PAUSE_S))
@@ -154,7 +153,7 @@ async def ask(context: WorkloadContext, process: str, group: GroupShape, entranc
     """Fetch once, with a separate client, for all partitions of a group. Returns whether it
     succeeded."""
     partitions = [tp for tp in context.targets if tp.topic in group.topics]
-    async with group_consumer_of(entrance, group.name) as consumer:
+    async with group_consumer_of(context, entrance, group.name) as consumer:
         reported = await committed(context.recorder, consumer, process, group.name, partitions)
     return reported is not None
 

@@ -10,10 +10,16 @@ from __future__ import annotations
 import asyncio
 import math
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from raftlog.aio import AsyncProducer
-from raftlog.jepsen_like.client import GROUP_BYTES_MAX, RECORD_BYTES, Group, Process
+from raftlog.jepsen_like.client import (
+    GROUP_BYTES_MAX,
+    RECORD_BYTES,
+    AnyProducer,
+    Group,
+    Process,
+)
 from raftlog.jepsen_like.plan import ProducerShape
 from raftlog.jepsen_like.workload.base import (
     CLOSE_TIMEOUT_S,
@@ -52,24 +58,12 @@ class Producing:
     def __init__(
         self, context: WorkloadContext, process: Process, shape: ProducerShape, random: Random
     ) -> None:
-        delivery_ms = int(shape.delivery_timeout_s * 1_000)
         self.has_succeeded = False
         self._context = context
         self._process = process
         self._shape = shape
         self._random = random
-        self._producer = AsyncProducer(
-            context.entrance(random, pinned=shape.pinned),
-            acks=shape.acks,
-            idempotent=shape.idempotent,
-            compression=shape.compression,
-            linger_ms=shape.linger_ms,
-            max_block_ms=BLOCK_MS,
-            request_timeout_ms=min(REQUEST_TIMEOUT_MS, delivery_ms // 2),
-            delivery_timeout_ms=delivery_ms,
-            metadata_max_age_ms=METADATA_MAX_AGE_MS,
-            client_id=process.client,
-        )
+        self._producer = _producer(context, process, shape, random)
         self._finishing: set[asyncio.Task[None]] = set()
         self._failures: list[BaseException] = []
         self._has_failed = False  # since the start of the last group
@@ -151,6 +145,28 @@ class Producing:
         await self._producer.close(timeout=CLOSE_TIMEOUT_S if proper else 0)
         if self._finishing:  # every future is completed now
             await asyncio.wait(self._finishing)
+
+
+def _producer(
+    context: WorkloadContext, process: Process, shape: ProducerShape, random: Random
+) -> AnyProducer:
+    delivery_ms = int(shape.delivery_timeout_s * 1_000)
+    common: dict[str, Any] = {
+        "acks": shape.acks,
+        "idempotent": shape.idempotent,
+        "compression": shape.compression,
+        "linger_ms": shape.linger_ms,
+        "request_timeout_ms": min(REQUEST_TIMEOUT_MS, delivery_ms // 2),
+        "delivery_timeout_ms": delivery_ms,
+        "metadata_max_age_ms": METADATA_MAX_AGE_MS,
+        "client_id": process.client,
+    }
+    entrance = context.entrance(random, pinned=shape.pinned)
+    if context.plan.client == "kafka":
+        from raftlog.jepsen_like.kafka_clients import KafkaProducer
+
+        return KafkaProducer(entrance, **common)
+    return AsyncProducer(entrance, max_block_ms=BLOCK_MS, **common)
 
 
 def pause_s(shape: ProducerShape, now: float, due_at: float) -> float:

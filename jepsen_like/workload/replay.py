@@ -35,8 +35,8 @@ from raftlog.jepsen_like.workload.base import (
     PATIENCE_S,
     LoadOnly,
     WorkloadContext,
-    consumer_of,
     create_topics,
+    reader_of,
     run_all,
 )
 
@@ -89,9 +89,10 @@ async def read_topic(
 ) -> None:
     """Read a topic once, or until the load ends."""
     partitions = [partition for partition in context.targets if partition.topic == topic]
-    async with consumer_of(context.bootstrap) as asking:
+    async with reader_of(context, context.bootstrap) as asking:
         ends = await context.clients.ends(asking, process, partitions)
-    async with consumer_of(
+    async with reader_of(
+        context,
         context.bootstrap,
         source=source,
         wait_ms=WAIT_MS,

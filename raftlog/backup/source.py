@@ -50,7 +50,7 @@ def read_manifest(store: Store) -> Manifest:
 
 
 class BackupAdmin:
-    """What a mirror asks the cluster that it copies, from the list of a backup."""
+    """Queries of a mirror, answered from the list of a backup."""
 
     def __init__(self, made: Manifest) -> None:
         self._made = made

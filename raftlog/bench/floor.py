@@ -127,7 +127,7 @@ class _Followers:
         loop = asyncio.get_running_loop()
         for port in ports:
             transport, link = await loop.create_connection(
-                partial(_FollowerLink, self._look), HOST, int(port)
+                partial(_FollowerLink, self._respond), HOST, int(port)
             )
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._links.append(link)
@@ -142,9 +142,9 @@ class _Followers:
 
     def own_disk_has(self, frames: int) -> None:
         self._own += frames
-        self._look()
+        self._respond()
 
-    def _look(self) -> None:
+    def _respond(self) -> None:
         everywhere = min([self._own, *(link.answers for link in self._links)])
         if everywhere > self._answered:
             self._answer(everywhere - self._answered)

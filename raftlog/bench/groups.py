@@ -64,7 +64,7 @@ class Member:
         return owned
 
     def moves(self, since: float, until: float) -> Iterator[tuple[float, list[int]]]:
-        """When it got or gave up which partitions."""
+        """Times at which the member got or gave up partitions."""
         for event in self.events():
             if event["event"] in {"assigned", "revoked"} and since <= event["at"] <= until:
                 yield event["at"], event["partitions"]

@@ -44,7 +44,7 @@ _BATCH_ROWS: Final = 10_000  # the default of batchMaxRows
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Where everything is measured, and with what."""
+    """Cluster, session and data of the measurements."""
 
     spark: SparkSession
     bootstrap: str

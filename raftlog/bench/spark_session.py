@@ -104,7 +104,7 @@ def to_nowhere(frame: DataFrame) -> None:
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """How long ``work()`` takes."""
+    """Return the duration of ``work()`` in seconds."""
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun

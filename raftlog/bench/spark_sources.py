@@ -94,7 +94,7 @@ class MemoryReader(DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one task reads, from the beginning to before ``end``."""
+    """Range that one task reads: from the start to before ``end``."""
 
     partition: int
     end: Offset
@@ -168,7 +168,7 @@ class Drain(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class Drained(WriterCommitMessage):
-    """How many rows a task was given."""
+    """Number of rows that a task got."""
 
     rows: int
 

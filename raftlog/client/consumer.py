@@ -163,7 +163,7 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         """Resume paused partitions."""
         self._check_open()
         self._subscription.set_paused(check_partitions(partitions), False)
-        self._look()
+        self._wake()
 
     def paused(self) -> set[TopicPartition]:
         """Return the paused partitions."""
@@ -257,7 +257,7 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         if found:
             return found
         refuse_io_thread()
-        self._core.look()  # KeyboardInterrupt may have interrupted an earlier call before look()
+        self._core.wake()  # KeyboardInterrupt may have interrupted an earlier call before wake()
         deadline = None if timeout_s is None else self._core.monotonic() + timeout_s
         while not found:
             left = None if deadline is None else deadline - self._core.monotonic()
@@ -310,7 +310,7 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         (tp,) = check_partitions([partition])
         with self._alone():
             self._subscription.seek(tp, integer("offset", offset, 0, limits.OFFSET_MAX))
-            self._look()
+            self._wake()
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Continue from the first record of these partitions. Default: all assigned partitions."""
@@ -452,9 +452,9 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         self._used = True
         return self._thread.call(work)
 
-    def _look(self) -> None:
+    def _wake(self) -> None:
         if self._used:
-            self._core.look()
+            self._core.wake()
 
     def _check_open(self) -> None:
         rebalancer = self._rebalancer

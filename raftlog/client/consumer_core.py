@@ -122,7 +122,7 @@ class ConsumerCore:
         self._schedule = schedule
         if self.member is not None:
             self.member.schedule = schedule
-            self.member.on_change = self._fetcher.look
+            self.member.on_change = self._fetcher.poll
 
     # -- records, in the application's thread
 
@@ -157,7 +157,7 @@ class ConsumerCore:
         try:
             return self.subscription.next_chunk(errors=errors)
         except RaftlogError:
-            self.look()  # fetches the batch again for the next call
+            self.wake()  # fetches the batch again for the next call
             raise
 
     def _take_from(self, chunk: Chunk, records_max: int) -> list[ConsumerRecord[Any, Any]]:
@@ -269,7 +269,7 @@ class ConsumerCore:
 
         def skip() -> None:
             self.subscription.seek(tp, offset)
-            self.look()
+            self.wake()
 
         return skip
 
@@ -319,7 +319,7 @@ class ConsumerCore:
         """
         part, following = chunk.part, chunk.batches[0].next_offset
         again = self.subscription.came_damaged(part)
-        self.look()
+        self.wake()
         if again:
             raise CorruptBatchError(
                 f"{part.tp}: the batch with offset {part.position} arrived corrupt twice ({error})."
@@ -337,12 +337,12 @@ class ConsumerCore:
         """Resume fetches that waited for buffer space."""
         if self.subscription.starved:
             self.subscription.starved = False
-            self.look()
+            self.wake()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Wake the fetcher, which then checks what to fetch."""
         assert self._schedule is not None, "attach() first"
-        self._schedule(self._fetcher.look)
+        self._schedule(self._fetcher.poll)
 
     # -- on the loop
 
@@ -429,7 +429,7 @@ class ConsumerCore:
         self.cluster.forget_topics(topics.union(self._interest.topics))
         if self.settings.auto_offset_reset == "latest":
             await self.settle([tp for tp, part in self.subscription.parts.items()])
-        self._fetcher.look()
+        self._fetcher.poll()
 
     async def settle(self, partitions: Iterable[TopicPartition]) -> None:
         """Look up the positions that are not known yet."""
@@ -437,7 +437,7 @@ class ConsumerCore:
         unknown = [Wanted(part, part.generation, None) for part in parts if part.position is None]
         for _, error in await self._positions.look_up(unknown):
             raise error
-        self._fetcher.look()
+        self._fetcher.poll()
 
     async def reset(self, partitions: list[TopicPartition], how: OffsetReset) -> None:
         """Move to the first record, or to the current end."""

@@ -35,7 +35,7 @@ _resolving: Final = RLock()  # held while a batch becomes done
 
 
 class Delivery:
-    """Outcome of one batch. Invariant: once ``done``, only ``looked_at`` changes."""
+    """Outcome of one batch. Invariant: once ``done``, only ``retrieved`` changes."""
 
     __slots__ = (
         "__weakref__",
@@ -44,8 +44,8 @@ class Delivery:
         "base_offset",
         "done",
         "error",
-        "looked_at",
         "partition",
+        "retrieved",
         "timestamps_ms",
         "topic",
     )
@@ -60,7 +60,7 @@ class Delivery:
         self.append_timestamp_ms: TimestampMs = NO_TIMESTAMP  # set if the leader sets timestamps
         self.error: RaftlogError | None = None
         self.done = False
-        self.looked_at = False  # the application has seen the outcome
+        self.retrieved = False  # the application has seen the outcome
         self._callbacks: deque[Callable[[], object]] = deque()
 
     @classmethod
@@ -112,7 +112,7 @@ class Delivery:
         return stamps if isinstance(stamps, int) else int(stamps[index])
 
     def __del__(self) -> None:
-        if self.error is not None and not self.looked_at and logger is not None:
+        if self.error is not None and not self.retrieved and logger is not None:
             # When the interpreter exits, module names may already be None.
             logger.error(
                 "records not delivered and no future checked: topic=%s error=%s: %s. Check the "
@@ -153,7 +153,7 @@ class _Future(Generic[T]):
 
     def _outcome(self) -> T:
         """Return the value, or raise the error. All deliveries are done."""
-        self._look()
+        self._mark_retrieved()
         error = self._error()
         if error is not None:
             raise error.with_traceback(None)
@@ -191,14 +191,14 @@ class _Future(Generic[T]):
         it runs. Its exceptions are logged.
         """
 
-        def look(_value: T | None, _error: RaftlogError | None) -> None:
-            self._look()
+        def call(_value: T | None, _error: RaftlogError | None) -> None:
+            self._mark_retrieved()
             try:
                 callback(self)
             except Exception:
                 logger.exception("done callback failed")
 
-        self.observe(look)
+        self.observe(call)
 
     def observe(self, callback: Callable[[T | None, RaftlogError | None], object]) -> None:
         """Call ``callback(value, error)`` when done, as ``add_done_callback`` does, for code that
@@ -211,7 +211,7 @@ class _Future(Generic[T]):
         error = self._error()
         callback(None if error is not None else self._value(), error)
 
-    def _look(self) -> None:
+    def _mark_retrieved(self) -> None:
         """Note that the application has seen the outcome."""
         raise NotImplementedError
 
@@ -301,8 +301,8 @@ class DeliveryFuture(_Future[RecordMetadata]):
     def done(self) -> bool:
         return self._delivery.done
 
-    def _look(self) -> None:
-        self._delivery.looked_at = True
+    def _mark_retrieved(self) -> None:
+        self._delivery.retrieved = True
 
     def _error(self) -> RaftlogError | None:
         return self._delivery.error
@@ -345,9 +345,9 @@ class RangesFuture(_Future[list[OffsetRange]]):
         self._waited = waited
         return parts[waited][0] if waited < len(parts) else None
 
-    def _look(self) -> None:
+    def _mark_retrieved(self) -> None:
         for delivery, _, _ in self._parts:
-            delivery.looked_at = True
+            delivery.retrieved = True
 
     def _error(self) -> RaftlogError | None:
         """Return the first error, in the order of the records."""

@@ -15,8 +15,11 @@ from raftlog.client.cluster import Cluster
 from raftlog.client.descriptions import (
     BrokerDescription,
     ClusterDescription,
+    DiskDescription,
+    DiskUseDescription,
     PartitionOverview,
     ReplicaDescription,
+    TopicDiskUse,
 )
 from raftlog.config import Address
 from raftlog.errors import (
@@ -31,6 +34,7 @@ from raftlog.protocol.cluster import (
     BrokerStatus,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DiskStatus,
     PartitionStatus,
     ReplicaStatus,
 )
@@ -88,6 +92,53 @@ async def describe_cluster(
         brokers=brokers,
         controller=_controller(answers),
         partitions=found,
+        move_throttle=_move_throttle(answers),
+    )
+
+
+async def describe_disks(cluster: Cluster) -> list[DiskUseDescription]:
+    """Return what uses the disks of all brokers, by broker ID.
+
+    Raises ``BrokerUnavailableError`` if no broker responds.
+    """
+    request = DescribeClusterRequest(topics=[], include_partitions=False, include_disk=True)
+
+    async def attempt() -> _Answers:
+        await cluster.refresh()
+        answers = await _ask(cluster, request, dict(cluster.view.brokers))
+        check_answered(answers, DescribeClusterResponse)
+        return answers
+
+    answers = await cluster.persist(attempt, repeatable=True)
+    return [_disk_use(broker, answer) for broker, answer in sorted(answers.items())]
+
+
+def _disk_use(broker_id: int, answer: Message | RaftlogError) -> DiskUseDescription:
+    if not isinstance(answer, DescribeClusterResponse):
+        return DiskUseDescription(broker_id, None, problem=str(answer))
+    disks = [_disk(broker.disk) for broker in answer.brokers if broker.id == broker_id]
+    use = answer.disk_use
+    if use is None:
+        problem = "its release does not report what uses its disk. Upgrade the broker"
+        return DiskUseDescription(broker_id, None, problem=problem)
+    topics = [
+        TopicDiskUse(
+            topic=each.topic,
+            replicas=each.replicas,
+            size_bytes=each.size_bytes,
+            expired_bytes=each.expired_bytes,
+            expiring_bytes=each.expiring_bytes,
+            retention_ms=each.retention_ms,
+            retention_bytes=each.retention_bytes,
+        )
+        for each in use.topics
+    ]
+    return DiskUseDescription(
+        broker=broker_id,
+        disk=disks[0] if disks else None,
+        journal_bytes=use.journal_bytes,
+        quarantine_bytes=use.quarantine_bytes,
+        topics=tuple(sorted(topics, key=lambda topic: (-topic.size_bytes, topic.topic))),
     )
 
 
@@ -120,6 +171,14 @@ def _controller(answers: _Answers) -> int | None:
     claims = [broker for broker, answer in _responses(answers) if answer.controller == broker]
     candidates = claims or [broker for broker in named if broker is not None]
     return max(candidates, key=named.count, default=None)
+
+
+def _move_throttle(answers: _Answers) -> int:
+    """Return the limit as the controller reports it; else as most brokers do."""
+    controller = _controller(answers)
+    told = {broker: answer.move_throttle for broker, answer in _responses(answers)}
+    values = list(told.values())
+    return told.get(_UNKNOWN if controller is None else controller, max(values, key=values.count))
 
 
 def _merged_brokers(cluster: Cluster, answers: _Answers) -> tuple[BrokerDescription, ...]:
@@ -171,7 +230,14 @@ def _broker(
         clock_error_ms=status.clock_error_ms,
         draining=status.draining,
         has_vote=status.has_vote,
+        disk=_disk(status.disk),
     )
+
+
+def _disk(status: DiskStatus | None) -> DiskDescription | None:
+    if status is None or status.free_bytes < 0:
+        return None
+    return DiskDescription(status.free_bytes, status.size_bytes, status.level, status.reason)
 
 
 def _merged_partitions(answers: _Answers, down: set[int]) -> tuple[PartitionOverview, ...]:

@@ -58,6 +58,53 @@ class TopicListing:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskDescription:
+    """The disk of a broker's data directory. ``free_bytes``: those that the broker can still use.
+
+    ``level``: ``normal``; ``no-producers`` below the first watermark of free space, and
+    ``read-only`` below the second one. ``reason``: description for people; empty if normal.
+    """
+
+    free_bytes: int
+    size_bytes: int
+    level: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDiskUse:
+    """Replicas of one topic on one broker.
+
+    ``expired_bytes``: what retention deletes at its next check; ``expiring_bytes``: within 24
+    hours, including these. ``retention_ms``, ``retention_bytes``: limits of the topic; -1 for none.
+    """
+
+    topic: str
+    replicas: int
+    size_bytes: int
+    expired_bytes: int
+    expiring_bytes: int
+    retention_ms: int
+    retention_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUseDescription:
+    """What uses the disk of one broker. ``topics``: the largest first.
+
+    ``disk``: None if it is unknown. ``quarantine_bytes``: corrupt copies that were replaced, and
+    are kept for analysis. ``problem``: why the broker did not report; empty if it did.
+    """
+
+    broker: int
+    disk: DiskDescription | None
+    journal_bytes: int = 0
+    quarantine_bytes: int = 0
+    topics: tuple[TopicDiskUse, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerDescription:
     """One broker, and its address for clients.
 
@@ -65,7 +112,7 @@ class BrokerDescription:
     fenced it. ``live``: it responded; otherwise ``problem`` states the reason. ``clock_error_ms``:
     difference between its wall clock and the time by which it expires records (negative: its clock
     is behind); 0 if they differ by a minute or less. ``draining``: it is being decommissioned.
-    ``has_vote``: it is a voter of the cluster group.
+    ``has_vote``: it is a voter of the cluster group. ``disk``: None if it is unknown.
     """
 
     id: int
@@ -80,6 +127,7 @@ class BrokerDescription:
     clock_error_ms: int = 0
     draining: bool = False
     has_vote: bool = False
+    disk: DiskDescription | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +239,14 @@ class ClusterDescription:
     """The cluster, merged from the responses of all brokers.
 
     ``controller``: id of the broker that makes the decisions for the cluster; None without one.
+    ``move_throttle``: bytes per second that moves copy to each broker; 0 for no limit.
     """
 
     cluster_id: str
     brokers: tuple[BrokerDescription, ...]
     controller: int | None = None
     partitions: tuple[PartitionOverview, ...] = ()
+    move_throttle: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,5 +28,5 @@ class ClientEnvironment:
     connector: Connector | None = None
     loop_thread: LoopThread | None = None
     clock: Clock = field(default_factory=SystemClock)
-    chance: Chance = field(default_factory=lambda: random.Random().random)
+    chance: Chance = field(default_factory=lambda: random.Random().random)  # noqa: S311 - jitter
     entropy: Callable[[int], bytes] = os.urandom

@@ -1,6 +1,6 @@
 """Fetcher of a consumer: fetches batches ahead of the application, on one event loop.
 
-``look`` is the main step: it gets the wanted partitions from the subscription, sends fetches to the
+``poll`` is the main step: it gets the wanted partitions from the subscription, sends fetches to the
 brokers that ``replica_selector`` chooses, and sets a timer for later work. Each response calls it
 again. A fetch waits at the broker for records. The wait grows while no records arrive, so an idle
 consumer sends one request every five seconds.
@@ -104,13 +104,13 @@ class Fetcher:
     def activate(self) -> None:
         """Start to fetch: the application has requested records."""
         self._active = True
-        self.look()
+        self.poll()
 
     def turn(self, tp: TopicPartition) -> None:
         """Fetch ``tp`` from another replica than before, if another one is usable."""
         self._sources.turn(tp)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Send the fetches and lookups that are wanted now, and schedule the next check."""
         if self._closed or not self._active:
             return
@@ -157,7 +157,7 @@ class Fetcher:
         if load is None:
             link = self._links.link(source.broker_id)
             if self._in_flight(source.broker_id) >= limits.FETCHES_IN_FLIGHT_MAX:
-                return None  # the next response calls look()
+                return None  # the next response calls poll()
             connection = self._links.connection(link, now)
             if connection is None and link.rejection is not None:
                 self._subscription.failed(want, link.rejection)
@@ -215,7 +215,7 @@ class Fetcher:
     def _schedule(self, at: float, now: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(max(at - now, 0.001), self.look)
+        self._timer = asyncio.get_running_loop().call_later(max(at - now, 0.001), self.poll)
 
     # -- responses
 
@@ -243,7 +243,7 @@ class Fetcher:
                 self._failed(want, source, part.failure.to_error())
             else:
                 self._on_batches(want, source, view, is_early=is_early)
-        self.look()
+        self.poll()
 
     def _note_wait(self, broker_id: int, *, is_idle: bool) -> None:
         longer = min(2 * self._waits.get(broker_id, 1), _IDLE_WAITS_MAX)
@@ -350,7 +350,7 @@ class Fetcher:
             "error, call seek()" if reset == "error" else "earliest",
         )
         self._subscription.lost(want, reset)
-        asyncio.get_running_loop().call_soon(self.look)
+        asyncio.get_running_loop().call_soon(self.poll)
 
     async def _examine(self, want: Wanted) -> None:
         """Check an offset that a replica reported as out of range, while there is no leader.
@@ -368,7 +368,7 @@ class Fetcher:
             self._out_of_range(want, OffsetOutOfRangeError(what))
         else:
             self._delay(want)
-        self.look()
+        self.poll()
 
     def _delay(self, want: Wanted, *, pause_max: float = 1.0) -> None:
         pause = min(self._cluster.backoff_seconds(want.part.failures), pause_max)
@@ -382,7 +382,7 @@ class Fetcher:
                 self._delay(want)
             else:
                 self._subscription.failed(want, error)
-        asyncio.get_running_loop().call_soon(self.look)
+        asyncio.get_running_loop().call_soon(self.poll)
 
     def _cancel_overdue(self) -> None:
         """Abandon fetches of brokers that are no longer leader or are unresponsive.
@@ -427,14 +427,14 @@ class Fetcher:
                 self._delay(want)
             else:
                 self._subscription.failed(want, error)
-        self.look()
+        self.poll()
 
     # -- metadata updates, close
 
     def on_change(self) -> None:
         if not self._closed:
             self._cancel_overdue()
-            self.look()
+            self.poll()
 
     def _on_view(self, view: ClusterView) -> None:
         """Add new partitions of subscribed topics. End the pause of partitions with new leaders."""

@@ -181,7 +181,7 @@ class Lookout:
         """
         cluster, tp = self._core.cluster, wanted.tp
         self._core.turn(tp)
-        self._core.look()
+        self._core.wake()
         await _refresh(cluster)
         _check_id(wanted, cluster.view.topic(tp.topic).id)
         answer = (await try_offsets(cluster, {tp: "latest"}, patience_ms=_ANSWER_MS))[tp]

@@ -29,7 +29,7 @@ Start: TypeAlias = Literal["earliest", "latest", "error", "committed"]
 ReadFrom: TypeAlias = Literal["leader", "replica"]
 
 BOOTSTRAP_VARIABLE: Final = "RAFTLOG_BOOTSTRAP"
-SECRET_FILE_VARIABLE: Final = "RAFTLOG_CLUSTER_SECRET_FILE"
+SECRET_FILE_VARIABLE: Final = "RAFTLOG_CLUSTER_SECRET_FILE"  # noqa: S105 - a name, no secret
 CLIENT_ID_DEFAULT: Final = "raftlog-python"
 DAY_MS: Final = 86_400_000
 
@@ -96,7 +96,7 @@ class SecurityArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSettings:
-    """How a client authenticates on each connection."""
+    """Authentication of a client on each connection."""
 
     mechanism: str
     username: str

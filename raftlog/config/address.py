@@ -13,7 +13,7 @@ BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9100,127.0.0.1:9101,127.0.0.1:9102"
 
 
 class Address(NamedTuple):
-    """Where a broker listens, or is reached. Port 0 asks the system for a free one."""
+    """Address of a broker. Port 0: the system assigns a free port."""
 
     host: str
     port: int

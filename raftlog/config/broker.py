@@ -15,12 +15,17 @@ from typing import Any, Final
 
 from raftlog import limits
 from raftlog.config.address import Address
-from raftlog.config.broker_keys import BROKER_KEYS
+from raftlog.config.broker_keys import (
+    BROKER_KEYS,
+    DISK_WATERMARK_PRODUCERS,
+    DISK_WATERMARK_REPLICATION,
+)
 from raftlog.config.keys import HIDDEN, parse
 from raftlog.config.voters import Voter, show_voters
+from raftlog.config.watermark import Watermark
 from raftlog.errors import InvalidConfigError
 
-EVERYWHERE: Final = ("0.0.0.0", "::")  # hosts that stand for every interface
+EVERYWHERE: Final = ("0.0.0.0", "::")  # hosts that stand for every interface  # noqa: S104 - compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,7 @@ class BrokerConfig:
     advertised_listen: Address | None = None
     http_listen: Address | None = None
     http_console_read_only: bool = True
+    http_metrics_public: bool = False
     data_dir: str = "raftlog-data"
     rack: str = ""
     voters: tuple[Voter, ...] = ()
@@ -50,6 +56,8 @@ class BrokerConfig:
     controlled_shutdown_timeout_ms: int = 10_000
     default_replication_factor: int = 0
     disk_stall_timeout_ms: int = 5_000
+    disk_watermark_producers: Watermark = DISK_WATERMARK_PRODUCERS
+    disk_watermark_replication: Watermark = DISK_WATERMARK_REPLICATION
     fetch_max_bytes: int = 16 * limits.MIB
     group_assignors: tuple[str, ...] = ("uniform", "range")
     group_consumer_heartbeat_interval_ms: int = 5_000
@@ -111,6 +119,11 @@ class BrokerConfig:
     def has_peers(self) -> bool:
         """Whether the broker is part of a cluster of several brokers, or joins one."""
         return bool(self.voters or self.join)
+
+    @property
+    def http_uses_tls(self) -> bool:
+        """Whether the HTTP port uses TLS: its requests contain passwords."""
+        return self.authentication_required and bool(self.tls_certificate_file)
 
     def joining(self, brokers: tuple[Address, ...]) -> BrokerConfig:
         """Settings of a broker that has joined the cluster of ``brokers`` before.
@@ -194,13 +207,15 @@ def _check_voters(config: BrokerConfig) -> None:
 
 
 def _check_http(config: BrokerConfig) -> None:
-    """HTTP has no authentication: a port that other machines reach changes nothing."""
+    """Without authentication, a port that other machines reach changes nothing."""
     listen = config.http_listen
-    if listen is not None and not config.http_console_read_only and not listen.is_loopback:
+    if config.authentication_required or config.http_console_read_only:
+        return
+    if listen is not None and not listen.is_loopback:
         raise InvalidConfigError(
             f"http.console.read.only=false lets anyone who reaches http.listen={listen} change the "
-            "cluster. Set http.listen to a loopback address, such as 127.0.0.1:9200, or "
-            "http.console.read.only=true"
+            "cluster. Set authentication.required=true, or http.listen to a loopback address, "
+            "such as 127.0.0.1:9200, or http.console.read.only=true"
         )
 
 

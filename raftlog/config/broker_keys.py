@@ -11,8 +11,11 @@ from raftlog import limits
 from raftlog.config.address import Address, parse_address, parse_addresses
 from raftlog.config.keys import HIDDEN, INT64_MAX, ConfigKey, hidden, number, word
 from raftlog.config.voters import BROKER_ID_MAX, parse_voters, show_voters
+from raftlog.config.watermark import Watermark, parse_watermark
 
 LOGGING_FORMATS: Final = ("text", "json")
+DISK_WATERMARK_PRODUCERS: Final = Watermark(percent=5, size_bytes=limits.GIB)
+DISK_WATERMARK_REPLICATION: Final = Watermark(percent=1, size_bytes=256 * limits.MIB)
 LOGGING_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -106,9 +109,10 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         _optional_address,
         "HOST:PORT, or nothing",
         "Where to serve HTTP: the console at /, /metrics, /healthz, /readyz and /api/v1. Nothing: "
-        "no HTTP port. It has neither TLS nor passwords, and shows records: use a loopback "
-        "address, such as 127.0.0.1:9200, or a network that only operators reach. Port 0 picks a "
-        "free one.",
+        "no HTTP port. With `authentication.required`, it uses TLS (https) and requires the name "
+        "and the password of a user (HTTP Basic), except for /healthz and /readyz. Otherwise it "
+        "shows records to everyone: use a loopback address, such as 127.0.0.1:9200, or a network "
+        "that only operators reach. Port 0 picks a free one.",
     ),
     ConfigKey(
         "http.console.read.only",
@@ -116,7 +120,17 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         _switch,
         "true or false",
         "Whether the console only shows the cluster. With false it can create topics, change their "
-        "settings and reset consumer groups; that requires a loopback address in `http.listen`.",
+        "settings and reset consumer groups; that requires a loopback address in `http.listen`, or "
+        "`authentication.required`.",
+        show=_show_switch,
+    ),
+    ConfigKey(
+        "http.metrics.public",
+        False,
+        _switch,
+        "true or false",
+        "Whether /metrics requires no authentication, with `authentication.required`. It contains "
+        "the names of topics and of consumer groups.",
         show=_show_switch,
     ),
     ConfigKey(
@@ -277,6 +291,22 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "ms",
         "A sync that takes so long means that the disk hangs: what this broker leads is handed "
         "over. If it is the consensus journal that waits, and others can go on, the broker ends.",
+    ),
+    ConfigKey(
+        "disk.watermark.producers",
+        DISK_WATERMARK_PRODUCERS,
+        parse_watermark,
+        "PERCENT% and/or BYTES, with a comma",
+        "Producers are refused while less of the disk of `data.dir` is free: the smaller of a part "
+        "of the disk and a number of bytes. They may write again when 20 % more is free. 0: never.",
+    ),
+    ConfigKey(
+        "disk.watermark.replication",
+        DISK_WATERMARK_REPLICATION,
+        parse_watermark,
+        "PERCENT% and/or BYTES, with a comma",
+        "Below that, the broker also copies nothing from leaders: only internal topics and the "
+        "consensus journal grow. In the form of `disk.watermark.producers`. 0: never.",
     ),
     number(
         "fetch.max.bytes",

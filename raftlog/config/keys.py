@@ -43,7 +43,7 @@ HIDDEN: Final = "(hidden)"
 
 
 def hidden(value: str) -> str:
-    """What a dump shows in place of a secret; nothing if there is none."""
+    """Text that a dump shows in place of a secret; empty without a secret."""
     return HIDDEN if value else ""
 
 

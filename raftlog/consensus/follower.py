@@ -1,4 +1,4 @@
-"""How far one follower is, as its leader knows: what to send it next. Decisions only."""
+"""Progress of one follower as known to its leader, and the next message to send. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Follower:
         self.commit_sent = 0  # the commit index that it was told last
 
     def restart(self) -> None:
-        """What was sent may be lost: there is a new link."""
+        """Probe the follower's log again: the former connection may have lost messages."""
         if self.match_index > FIRST_INDEX:  # else it was not heard of yet: a guess is as good
             self.next_index = self.match_index + 1
         self.is_probing, self.is_waiting = True, False

@@ -70,7 +70,7 @@ class Journaled:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a node lends to its groups."""
+    """Functions of the node that its groups use."""
 
     broker_id: int
     directory_id: str
@@ -175,7 +175,7 @@ class HostedGroup:
         return self.generation, raft.role, raft.leader
 
     def due(self) -> float:
-        """When ``step`` has something to do even if nothing arrives."""
+        """Monotonic time at which ``step`` has work without new input."""
         raft = self._hello_due if self.raft is None else self.raft.due()
         return min(raft, self.proposals.due()) if self.proposals else raft
 

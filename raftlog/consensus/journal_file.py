@@ -54,7 +54,7 @@ class Header(NamedTuple):
 
 @dataclass(slots=True)
 class Found:
-    """What a file holds: the payloads of its blocks up to ``end``; after it come torn bytes."""
+    """Contents of a file: the payloads of its blocks up to ``end``. Torn bytes follow."""
 
     payloads: list[bytes] = field(default_factory=list)
     sequence: int = 0  # of the last block
@@ -139,7 +139,7 @@ def _read_block(file: File, size: int, found: Found) -> None:
 
 
 def _torn_header(file: File, size: int, found: Found, piece: bytes) -> str:
-    """Why the bytes that should be a header are torn; raises when they are damaged."""
+    """Return why the bytes at a header's place are torn. Raises if they are damaged."""
     start = found.end
     if len(piece) == HEADER_BYTES:
         later = _find_later(file, size, found)

@@ -20,7 +20,7 @@ _NO_POLLER: Final = "none"
 
 
 class _Seat(threading.local):
-    """What the library's globals answer with in this thread, while a group is at work."""
+    """Values of the library's globals in this thread while a group is processed."""
 
     now: float | None = None
     journal: RaftJournal | None = None
@@ -90,7 +90,7 @@ Placed: TypeAlias = Callable[[object], None]  # called with an entry's result
 
 
 def subscriber(placed: Placed) -> Callable[[object, int], None]:
-    """What the library calls with an entry's result, or with why there is none."""
+    """Callback of the library: the result of an entry, or the reason for a missing one."""
 
     def called(result: object, reason: int) -> None:
         placed(result if reason == FAIL_REASON.SUCCESS else VOID)

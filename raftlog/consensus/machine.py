@@ -1,4 +1,4 @@
-"""What a raft group replicates, as its users see it: three functions of bytes."""
+"""State machine of a Raft group: three functions of bytes."""
 
 from __future__ import annotations
 

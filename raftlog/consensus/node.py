@@ -356,7 +356,7 @@ class ConsensusNode:
         self._work(now)
 
     def next_tick(self, now: float) -> float:
-        """When ``tick`` should be called, monotonic in seconds; maybe never (inf)."""
+        """Monotonic time in seconds at which ``tick`` should be called; inf: never."""
         due = self._heap[0][0] if self._heap else NEVER
         if self._failure is not None:
             return NEVER

@@ -1,4 +1,4 @@
-"""What became of a proposed command. Values only."""
+"""Outcomes of proposed commands. Values only."""
 
 from __future__ import annotations
 

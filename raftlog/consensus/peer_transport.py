@@ -17,7 +17,7 @@ from raftlog.consensus.settings import OUTBOX_BYTES_MAX, SEQUENCE_JUMP_MAX
 
 
 class Heard(NamedTuple):
-    """What was heard of a peer's journal. In memory only, so since this broker started."""
+    """State of a peer's journal as reported since this broker started. In memory only."""
 
     directory_id: str
     boot: int  # the newest whose link was up

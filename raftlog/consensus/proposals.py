@@ -50,14 +50,14 @@ class Proposals:
         self._waiting[proposal.number] = proposal
 
     def waiting(self, now: float) -> list[Proposal]:
-        """What may be placed or forwarded now. What is not waits for something to happen."""
+        """Return the proposals that can be placed or forwarded now. The others wait."""
         ready = [each for each in self._waiting.values() if each.not_before <= now]
         for proposal in ready:
             proposal.not_before = 0.0
         return ready
 
     def due(self) -> float:
-        """When something of these has to be done even if nothing arrives."""
+        """Monotonic time of the next deadline of these proposals."""
         if not self:
             return NEVER
         due = NEVER
@@ -116,7 +116,7 @@ class Proposals:
         self._end(_due(self._sent.values(), now), Unknown("not known to be committed in time"))
 
     def leader_is(self, leader: int | None, term: int) -> None:
-        """What was forwarded to another leader, or in another term, is never answered."""
+        """End proposals sent to another leader, or in another term, with an unknown outcome."""
         lost = [
             proposal
             for proposal in self._sent.values()
@@ -125,7 +125,7 @@ class Proposals:
         self._end(lost, Unknown("the leader changed"))
 
     def link_lost(self, peer: int) -> None:
-        """What was forwarded to this peer may have arrived or not."""
+        """Treat the outcome of proposals forwarded to this peer as unknown."""
         lost = [
             proposal
             for proposal in self._sent.values()

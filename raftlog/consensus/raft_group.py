@@ -158,7 +158,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         return commands
 
     def due(self) -> float:
-        """When ``step`` has something to do even if nothing arrives."""
+        """Monotonic time at which ``step`` has work without new input."""
         if self._SyncObj__raftState == LEADER:
             return min(self._heartbeat_due, self._isolated_since + self._timing.suspect)
         return NEVER if self.seal is not None else float(self._SyncObj__raftElectionDeadline)

@@ -1,4 +1,4 @@
-"""What one raft group remembers across restarts: generation, term, vote, entries.
+"""Durable state of one Raft group: generation, term, vote, entries.
 
 The view that PySyncObj has of a broker's journal, in its own interface. Every change becomes a
 record of the journal's pending block and is applied to memory at once, by the same code that

@@ -1,4 +1,4 @@
-"""What an operator may set of consensus, and the walls behind those settings.
+"""Settings of consensus, and their limits.
 
 Times of a group are settings, in milliseconds. What bounds memory and messages is a constant here,
 with its unit in its name.

@@ -187,7 +187,10 @@ def checked(
 
 def _all_of(partitions: Mapping[str, int], topics: Collection[str] = ()) -> list[TopicPartition]:
     """Return all partitions, sorted by number, so that each member gets some of each topic."""
-    return sorted(
-        (TopicPartition(topic, number) for topic in topics for number in range(partitions[topic])),
-        key=lambda partition: (partition.partition, partition.topic),
-    )
+    counts = sorted((topic, partitions[topic]) for topic in topics)
+    return [
+        TopicPartition(topic, number)
+        for number in range(max((count for _, count in counts), default=0))
+        for topic, count in counts
+        if number < count
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from raftlog.consumer_groups.classic import ClassicGroup, ClassicMember
 from raftlog.consumer_groups.consumer_protocol import (
     CONSUMER,
@@ -32,31 +34,41 @@ def classic_view(group: ClassicGroup, topics: Topics) -> GroupView:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMemberView(MemberView):
+    """Member of a classic group. Topics and partitions are read from its bytes."""
+
+    is_consumer: bool
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return (subscribed_topics(self.metadata) or ()) if self.is_consumer else ()
+
+    @property
+    def assigned(self) -> tuple[Share, ...]:
+        found = (assigned_partitions(self.assignment) or {}) if self.is_consumer else {}
+        by_name = self.known.by_name
+        return tuple(
+            Share(topic, by_name[topic].id, partitions)
+            for topic, partitions in sorted(found.items())
+            if topic in by_name
+        )
+
+    @property
+    def target(self) -> tuple[Share, ...]:
+        return self.assigned
+
+
 def _member_view(member: ClassicMember, group: ClassicGroup, topics: Topics) -> MemberView:
-    metadata, assignment = member.metadata(group.protocol), member.assignment
-    is_consumer = group.protocol_type == CONSUMER
-    shares = _shares(assignment, topics) if is_consumer else ()
-    return MemberView(
+    return ClassicMemberView(
         member_id=member.id,
         instance_id=member.instance_id,
         client_id=member.client_id,
         host=member.host,
         member_epoch=group.generation,
-        topics=(subscribed_topics(metadata) or ()) if is_consumer else (),
-        assigned=shares,
-        revoking=(),
-        target=shares,
         session_timeout_ms=member.session_timeout_ms,
-        is_away=False,
-        metadata=metadata,
-        assignment=assignment,
-    )
-
-
-def _shares(assignment: bytes, topics: Topics) -> tuple[Share, ...]:
-    found = assigned_partitions(assignment) or {}
-    return tuple(
-        Share(topic, topics.by_name[topic].id, partitions)
-        for topic, partitions in sorted(found.items())
-        if topic in topics.by_name
+        metadata=member.metadata(group.protocol),
+        assignment=member.assignment,
+        known=topics,
+        is_consumer=group.protocol_type == CONSUMER,
     )

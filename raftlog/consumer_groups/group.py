@@ -42,6 +42,7 @@ from raftlog.consumer_groups.values import (
     GroupView,
     Part,
     Parts,
+    by_topic_id,
 )
 from raftlog.errors import InconsistentGroupProtocolError
 from raftlog.types import TopicPartition
@@ -484,13 +485,11 @@ class Group:
 
 
 def rows_of(parts: Iterable[Part]) -> PartRows:
-    rows: PartRows = {}
-    for topic_id, partition in sorted(parts):
-        rows.setdefault(topic_id, []).append(partition)
-    return rows
+    return dict(by_topic_id(parts))
 
 
 def _member_value(member: Member) -> MemberValue:
+    assigned = rows_of(member.assigned)
     return MemberValue(
         version=1,
         epoch=member.epoch,
@@ -505,7 +504,7 @@ def _member_value(member: Member) -> MemberValue:
         session_timeout_ms=member.session_timeout_ms,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         is_away=member.is_away,
-        assigned=rows_of(member.assigned),
+        assigned=assigned,
         revoking=rows_of(member.revoking),
-        target=rows_of(member.target),
+        target=assigned if member.is_settled else rows_of(member.target),
     )

@@ -99,12 +99,14 @@ class Member:
             client_id=self.client_id,
             host=self.host,
             member_epoch=self.epoch,
-            topics=self.topics,
-            assigned=topics.shares(self.assigned),
-            revoking=topics.shares(self.revoking),
-            target=topics.shares(self.target),
             session_timeout_ms=self.session_timeout_ms,
             is_away=self.is_away,
+            rack=self.rack,
+            subscription=self.topics,
+            parts_assigned=self.assigned,
+            parts_revoking=frozenset(self.revoking),
+            parts_target=self.target,
+            known=topics,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -38,8 +38,9 @@ def choose_targets(
     votes = (m.assignor if m.assignor in world.assignors else None for m in members.values())
     name = elected(votes, world.settings.default_assignor)
     assignor = world.assignors[name]
+    assigned: Mapping[str, Collection[TopicPartition]]
     if assignor is UNIFORM:
-        assigned = checked(UNIFORM.assign(spec), spec)
+        assigned = UNIFORM.assign(spec)
     else:
         try:
             assigned = checked(assignor.assign(spec), spec)
@@ -49,7 +50,7 @@ def choose_targets(
                 f"assignor failed: group={group_id!r} assignor={name!r} "
                 f"fallback={UNIFORM.name!r} error={error!r}. Correct the plug-in"
             )
-            assigned, name = checked(UNIFORM.assign(spec), spec), UNIFORM.name
+            assigned, name = UNIFORM.assign(spec), UNIFORM.name
     ids = {topic: world.topics.by_name[topic].id for topic in spec.partitions}
     targets = {
         member: frozenset((ids[topic], number) for topic, number in partitions)

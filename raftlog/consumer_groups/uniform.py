@@ -33,7 +33,7 @@ def spread_evenly(
     for name, mine in kept.items():
         free.update(mine[quota[name] :])
         del mine[quota[name] :]
-    rest = iter(sorted(free, key=place.__getitem__))
+    rest = (partition for partition in partitions if partition in free)
     for name, mine in kept.items():
         mine.extend(next(rest) for _ in range(quota[name] - len(mine)))
     return kept

@@ -204,5 +204,8 @@ class FailpointDisk:
     def free_bytes(self, path: str) -> int:
         return self._disk.free_bytes(path)
 
+    def total_bytes(self, path: str) -> int:
+        return self._disk.total_bytes(path)
+
     def reserve(self, path: str, size: int) -> None:
         self._disk.reserve(path, size)

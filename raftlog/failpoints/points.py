@@ -42,7 +42,7 @@ class Hit(NamedTuple):
 
 
 def hits_path(path: Path) -> Path:
-    """Where a broker with ``RAFTLOG_FAILPOINTS=@path`` notes what acted."""
+    """File to which a broker with ``RAFTLOG_FAILPOINTS=@path`` writes the rules that acted."""
     return path.with_name(path.name + HITS_SUFFIX)
 
 
@@ -94,7 +94,7 @@ class Failpoints:
         try:
             if text.startswith(FILE_MARK):
                 self._path = Path(text.removeprefix(FILE_MARK))
-                self._stamp = self._look()
+                self._stamp = self._read_stamp()
                 text = self._read()
             self._take(text)
         except (InvalidConfigError, OSError, UnicodeDecodeError) as error:
@@ -102,7 +102,7 @@ class Failpoints:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Failpoints | None:
-        """What ``RAFTLOG_FAILPOINTS`` asks for; None if it is empty or not there."""
+        """Return the failpoints of ``RAFTLOG_FAILPOINTS``; None if it is empty or missing."""
         text = environment.get(VARIABLE, "").strip()
         return cls(text) if text else None
 
@@ -161,7 +161,7 @@ class Failpoints:
 
     def _renew(self) -> None:
         """Take the file's new text, if it has one."""
-        if self._path is None or (stamp := self._look()) == self._stamp:
+        if self._path is None or (stamp := self._read_stamp()) == self._stamp:
             return
         self._stamp = stamp
         try:
@@ -174,7 +174,7 @@ class Failpoints:
         else:
             logger.warning("%s has changed: %d rules", self._path, len(self._rules))
 
-    def _look(self) -> _Stamp:
+    def _read_stamp(self) -> _Stamp:
         assert self._path is not None
         try:
             status = os.stat(self._path)

@@ -214,12 +214,12 @@ def _function(
     names |= {f"S_{each}": struct.Struct(f">{each}") for each in ("h", "i")}
     names |= {name: struct.Struct(fmt) for name, fmt in one.packed.items()}
     # The source is made from the constant table; no input reaches it.
-    exec(compile("\n".join(lines), f"<{definition.name} {version}>", "exec"), names)
+    exec(compile("\n".join(lines), f"<{definition.name} {version}>", "exec"), names)  # noqa: S102 - source made of a constant table
     return names[f"{verb}_{definition.name}"], one.is_long(definition.name)
 
 
 class _Version:
-    """What the source of one version of a message needs."""
+    """Values for the source of one version of a message."""
 
     def __init__(self, definition: Definition, version: int) -> None:
         self.definition = definition

@@ -79,7 +79,7 @@ INVALID_REGULAR_EXPRESSION: Final = 128
 
 
 class Place(Enum):
-    """Where an error occurs: the APIs whose clients act alike."""
+    """Groups of APIs whose clients react to an error alike."""
 
     DATA = auto()  # Produce, Fetch
     OFFSETS = auto()  # ListOffsets, OffsetForLeaderEpoch

@@ -1,4 +1,4 @@
-"""What a mirror copies from: a cluster, or anything that answers the same questions."""
+"""Source of a mirror: a cluster, or an object with the same queries."""
 
 from __future__ import annotations
 

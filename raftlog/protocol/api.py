@@ -390,6 +390,22 @@ ALTER_LOG_LEVELS: Final = Api(
     idempotent=True,
 )
 
+# -- moves of replicas -----------------------------------------------------------------------------
+THROTTLE_MOVES: Final = Api(
+    54,
+    "throttle_moves",
+    cluster.ThrottleMovesRequest,
+    cluster.ThrottleMovesResponse,
+    idempotent=True,
+)
+CANCEL_DECOMMISSION: Final = Api(
+    55,
+    "cancel_decommission",
+    membership.CancelDecommissionRequest,
+    membership.CancelDecommissionResponse,
+    idempotent=True,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -447,6 +463,8 @@ APIS: Final[dict[int, Api]] = {
         DECOMMISSION,
         DESCRIBE_LOG_LEVELS,
         ALTER_LOG_LEVELS,
+        THROTTLE_MOVES,
+        CANCEL_DECOMMISSION,
     )
 }
 

@@ -1,5 +1,5 @@
-"""``describe_cluster``, ``transfer_leader``, ``reassign`` and ``recover_cluster``: requests of
-operators.
+"""``describe_cluster``, ``transfer_leader``, ``reassign``, ``throttle_moves`` and
+``recover_cluster``: requests of operators.
 """
 
 from __future__ import annotations
@@ -32,10 +32,56 @@ _Topics = Annotated[list[TopicName], Meta(max_length=limits.TOPICS_PER_REQUEST_M
 
 
 class DescribeClusterRequest(Message):
-    """Request cluster state. ``topics``: None for all topics, an empty list for no topic."""
+    """Request cluster state. ``topics``: None for all topics, an empty list for no topic.
+
+    ``include_disk``: also what uses the disk of the responding broker, for all topics.
+    """
 
     topics: _Topics | None = None
     include_partitions: bool = True
+    include_disk: bool = False
+
+
+class DiskStatus(Message):
+    """The disk of a broker, measured less than two seconds ago. Bytes are -1 if unknown.
+
+    ``level``: ``normal``, ``no-producers`` or ``read-only``; ``reason``: why, empty if normal.
+    """
+
+    free_bytes: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+    size_bytes: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+    level: Annotated[str, Meta(max_length=64)]
+    reason: Note
+
+
+_Bytes = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class TopicDiskUse(Message):
+    """Replicas of one topic on the responding broker.
+
+    ``expired_bytes``: what retention deletes at its next check; ``expiring_bytes``: within
+    24 hours, including these. ``retention_ms`` and ``retention_bytes``: -1 for no limit.
+    """
+
+    topic: TopicName
+    replicas: Annotated[int, Meta(ge=0, le=limits.PARTITIONS_PER_TOPIC_MAX)]
+    size_bytes: _Bytes
+    expired_bytes: _Bytes
+    expiring_bytes: _Bytes
+    retention_ms: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+    retention_bytes: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+
+
+class DiskUse(Message):
+    """What uses the disk of a broker. ``topics``: those with a replica on it.
+
+    ``quarantine_bytes``: corrupt copies that were replaced; measured once per minute.
+    """
+
+    journal_bytes: _Bytes
+    quarantine_bytes: _Bytes
+    topics: Annotated[list[TopicDiskUse], Meta(max_length=limits.PARTITIONS_PER_CLUSTER_MAX)]
 
 
 class BrokerStatus(Message):
@@ -44,7 +90,8 @@ class BrokerStatus(Message):
     ``live``: the responding broker's own observation. ``fenced``: state in the cluster group.
     ``clock_error_ms``: for the responding broker only; ms by which its wall clock is ahead of the
     trusted time (negative: behind) after a clock step, else 0. ``draining``: the broker is being
-    decommissioned. ``has_vote``: it is a voter of the cluster group.
+    decommissioned. ``has_vote``: it is a voter of the cluster group. ``disk``: of the responding
+    broker only, else None.
     """
 
     id: NodeId
@@ -58,6 +105,7 @@ class BrokerStatus(Message):
     clock_error_ms: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
     draining: bool = False
     has_vote: bool = False
+    disk: DiskStatus | None = None
 
 
 class ReplicaStatus(Message):
@@ -112,7 +160,11 @@ class PartitionStatus(Message):
 
 
 class DescribeClusterResponse(Message):
-    """Cluster state. ``controller``: Raft leader of the cluster group, or None."""
+    """Cluster state.
+
+    ``controller``: Raft leader of the cluster group, or None. ``move_throttle``: bytes per second
+    that moves copy to each broker; 0 for no limit.
+    """
 
     cluster_id: ClusterId
     controller: NodeId | None
@@ -120,6 +172,8 @@ class DescribeClusterResponse(Message):
     partitions: Annotated[
         list[PartitionStatus], Meta(max_length=limits.PARTITIONS_PER_CLUSTER_MAX)
     ] = []
+    disk_use: DiskUse | None = None
+    move_throttle: Counter = 0
 
 
 class TransferLeaderRequest(Message):
@@ -171,6 +225,19 @@ class ReassignResponse(Message):
     """``moving``: the partitions of the topic with a move in progress."""
 
     moving: Annotated[list[PartitionMove], Meta(max_length=limits.PARTITIONS_PER_TOPIC_MAX)] = []
+
+
+class ThrottleMovesRequest(Message):
+    """Limit the bytes per second that replicas which moves add copy to each broker.
+
+    ``bytes_per_s``: 0 for no limit. It applies at once, also to moves in progress.
+    """
+
+    bytes_per_s: Annotated[int, Meta(ge=0, le=limits.MOVE_THROTTLE_BYTES_PER_S_MAX)]
+
+
+class ThrottleMovesResponse(Message):
+    """The limit is stored."""
 
 
 class RecoverClusterRequest(Message):

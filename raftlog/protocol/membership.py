@@ -1,7 +1,7 @@
 """Requests of brokers that join and leave a cluster, and of brokers without a vote in its group.
 
-``cluster_state`` and ``propose`` are for brokers without a vote. ``reserve_broker_id`` and
-``decommission`` are requests of operators.
+``cluster_state`` and ``propose`` are for brokers without a vote. ``reserve_broker_id``,
+``decommission`` and ``cancel_decommission`` are requests of operators.
 """
 
 from __future__ import annotations
@@ -92,3 +92,19 @@ class DecommissionResponse(Message):
     partitions: Counter = 0
     has_vote: bool = False
     waits_for: Annotated[str, Meta(max_length=limits.ERROR_MESSAGE_CHARS_MAX)] = ""
+
+
+class CancelDecommissionRequest(Message):
+    """Keep a broker that is being decommissioned, and cancel the moves away from it.
+
+    A separate request: a broker of an earlier release would read a flag of ``decommission`` as
+    the request to remove the broker.
+    """
+
+    broker: NodeId
+
+
+class CancelDecommissionResponse(Message):
+    """The broker stays. ``moving``: number of partitions that get their former replicas back."""
+
+    moving: Counter = 0

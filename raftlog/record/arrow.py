@@ -161,7 +161,7 @@ class _Builder(Protocol):
 
 
 class _Constant:
-    """What is the same in every row."""
+    """Values that every row shares."""
 
     def add(self, rows: _Rows) -> None:
         pass

@@ -224,7 +224,7 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def _fault_of_leader(header: BatchHeader) -> str:
-    """What is out of bounds in the leader's section, or nothing."""
+    """Return the fields of the leader's section that are out of bounds; "" if none is."""
     if header.leader_flags & ~(LOG_APPEND_TIME | COMPACTED):
         return f"unknown leader flags {header.leader_flags:#06x}"
     if not HEADER_BYTES < header.length <= limits.BATCH_BYTES_MAX:
@@ -240,7 +240,7 @@ def _fault_of_leader(header: BatchHeader) -> str:
 
 
 def _fault_of_producer(header: BatchHeader) -> str:
-    """What is out of bounds in the producer's section, or nothing."""
+    """Return the fields of the producer's section that are out of bounds; "" if none is."""
     count, size = header.record_count, header.uncompressed_length
     is_columns = header.layout == COLUMNS
     has_snappy = header.attributes & CODEC_MASK == Codec.SNAPPY

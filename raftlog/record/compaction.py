@@ -108,7 +108,7 @@ def _nulls(count: int, lengths: Buffer | None, nulls: Buffer | None) -> Mask:
 
 
 class _Entries(NamedTuple):
-    """What is kept of a column. ``lengths`` None: every entry is null."""
+    """Kept entries of a column. ``lengths`` None: every entry is null."""
 
     entry_count: int
     lengths: npt.NDArray[np.uint32] | None
@@ -174,7 +174,7 @@ def _entries(
 def _header_entries(
     headers: HeaderColumns | None, kept: Mask | None
 ) -> tuple[npt.NDArray[np.uint32] | None, _Entries, _Entries]:
-    """How many headers each record has, their names, their values."""
+    """Number of headers of each record, their names and their values."""
     if headers is None:
         return None, _NO_ENTRIES, _NO_ENTRIES
     counts = columns.u32_array(headers.counts)
@@ -273,7 +273,7 @@ class Rewriter:
         )
 
     def finish(self) -> list[Rewritten]:
-        """What was taken and not given yet."""
+        """Return the rewritten batches that were not returned yet."""
         run, self._run = self._run, None
         if run is None:
             return []

@@ -26,7 +26,7 @@ from raftlog.types import Buffer
 
 
 class Codec(IntEnum):
-    """How a payload is compressed. Kafka's numbers, as they stand in a batch's attributes."""
+    """Compression codec of a payload: Kafka's numbers, as in a batch's attributes."""
 
     NONE = 0
     GZIP = 1

@@ -106,7 +106,7 @@ def body_of(
 
 
 def count_of(values: Sized, *others: Sized | None) -> int:
-    """How many records there are, all columns agreeing: values, then keys and headers."""
+    """Return the number of records. Raises if the columns have different lengths."""
     count = len(values)
     if not 0 < count <= limits.RECORDS_PER_BATCH_MAX:
         raise InvalidRequestError(

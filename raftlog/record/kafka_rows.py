@@ -69,7 +69,7 @@ class RecordsError(CorruptBatchError):
 
 
 class _Part(NamedTuple):
-    """Where the entries of some records are, as lists or as numpy's arrays. Length -1: null."""
+    """Positions and lengths of records' entries, as lists or NumPy arrays. Length -1: null."""
 
     timestamp_deltas: Any
     key_at: Any

@@ -99,7 +99,7 @@ def read(data: Buffer, header: BatchHeader) -> Payload:
 
 
 def _fault_of_rows(payload: Payload, header: BatchHeader) -> str:
-    """What is wrong with the count, the timestamps and the offsets, or nothing."""
+    """Return what is invalid in the count, timestamps or offsets; "" if nothing is."""
     count, timestamps, offsets = header.record_count, payload.timestamps, payload.offsets
     if payload.record_count != count:
         return f"{payload.record_count} records where the header says {count}"
@@ -125,7 +125,7 @@ def _fault_of_rows(payload: Payload, header: BatchHeader) -> str:
 def _fault_of_column(
     what: str, count: int, lengths: memoryview | None, blob: memoryview, nulls: memoryview | None
 ) -> str:
-    """What is wrong with a column of ``count`` entries, or nothing."""
+    """Return what is invalid in a column of ``count`` entries; "" if nothing is."""
     if lengths is None:
         return f"{what}s without lengths" if len(blob) or nulls is not None else ""
     if len(lengths) != count * U32_BYTES:
@@ -144,7 +144,7 @@ def _fault_of_column(
 
 
 def _fault_of_headers(headers: HeaderColumns, record_count: int) -> str:
-    """What is wrong with the records' headers, or nothing."""
+    """Return what is invalid in the records' headers; "" if nothing is."""
     if len(headers.counts) != record_count * U32_BYTES:
         return f"{len(headers.counts)} bytes of header counts for {record_count} records"
     count = columns.total(headers.counts)

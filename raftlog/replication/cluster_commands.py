@@ -37,6 +37,8 @@ Overrides = Annotated[
 Changes = Annotated[
     dict[ConfigName, ConfigText | None], Meta(max_length=limits.CONFIG_KEYS_PER_TOPIC_MAX)
 ]
+# Bytes per second; 0 for no limit.
+MoveThrottle = Annotated[int, Meta(ge=0, le=limits.MOVE_THROTTLE_BYTES_PER_S_MAX)]
 Brokers = Annotated[tuple[BrokerNumber, ...], Meta(max_length=limits.BROKERS_PER_CLUSTER_MAX)]
 
 
@@ -156,6 +158,12 @@ class Reassign(ClusterCommand, frozen=True, tag="reassign"):
     replication_factor: Count = 0
 
 
+class SetMoveThrottle(ClusterCommand, frozen=True, tag="set_move_throttle"):
+    """Limit the bytes per second that replicas which moves add copy to each broker; 0: no limit."""
+
+    bytes_per_s: MoveThrottle
+
+
 # -- users -----------------------------------------------------------------------------------------
 
 
@@ -232,6 +240,14 @@ class DecommissionBroker(ClusterCommand, frozen=True, tag="decommission_broker")
     id: BrokerNumber
 
 
+class CancelDecommission(ClusterCommand, frozen=True, tag="cancel_decommission"):
+    """Remove the mark of ``DecommissionBroker``. Moves in progress away from the broker are
+    cancelled: their partitions get the replicas that they had before.
+    """
+
+    id: BrokerNumber
+
+
 class RemoveBroker(ClusterCommand, frozen=True, tag="remove_broker"):
     """Remove a drained broker. Its data directory can never register again."""
 
@@ -249,6 +265,7 @@ AnyClusterCommand: TypeAlias = (
     | AddPartitions
     | SetReplicas
     | Reassign
+    | SetMoveThrottle
     | PutUser
     | DeleteUser
     | CreateAcls
@@ -256,6 +273,7 @@ AnyClusterCommand: TypeAlias = (
     | AlterQuotas
     | ReserveBrokerId
     | DecommissionBroker
+    | CancelDecommission
     | RemoveBroker
 )
 

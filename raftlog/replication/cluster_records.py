@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.errors import InvalidRequestError
 from raftlog.replication.commands import BrokerId, DirectoryId
@@ -100,7 +101,8 @@ class ClusterRecords:
     """The complete cluster state. The defaults are the state before the first command.
 
     ``next_broker_id``: higher than every ID that was ever used. ``removed``: data directories of
-    decommissioned brokers and their former IDs, the oldest first.
+    decommissioned brokers and their former IDs, the oldest first. ``move_throttle``: see
+    ``SetMoveThrottle``.
     """
 
     cluster_id: str = ""
@@ -113,6 +115,7 @@ class ClusterRecords:
     quotas: dict[QuotaEntity, Quota] = field(default_factory=dict)  # none is empty
     next_broker_id: BrokerId = 0
     removed: dict[DirectoryId, BrokerId] = field(default_factory=dict)
+    move_throttle: int = limits.MOVE_THROTTLE_DEFAULT
 
 
 # -- as bytes -----------------------------------------------------------------------------------
@@ -151,6 +154,7 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     quotas: list[tuple[QuotaEntity, dict[QuotaKey, float]]] = []
     next_broker_id: int = 0
     removed: list[tuple[DirectoryId, BrokerId]] = []
+    move_throttle: int = limits.MOVE_THROTTLE_DEFAULT
 
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
@@ -180,6 +184,7 @@ def encode_records(records: ClusterRecords) -> bytes:
         ),
         next_broker_id=records.next_broker_id,
         removed=list(records.removed.items()),
+        move_throttle=records.move_throttle,
     )
     return _encoder.encode(snapshot)
 
@@ -228,6 +233,7 @@ def decode_records(data: bytes) -> ClusterRecords:
         quotas=dict(snapshot.quotas),
         next_broker_id=snapshot.next_broker_id,
         removed=dict(snapshot.removed),
+        move_throttle=snapshot.move_throttle,
     )
 
 

@@ -35,6 +35,7 @@ from raftlog.replication.cluster_commands import (
     AddPartitions,
     AlterQuotas,
     AlterTopic,
+    CancelDecommission,
     ClusterCommand,
     CreateAcls,
     CreateTopic,
@@ -49,6 +50,7 @@ from raftlog.replication.cluster_commands import (
     RegisterBroker,
     RemoveBroker,
     ReserveBrokerId,
+    SetMoveThrottle,
     SetReplicas,
     UnfenceBroker,
     decode_command,
@@ -163,6 +165,11 @@ class ClusterMachine:
     def topics(self) -> Mapping[str, TopicRecord]:
         """All topics, by name."""
         return self._records.topics
+
+    @property
+    def move_throttle(self) -> int:
+        """Bytes per second that moves copy to each broker; 0 for no limit."""
+        return self._records.move_throttle
 
     @property
     def users(self) -> Mapping[str, User]:
@@ -382,6 +389,20 @@ class ClusterMachine:
                 )
         return None, self._put_broker(msgspec.structs.replace(held, draining=True))
 
+    def _cancel_decommission(self, command: CancelDecommission) -> tuple[None, ClusterChange]:
+        held = self._broker(command.id)
+        if not held.draining:
+            return None, ClusterChange()
+        change = self._put_broker(msgspec.structs.replace(held, draining=False))
+        staying = set(self.staying())
+        restored = {
+            name: replace(topic, partitions=partitions)
+            for name, topic in self.topics.items()
+            if (partitions := _restored(topic, command.id, staying)) != topic.partitions
+        }
+        self._records.topics.update(restored)
+        return None, replace(change, topics=frozenset(restored))
+
     def _remove(self, command: RemoveBroker) -> tuple[None, ClusterChange]:
         held = self._broker(command.id)
         if not held.draining or held.broker_epoch != command.broker_epoch:
@@ -560,6 +581,18 @@ class ClusterMachine:
             is_there = move.replicas == held.replicas
             return None if is_there else Target(move.replicas, held.replicas)
         return Target(move.replicas, held.target.origin)
+
+    def _set_move_throttle(self, command: SetMoveThrottle) -> tuple[None, ClusterChange]:
+        rate = command.bytes_per_s
+        if 0 < rate < limits.MOVE_THROTTLE_BYTES_PER_S_MIN:
+            raise RefusedError(
+                f"a throttle of {rate} bytes per second would stop moves. Use at least "
+                f"{limits.MOVE_THROTTLE_BYTES_PER_S_MIN}, or 0 for no limit"
+            )
+        if rate != self.move_throttle:
+            self._records.move_throttle = rate
+            self._records.version += 1
+        return None, ClusterChange()
 
     def _check_members(
         self, replicas: tuple[BrokerId, ...], witnesses: tuple[BrokerId, ...] = ()
@@ -797,6 +830,26 @@ def _check_registration(held: BrokerRecord, wanted: BrokerRecord) -> None:
         )
 
 
+def _restored(
+    topic: TopicRecord, broker: BrokerId, staying: Set[BrokerId]
+) -> tuple[Assignment, ...]:
+    """Return the partitions of a topic; moves away from ``broker`` restore the former replicas.
+
+    A move goes on if it changes the replication factor, or if a former replica has been removed or
+    is being decommissioned itself.
+    """
+    return tuple(
+        msgspec.structs.replace(held, target=Target(held.target.origin, held.target.origin))
+        if held.target is not None
+        and broker in held.target.origin
+        and broker not in held.target.replicas
+        and len(held.target.origin) == topic.replication_factor
+        and staying >= set(held.target.origin)
+        else held
+        for held in topic.partitions
+    )
+
+
 def _assignment(topic: TopicRecord, partition: int) -> Assignment:
     if partition >= len(topic.partitions):
         raise UnknownPartitionError(
@@ -831,6 +884,7 @@ _HANDLERS: Final[
     AddPartitions: ClusterMachine._add_partitions,
     SetReplicas: ClusterMachine._set_replicas,
     Reassign: ClusterMachine._reassign,
+    SetMoveThrottle: ClusterMachine._set_move_throttle,
     PutUser: ClusterMachine._put_user,
     DeleteUser: ClusterMachine._delete_user,
     CreateAcls: ClusterMachine._create_acls,
@@ -838,5 +892,6 @@ _HANDLERS: Final[
     AlterQuotas: ClusterMachine._alter_quotas,
     ReserveBrokerId: ClusterMachine._reserve_id,
     DecommissionBroker: ClusterMachine._decommission,
+    CancelDecommission: ClusterMachine._cancel_decommission,
     RemoveBroker: ClusterMachine._remove,
 }

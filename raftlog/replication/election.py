@@ -25,7 +25,7 @@ IsLive = Callable[[BrokerId], bool]
 
 
 class BrokerView(Protocol):
-    """What one broker knows of the others. It can be wrong."""
+    """Knowledge of one broker about the others. It can be wrong."""
 
     def is_live(self, broker: BrokerId, /) -> bool:
         """Return whether the broker can lead or follow: neither fenced nor stopping."""

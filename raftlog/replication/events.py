@@ -24,9 +24,10 @@ REPLICAS_CHANGED: Final = "replicas-changed"
 BROKER_REGISTERED: Final = "broker-registered"
 BROKER_FENCED: Final = "broker-fenced"
 BROKER_UNFENCED: Final = "broker-unfenced"
+DISK_LEVEL_CHANGED: Final = "disk-level-changed"
 KINDS: Final = (
     LEADER_ELECTED, UNCLEAN_LEADER_ELECTED, LEADER_LOST, ISR_SHRUNK, ISR_EXPANDED,
-    REPLICAS_CHANGED, BROKER_REGISTERED, BROKER_FENCED, BROKER_UNFENCED,
+    REPLICAS_CHANGED, BROKER_REGISTERED, BROKER_FENCED, BROKER_UNFENCED, DISK_LEVEL_CHANGED,
 )  # fmt: skip
 
 
@@ -99,6 +100,13 @@ def broker_events(
             text = f"broker {broker} was unfenced: it can lead and follow"
             found.append(Event(BROKER_UNFENCED, text, broker=broker, version=version))
     return found
+
+
+def disk_event(broker: BrokerId, text: str, number: int) -> Event:
+    """Return the event of a broker whose disk crossed a watermark. It alone records it.
+    ``number``: identifies the event among those of the broker.
+    """
+    return Event(DISK_LEVEL_CHANGED, text, broker=broker, version=number)
 
 
 def _ids(brokers: Iterable[BrokerId]) -> str:

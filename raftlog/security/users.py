@@ -28,7 +28,7 @@ _Key = Annotated[bytes, Meta(min_length=32, max_length=64)]
 
 
 class ScramCredential(msgspec.Struct, frozen=True, array_like=True):
-    """What a broker stores to verify the password of a user (RFC 5802, section 3)."""
+    """Stored values that verify the password of a user (RFC 5802, section 3)."""
 
     iterations: Annotated[int, Meta(ge=limits.SCRAM_ITERATIONS_MIN, le=limits.SCRAM_ITERATIONS_MAX)]
     salt: Annotated[

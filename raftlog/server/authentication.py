@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Generator
@@ -17,8 +18,10 @@ from raftlog.errors import (
     UnsupportedFeatureError,
 )
 from raftlog.replication.cluster_state import ClusterMachine
-from raftlog.security.credentials import CredentialStore
+from raftlog.security.credentials import CredentialStore, UsedCredential
 from raftlog.security.failures import FailureLimit
+from raftlog.security.passwords import KEY_BYTES, VerifiedPasswords
+from raftlog.security.principal import ANONYMOUS, Principal
 from raftlog.security.users import SCRAM_MECHANISMS, Mechanism
 from raftlog.server.connection import Connection
 from raftlog.server.turns import ThreadWork
@@ -56,8 +59,10 @@ class Authenticator:
         self._loop = loop
         self._entropy = entropy
         self._failures = FailureLimit()
-        # Called with the connection and the mechanism of a failed attempt.
-        self.on_failure: Callable[[Connection, str], None] = lambda _connection, _how: None
+        self._verified = VerifiedPasswords(entropy(KEY_BYTES))
+        self._verifying = asyncio.Lock()
+        # Called with the principal so far, the address and the mechanism of a failed attempt.
+        self.on_failure: Callable[[Principal, str, str], None] = lambda _who, _host, _how: None
         self._has_users = False  # the cluster has had one
         self._store = CredentialStore({}, b"")
 
@@ -97,27 +102,59 @@ class Authenticator:
         ``UnsupportedFeatureError`` if the client may not use the mechanism, ``ThrottledError`` if
         its address has failed too often, and ``AuthenticationError`` if an exchange is in progress.
         """
-        if self._failures.is_reached(connection.peer_host, self._loop.time()):
-            raise ThrottledError(
-                f"too many attempts to authenticate from {connection.peer_host} have failed "
-                "(AUTHENTICATION_FAILURES_MAX). Try again later"
-            )
+        self._check_failures(connection.peer_host)
         if mechanism not in self.mechanisms(connection):
             note = " PLAIN requires TLS." if mechanism == PLAIN else ""
             raise UnsupportedFeatureError(
                 f"sasl_mechanism={mechanism!r} is not available on this connection.{note} Use one "
                 f"of {', '.join(self.mechanisms(connection))}"
             )
-        if not self._has_users:
-            raise ClusterNotReadyError(
-                "this broker knows no users yet: it has just started, or the cluster has none "
-                "(admin.credentials.file, raftlog user create --cluster-secret-file)"
-            )
+        self._check_users()
         if connection.exchange is not None or connection.is_rejected:
             self._failed(connection, mechanism)
             raise AuthenticationError("a second exchange began before the first one has ended")
         loaded = yield _load
         connection.exchange = self._exchange(loaded, mechanism)
+
+    def _check_failures(self, host: str) -> None:
+        if self._failures.is_reached(host, self._loop.time()):
+            raise ThrottledError(
+                f"too many attempts to authenticate from {host} have failed "
+                "(AUTHENTICATION_FAILURES_MAX). Try again later"
+            )
+
+    def _check_users(self) -> None:
+        if not self._has_users:
+            raise ClusterNotReadyError(
+                "this broker knows no users yet: it has just started, or the cluster has none "
+                "(admin.credentials.file, raftlog user create --cluster-secret-file)"
+            )
+
+    async def verify(self, host: str, user: str, password: str) -> UsedCredential:
+        """Verify the password of a user, who sends it over TLS. Return the credential that matches.
+
+        A thread computes the hashes, of one password at a time; a verified password is remembered.
+        Raises ``AuthenticationError`` if it is wrong, ``ThrottledError`` if the address has failed
+        too often, and ``ClusterNotReadyError`` while this broker knows no users.
+        """
+        self._check_failures(host)
+        self._check_users()
+        found = self._verified.find(user, password, self._store, self._loop.time())
+        if found is not None:
+            return found
+        async with self._verifying:
+            try:
+                loaded = await asyncio.to_thread(_load)
+                exchange = loaded.PlainExchange(self._store)
+                message = f"\0{user}\0{password}".encode()
+                accepted = await asyncio.to_thread(exchange.step, message)
+                self._check_current(accepted)
+            except AuthenticationError:
+                self._note_failure(ANONYMOUS, host, "Basic")
+                raise
+        used: UsedCredential = accepted.used
+        self._verified.put(user, password, used, self._loop.time())
+        return used
 
     def _exchange(self, loaded: Any, mechanism: str) -> sasl.Exchange:
         if mechanism == PLAIN:
@@ -152,8 +189,7 @@ class Authenticator:
         return Progress(result.data, is_complete=True, session_lifetime_ms=self._session_ms)
 
     def _accept(self, connection: Connection, accepted: sasl.Accepted) -> None:
-        if accepted.used is not None and not self._store.has(accepted.used):
-            raise AuthenticationError("the credential was changed during the attempt")
+        self._check_current(accepted)
         if connection.has_sasl and connection.principal != accepted.principal:
             raise AuthenticationError(
                 f"the connection belongs to {connection.principal}. Open another one for another "
@@ -169,9 +205,16 @@ class Authenticator:
 
     def _failed(self, connection: Connection, how: str) -> None:
         connection.is_rejected = True
-        self._failures.note(connection.peer_host, self._loop.time())
-        self.on_failure(connection, how)
-        logger.warning("authentication failed: peer=%s exchange=%s", connection.peer, how)
+        self._note_failure(connection.principal, connection.peer_host, how)
+
+    def _note_failure(self, principal: Principal, host: str, how: str) -> None:
+        self._failures.note(host, self._loop.time())
+        self.on_failure(principal, host, how)
+        logger.warning("authentication failed: peer=%s exchange=%s", host, how)
+
+    def _check_current(self, accepted: sasl.Accepted) -> None:
+        if accepted.used is not None and not self._store.has(accepted.used):
+            raise AuthenticationError("the credential was changed during the attempt")
 
 
 def _load() -> Any:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from raftlog import limits
 from raftlog.clock import Clock
@@ -30,6 +30,7 @@ from raftlog.errors import (
     InvalidRequestError,
     StorageFailedError,
 )
+from raftlog.replication.events import disk_event
 from raftlog.security.users import check_user_name
 from raftlog.server.access.audit import Audit
 from raftlog.server.access.audit_topic import AuditTopic
@@ -46,6 +47,7 @@ from raftlog.server.connection import Connection, ConnectionServices
 from raftlog.server.consumer_groups.assignors import load_assignors
 from raftlog.server.consumer_groups.wiring import begin_to_coordinate
 from raftlog.server.context import BrokerContext
+from raftlog.server.disk_space import CHECK_SECONDS, QUARANTINE_SECONDS, DiskSpace, SpaceLevel
 from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.dispatch import dispatch
 from raftlog.server.event_log import EventLog
@@ -59,7 +61,7 @@ from raftlog.server.partition import HostServices, Partition
 from raftlog.server.peers.channel import PeerConnector, SocketPeerConnector
 from raftlog.server.purgatory import Purgatory
 from raftlog.server.scrubber import LogVerifier
-from raftlog.server.tls import BrokerTls
+from raftlog.server.tls import BrokerTls, tls_options
 from raftlog.server.topic_table import TopicTable
 from raftlog.server.turns import Turns
 from raftlog.server.workers import Workers
@@ -117,7 +119,7 @@ class Surroundings:
     around_connector: Callable[[PeerConnector], PeerConnector] = lambda connector: connector
     make_workers: MakeWorkers = Workers
     make_connection: Callable[[ConnectionServices], Connection] = Connection
-    chance: Callable[[], float] = field(default_factory=lambda: random.Random().random)
+    chance: Callable[[], float] = field(default_factory=lambda: random.Random().random)  # noqa: S311 - jitter, no secret
     entropy: Callable[[int], bytes] = os.urandom
     # Called once when the broker learns that it was decommissioned, with a text for the operator.
     on_removed: Callable[[str], None] = lambda _reason: None
@@ -170,7 +172,7 @@ class Broker:
         self._servers: list[asyncio.Server] = []
         self.disk_watch = _watch(config, loop, workers)
         self.tls = tls
-        counters, events = Counters(clock.machine.monotonic), EventLog()
+        counters, events, self.space = Counters(clock.machine.monotonic), EventLog(), _space(config)
         verifier = LogVerifier(counters, on_damage=self._damage_found)
         services = HostServices(
             clock=clock,
@@ -179,6 +181,7 @@ class Broker:
             disk=self.disk_watch,
             on_failed=self._fail,
             on_damage=verifier.tell,
+            space=self.space,
             counters=counters,
             events=events,
         )
@@ -195,7 +198,7 @@ class Broker:
             administration=self._administration,
             authority=local,
             access=_access_control(config, access, clock),
-            operations=AloneOperations(store, topics, clock, loop.time),
+            operations=AloneOperations(store, topics, clock, loop.time, self.space),
             purgatory=Purgatory(loop, config.queued_max_request_bytes // WAITING_FETCHES_PART),
             responses=ResponseBudget(config.queued_max_response_bytes),
             counters=counters,
@@ -264,7 +267,7 @@ class Broker:
 
     def _start_tasks(self) -> list[asyncio.Task[None]]:
         loop = self.context.loop
-        tasks = [loop.create_task(self._keep_time())]
+        tasks = [loop.create_task(self._keep_time()), loop.create_task(self._watch_space())]
         if self.tls is not None:
             tasks.append(loop.create_task(self.tls.watch(self._workers.admin.run)))
         return tasks
@@ -281,6 +284,40 @@ class Broker:
             if loop.time() >= save_at or self.disk_watch.is_in_doubt:
                 save_at = loop.time() + limits.CLOCK_SAVE_S
                 await self._save_time()
+
+    async def _prepare(self) -> None:
+        if self._store.saved_time_ms is None:  # the next start needs one, however soon it is
+            await self._save_time()
+        await self._measure_space()
+
+    async def _watch_space(self) -> None:
+        loop, quarantine_at = self.context.loop, 0.0
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            await self._measure_space()
+            if loop.time() >= quarantine_at:
+                quarantine_at = loop.time() + QUARANTINE_SECONDS
+                with suppress(OSError):  # a copy was removed during the work
+                    self.space.quarantine_bytes = await self._workers.sync.run(
+                        self._store.quarantined_bytes
+                    )
+
+    async def _measure_space(self) -> None:
+        """Measure the free disk space, and report a new level. An error changes no level."""
+        context, space = self.context, self.space
+        try:
+            free_bytes, size_bytes = await self._workers.sync.run(self._store.disk_bytes)
+        except OSError as error:
+            logger.warning("free disk space unknown: error=%s", error)
+            return
+        if not space.measured(free_bytes=free_bytes, size_bytes=size_bytes):
+            return
+        text = space.reason or f"there is enough disk space again: {free_bytes:,} bytes are free"
+        level = logging.WARNING if space.level is SpaceLevel.NORMAL else logging.ERROR
+        logger.log(level, "disk space: level=%s reason=%s", space.level, text)
+        at_ms = context.clock.wall_ms()
+        event = disk_event(context.broker_id, f"broker {context.broker_id}: {text}", at_ms)
+        context.events.add(event, at_ms)
 
     async def _save_time(self) -> None:
         deletion_ms = self.context.clock.deletion_ms()
@@ -320,7 +357,7 @@ class Broker:
         context.access.authority = cluster.topics
         cluster.on_access = context.access.changed
         context.authority = cluster.topics
-        context.operations = ClusterOperations(cluster, context.topics, context.clock)
+        context.operations = ClusterOperations(cluster, context.topics, context.clock, self.space)
         cluster.on_users = self._users_changed
 
     def _users_changed(self) -> None:
@@ -408,8 +445,7 @@ class Broker:
             tls=tls,
             surroundings=surroundings,
         )
-        if store.saved_time_ms is None:  # the next start needs a saved time, however soon it is
-            await broker._save_time()
+        await broker._prepare()
         await broker._listen(listening)
         if broker.context.cluster is not None:
             broker.context.cluster.start()
@@ -421,19 +457,11 @@ class Broker:
             context.address = advertised(context.config, address_of(listening[0]))
         for sock in listening:
             server = await context.loop.create_server(
-                self.connections.make, sock=sock, **self._tls_options()
+                self.connections.make,
+                sock=sock,
+                **tls_options(None if self.tls is None else self.tls.listener),
             )
             self._servers.append(server)
-
-    def _tls_options(self) -> dict[str, Any]:
-        """Return the arguments of ``create_server`` for TLS."""
-        if self.tls is None:
-            return {}
-        return {
-            "ssl": self.tls.listener,
-            "ssl_handshake_timeout": limits.TLS_HANDSHAKE_S,
-            "ssl_shutdown_timeout": limits.TLS_SHUTDOWN_S,
-        }
 
     async def stop(self) -> None:
         """Respond to requests in flight (in bounded time), sync everything, and close.
@@ -581,6 +609,13 @@ def _watch(
         journal=workers.journal,
         others=(workers.admin, workers.compaction),
         timeout_s=config.disk_stall_timeout_ms / 1_000,
+    )
+
+
+def _space(config: BrokerConfig) -> DiskSpace:
+    return DiskSpace(
+        producers=config.disk_watermark_producers,
+        replication=config.disk_watermark_replication,
     )
 
 

@@ -96,6 +96,8 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.DECOMMISSION.number: membership.handle_decommission,
     api.DESCRIBE_LOG_LEVELS.number: log_levels.handle_describe,
     api.ALTER_LOG_LEVELS.number: log_levels.handle_alter,
+    api.CANCEL_DECOMMISSION.number: membership.handle_cancel_decommission,
+    api.THROTTLE_MOVES.number: cluster.handle_throttle_moves,
 }
 
 # A connection may send these before it has authenticated.

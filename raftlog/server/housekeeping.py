@@ -69,9 +69,9 @@ class Housekeeping:
             await asyncio.sleep(interval_ms / 1_000)
             await work()
 
-    async def _visit(self, look: Callable[[Partition], None]) -> None:
+    async def _visit(self, visit: Callable[[Partition], None]) -> None:
         for number, host in enumerate(tuple(self._hosts()), start=1):
             if host.closed is None:
-                look(host)
+                visit(host)
             if number % HOSTS_PER_TURN == 0:
                 await asyncio.sleep(0)

@@ -256,7 +256,7 @@ class Connections:
         if not self.requests.is_waited_for:
             return
         least = self._config.queued_min_bytes_per_second * RELIEF_SECONDS
-        last_look = self.loop.time() - RELIEF_SECONDS
+        last_check = self.loop.time() - RELIEF_SECONDS
         before, self._received = self._received, {}
         for connection in self.requests.holders():
             since = connection.stalled_since_seconds
@@ -265,7 +265,7 @@ class Connections:
             received = before.get(connection)
             if (
                 received is not None
-                and since <= last_look
+                and since <= last_check
                 and connection.received_bytes - received < least
             ):
                 connection.abort(

@@ -83,7 +83,8 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
 
         api = None if make_api is None else make_api(reached_here(address_of(listening)), config)
         http = await HttpServer.start(broker, http_listening, api)
-        _say(f"raftlog broker {config.id} serves http://{address_of(http_listening)}")
+        scheme = "https" if config.http_uses_tls else "http"
+        _say(f"raftlog broker {config.id} serves {scheme}://{address_of(http_listening)}")
     gc.freeze()  # excludes long-lived objects from garbage collection
     address = Address(config.listen.host, address_of(listening).port)
     _say(f"raftlog broker {config.id} ready on {address}")
@@ -116,7 +117,7 @@ def world(environment: Mapping[str, str], config: BrokerConfig) -> tuple[Disk, S
 
 def reached_here(listening: Address) -> Address:
     """Return the address at which this process reaches its own socket."""
-    own = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+    own = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared
     return Address(own.get(listening.host, listening.host), listening.port)
 
 

@@ -9,27 +9,36 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, Final, Protocol, TypeAlias
 
+from raftlog.config.keys import DAY_MS
 from raftlog.errors import UnsupportedFeatureError
 from raftlog.protocol.cluster import (
     BrokerStatus,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DiskStatus,
+    DiskUse,
     PartitionStatus,
     ReassignRequest,
     ReassignResponse,
     RecoverClusterRequest,
     RecoverClusterResponse,
     ReplicaStatus,
+    ThrottleMovesRequest,
+    ThrottleMovesResponse,
+    TopicDiskUse,
     TransferLeaderRequest,
     TransferLeaderResponse,
 )
 from raftlog.protocol.membership import (
+    CancelDecommissionRequest,
+    CancelDecommissionResponse,
     DecommissionRequest,
     DecommissionResponse,
     ReserveBrokerIdResponse,
 )
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.server.broker_clock import BrokerClock
+from raftlog.server.disk_space import DiskSpace
 from raftlog.server.partition import Partition
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from raftlog.storage import Store
@@ -57,9 +66,13 @@ class Operations(Protocol):
     def describe(self, request: DescribeClusterRequest) -> Describing: ...
     async def transfer_leader(self, request: TransferLeaderRequest) -> TransferLeaderResponse: ...
     async def reassign(self, request: ReassignRequest) -> ReassignResponse: ...
+    async def throttle_moves(self, request: ThrottleMovesRequest) -> ThrottleMovesResponse: ...
     async def recover(self, request: RecoverClusterRequest) -> RecoverClusterResponse: ...
     async def reserve_broker_id(self) -> ReserveBrokerIdResponse: ...
     async def decommission(self, request: DecommissionRequest) -> DecommissionResponse: ...
+    async def cancel_decommission(
+        self, request: CancelDecommissionRequest
+    ) -> CancelDecommissionResponse: ...
 
 
 class AloneOperations:
@@ -68,12 +81,18 @@ class AloneOperations:
     """
 
     def __init__(
-        self, store: Store, topics: TopicTable, clock: BrokerClock, now: Callable[[], float]
+        self,
+        store: Store,
+        topics: TopicTable,
+        clock: BrokerClock,
+        now: Callable[[], float],
+        space: DiskSpace,
     ) -> None:
         self._store = store
         self._topics = topics
         self._clock = clock
         self._now = now
+        self._space = space
 
     @property
     def cluster_id(self) -> str:
@@ -99,15 +118,18 @@ class AloneOperations:
             fenced=False,
             live=True,
             clock_error_ms=self._clock.error_ms(),
+            disk=disk_status(self._space),
         )
         partitions = yield from describe_partitions(
             self._topics, request, identity.broker_id, self._now()
         )
+        disk_use = yield from describe_disk(self._topics, request, self._clock, self._space)
         return DescribeClusterResponse(
             cluster_id=identity.cluster_id,
             controller=identity.broker_id,
             brokers=[me],
             partitions=partitions,
+            disk_use=disk_use,
         )
 
     async def transfer_leader(self, _request: TransferLeaderRequest) -> TransferLeaderResponse:
@@ -118,6 +140,11 @@ class AloneOperations:
     async def reassign(self, _request: ReassignRequest) -> ReassignResponse:
         raise UnsupportedFeatureError(
             "this broker runs in single-broker mode: no other broker can store replicas"
+        )
+
+    async def throttle_moves(self, _request: ThrottleMovesRequest) -> ThrottleMovesResponse:
+        raise UnsupportedFeatureError(
+            "this broker runs in single-broker mode: there are no moves of replicas"
         )
 
     async def recover(self, _request: RecoverClusterRequest) -> RecoverClusterResponse:
@@ -135,6 +162,66 @@ class AloneOperations:
         raise UnsupportedFeatureError(
             "this broker runs in single-broker mode: it is the only broker of its cluster"
         )
+
+    async def cancel_decommission(
+        self, _request: CancelDecommissionRequest
+    ) -> CancelDecommissionResponse:
+        raise UnsupportedFeatureError(
+            "this broker runs in single-broker mode: no broker is being decommissioned"
+        )
+
+
+def disk_status(space: DiskSpace) -> DiskStatus:
+    return DiskStatus(
+        free_bytes=space.free_bytes,
+        size_bytes=space.size_bytes,
+        level=str(space.level),
+        reason=space.reason,
+    )
+
+
+def describe_disk(
+    topics: TopicTable,
+    request: DescribeClusterRequest,
+    clock: BrokerClock,
+    space: DiskSpace,
+    *,
+    journal_bytes: int = 0,
+) -> Generator[None, Any, DiskUse | None]:
+    """Return what uses the disk of this broker, if requested; a few partitions in each step."""
+    if not request.include_disk:
+        return None
+    now_ms = clock.deletion_ms()
+    found: list[TopicDiskUse] = []
+    visited = 0
+    for topic in tuple(topics):
+        hosts = [host for host in topic.hosts if host is not None and host.closed is None]
+        expired = expiring = size = 0
+        for host in hosts:
+            visited += 1
+            if visited % DESCRIBED_PER_STEP == 0:
+                yield None
+            log, committed = host.log, host.high_watermark
+            size += log.size_bytes
+            expired += log.expired_bytes(now_ms=now_ms, high_watermark=committed)
+            in_a_day = None if now_ms is None else now_ms + DAY_MS
+            expiring += log.expired_bytes(now_ms=in_a_day, high_watermark=committed)
+        if hosts:
+            config = hosts[0].log.config
+            is_limited = config.is_deleted_by_age
+            use = TopicDiskUse(
+                topic=topic.name,
+                replicas=len(hosts),
+                size_bytes=size,
+                expired_bytes=expired,
+                expiring_bytes=expiring,
+                retention_ms=config.retention_ms if is_limited else -1,
+                retention_bytes=config.retention_bytes if is_limited else -1,
+            )
+            found.append(use)
+    return DiskUse(
+        journal_bytes=journal_bytes, quarantine_bytes=space.quarantine_bytes, topics=found
+    )
 
 
 def describe_partitions(

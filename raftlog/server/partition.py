@@ -31,6 +31,7 @@ from raftlog.record import BatchHeader
 from raftlog.replication.leadership import Leadership
 from raftlog.replication.partition_state import PartitionState, state_alone
 from raftlog.server.broker_clock import BrokerClock
+from raftlog.server.disk_space import DiskSpace
 from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.event_log import EventLog
 from raftlog.server.fencing import check_epoch
@@ -64,6 +65,7 @@ class HostServices:
     disk: DiskWatch
     on_failed: Callable[[StorageFailedError], None]
     on_damage: Callable[[Partition], None]  # the files of a host are missing
+    space: DiskSpace = field(default_factory=DiskSpace)
     counters: Counters = field(default_factory=Counters)
     events: EventLog = field(default_factory=EventLog)
 
@@ -311,6 +313,9 @@ class Partition:
         if to_be_committed and not leadership.has_quorum:
             raise self._too_few_in_sync(leadership)
         try:
+            space = self._services.space
+            if space.level and not self._is_stored(header):
+                space.check_producer(self.topic_partition)
             appended = self.log.append(
                 batch,
                 header,
@@ -343,6 +348,12 @@ class Partition:
                 watcher.wake()
         return appended
 
+    def _is_stored(self, header: BatchHeader) -> bool:
+        """Whether the log has this batch of an idempotent producer: a retry, which needs no
+        space.
+        """
+        return header.producer_id >= 0 and self.log.producers.check(header) is not None
+
     def _too_few_in_sync(self, leadership: Leadership) -> NotEnoughReplicasError:
         state = leadership.state
         return NotEnoughReplicasError(
@@ -355,6 +366,7 @@ class Partition:
         """Append the leader's batches unchanged. Raises the errors of ``Log.append_replicated``."""
         self._check_open()
         try:
+            self._services.space.check_replication(self.topic_partition)
             appended = self.log.append_replicated(batches)
         except StorageFailedError as error:
             self._services.on_failed(error)

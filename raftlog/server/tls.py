@@ -8,6 +8,7 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, Self
 
 from raftlog import limits, tls
@@ -30,6 +31,7 @@ class Contexts:
     """Contents of one version of the certificate files."""
 
     server: ssl.SSLContext
+    http: ssl.SSLContext  # as `server`, without certificates of clients
     peer: ssl.SSLContext | None  # for connections to other brokers
     stamp: tuple[tuple[int, int, int], ...]  # identifies the version
 
@@ -45,6 +47,7 @@ class BrokerTls:
         self.contexts = _read(config)
         self._rejected: tuple[tuple[int, int, int], ...] | None = None  # invalid files
         self.listener = ListenerContext(lambda: self.contexts.server, now)
+        self.http = ListenerContext(lambda: self.contexts.http, now)
 
     @property
     def peer(self) -> ssl.SSLContext:
@@ -81,12 +84,23 @@ class BrokerTls:
             raise
 
 
+def tls_options(listener: ssl.SSLContext | None) -> dict[str, Any]:
+    """Return the arguments of ``create_server`` for TLS; none without a context."""
+    if listener is None:
+        return {}
+    return {
+        "ssl": listener,
+        "ssl_handshake_timeout": limits.TLS_HANDSHAKE_S,
+        "ssl_shutdown_timeout": limits.TLS_SHUTDOWN_S,
+    }
+
+
 def _read(config: BrokerConfig) -> Contexts:
     stamp = _stamp(config)  # before the contents: a change in between is detected later
-    server = tls.server_context(
+    make_server = partial(
+        tls.server_context,
         certificate=config.tls_certificate_file,
         key=config.tls_key_file,
-        client_ca=config.tls_client_ca_file,
         min_version=config.tls_min_version,
     )
     peer = None
@@ -96,7 +110,7 @@ def _read(config: BrokerConfig) -> Contexts:
             certificate=config.tls_certificate_file,
             key=config.tls_key_file,
         )
-    return Contexts(server, peer, stamp)
+    return Contexts(make_server(client_ca=config.tls_client_ca_file), make_server(), peer, stamp)
 
 
 def _stamp(config: BrokerConfig) -> tuple[tuple[int, int, int], ...]:

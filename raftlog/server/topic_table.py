@@ -52,6 +52,7 @@ class TopicTable:
         self.waits_for = ""  # the reason, while this broker is in no cluster
         # Called when topics were added, removed or extended.
         self.on_change: Callable[[], None] | None = None
+        self._waiting: list[Callable[[], None]] = []
 
     def __iter__(self) -> Iterator[HostedTopic]:
         return iter([self._topics[name] for name in sorted(self._topics)])
@@ -117,6 +118,20 @@ class TopicTable:
                 f"topic {name!r} does not exist. Create it first (raftlog topic create {name})"
             )
         return topic
+
+    def complete(self) -> None:
+        """All topics of the cluster are known."""
+        self.is_complete = True
+        waiting, self._waiting = self._waiting, []
+        for go in waiting:
+            go()
+
+    def when_complete(self, go: Callable[[], None]) -> None:
+        """Call ``go`` when all topics are known: now or later."""
+        if self.is_complete:
+            go()
+        else:
+            self._waiting.append(go)
 
     def check_complete(self) -> None:
         """Raise ``ClusterNotReadyError`` while a missing topic may exist on other brokers."""

@@ -743,7 +743,21 @@ class Log:
             self.producers.expire(now_ms=now_ms)
         if self._ticket is not None or not self._is_writable:
             return None
-        count = retention.expired(
+        count = self._expired(now_ms, high_watermark)
+        if count == 0:
+            return None
+        return self.advance_log_start(
+            max(self.log_start_offset, self._segments[count - 1].next_offset)
+        )
+
+    def expired_bytes(self, *, now_ms: TimestampMs | None, high_watermark: Offset) -> int:
+        """Return the bytes that ``apply_retention`` would delete, possibly at a later time."""
+        count = self._expired(now_ms, high_watermark)
+        return sum(segment.size_bytes for segment in self._segments[:count])
+
+    def _expired(self, now_ms: TimestampMs | None, high_watermark: Offset) -> int:
+        """Return the number of the oldest segments that retention deletes."""
+        return retention.expired(
             [
                 SegmentInfo(s.base_offset, s.next_offset, s.size_bytes, s.summary.newest_age_ms)
                 for s in self._segments
@@ -754,11 +768,6 @@ class Log:
             retention_bytes=self.config.retention_bytes if self.config.is_deleted_by_age else -1,
             log_start_offset=self.log_start_offset,
             high_watermark=high_watermark,
-        )
-        if count == 0:
-            return None
-        return self.advance_log_start(
-            max(self.log_start_offset, self._segments[count - 1].next_offset)
         )
 
     def advance_log_start(self, offset: Offset) -> DeleteTask:

@@ -47,3 +47,16 @@ def move_aside(disk: Disk, directory: str) -> tuple[str, list[str]]:
     for old in removed:
         disk.remove_tree(old)
     return path, removed
+
+
+def size_bytes(disk: Disk, parent: str) -> int:
+    """Return the size of the quarantine directories in ``parent``. Raises ``OSError``."""
+    found = 0
+    for name in filter(is_quarantine, disk.list_dir(parent)):
+        for file in disk.list_dir(f"{parent}/{name}"):
+            opened = disk.open(f"{parent}/{name}/{file}", write=False)
+            try:
+                found += opened.size()
+            finally:
+                opened.close()
+    return found

@@ -282,6 +282,19 @@ class Store:
     def free_bytes(self) -> int:
         return self._disk.free_bytes(self.directory)
 
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return the free bytes and the size of the disk. Any thread may call. Raises
+        ``OSError``."""
+        return self.free_bytes(), self._disk.total_bytes(self.directory)
+
+    def quarantined_bytes(self) -> int:
+        """Return the size of all copies in quarantine. Blocking; any thread may call. Raises
+        ``OSError``."""
+        return sum(
+            quarantine.size_bytes(self._disk, self._logs.topic_path(topic))
+            for topic in tuple(self._catalog.by_id.values())
+        )
+
     # -- changes (blocking) ------------------------------------------------------------------------
 
     def plan_topic(self, name: str, *, partitions: int, config: Mapping[str, str]) -> Topic:

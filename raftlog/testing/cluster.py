@@ -49,7 +49,7 @@ __all__ = [
     "wait_until",
 ]
 
-SECRET_FILE: Final = "cluster.secret"
+SECRET_FILE: Final = "cluster.secret"  # noqa: S105 - a name, no secret
 SECRET_BYTES: Final = 32
 TLS_DIRECTORY: Final = "tls"  # certificates of a secured cluster
 

@@ -389,6 +389,9 @@ class SimDisk:
             return FREE_BYTES
         return max(0, self.capacity_bytes - self.used_bytes)
 
+    def total_bytes(self, path: str) -> int:  # noqa: ARG002 - one disk, one capacity
+        return FREE_BYTES if self.capacity_bytes is None else self.capacity_bytes
+
     def reserve(self, path: str, size: int) -> None:
         """What is reserved lasts until the file is shortened, or the power fails."""
         self._check("reserve", path)

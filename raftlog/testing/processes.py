@@ -65,13 +65,13 @@ class BrokerProcess:
     _stopping: bool = False  # a second SIGTERM would end it immediately
     _ending: bool = False  # it was asked to end
     _status: int | None = None  # how the last process ended
-    _looking: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    _watching: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     _child: int | None = None  # a handle on the broker, when it is killed under a prefix
 
     @property
     def pid(self) -> int | None:
         """The process id while it runs, paused or not; else None. With a prefix, the prefix's."""
-        self._look()
+        self._watch()
         process = self._process  # another thread may check or wait for it at the same time
         return process.pid if process is not None and self._status is None else None
 
@@ -89,7 +89,7 @@ class BrokerProcess:
     @property
     def exit_status(self) -> int | None:
         """How it ended, negative for a signal. None while it runs, and before the first start."""
-        self._look()
+        self._watch()
         return self._status
 
     @property
@@ -252,9 +252,9 @@ class BrokerProcess:
             os.close(self._child)
             self._child = None
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         """Detect the end of the process, and report it if it was unexpected."""
-        with self._looking:
+        with self._watching:
             if self._process is not None and self._status is None:
                 self._status = self._process.poll()
                 self.kills += self._status == -signal.SIGKILL
@@ -276,7 +276,7 @@ class BrokerProcess:
         self._paused = self._stopping = False
         if self._process is not None:
             self._process.wait()
-            self._look()
+            self._watch()
             self._wait_for_child()
             assert self._process.stdin is not None
             self._process.stdin.close()

@@ -114,20 +114,20 @@ class RelayLinks:
     def held(self, pair: Pair, direction: Direction) -> int:
         """Return the bytes received in this direction, on open connections, and not forwarded."""
 
-        async def look() -> int:
+        async def count() -> int:
             return sum(each.held(direction) for each in self._links[pair].connections)
 
-        return self._run(look())
+        return self._run(count())
 
     def sent(self, pair: Pair, direction: Direction) -> int:
         """Return the bytes that have passed, or will be forwarded for any later toxics."""
 
-        async def look() -> int:
+        async def count() -> int:
             link = self._links[pair]
             leaving = sum(each.leaving(direction) for each in link.connections)
             return link.channels[direction].counts.passed + leaving
 
-        return self._run(look())
+        return self._run(count())
 
     def open(self, pair: Pair) -> int:
         """Return the number of open connections."""

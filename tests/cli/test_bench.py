@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from raftlog.bench import groups as groups_bench
 from raftlog.bench import spark as spark_bench
 from raftlog.bench.figures import Figure
+from raftlog.cli import options
 from raftlog.cli.bench import Scope, bench, scope
 
 
@@ -33,6 +34,32 @@ def test_produce_prints_its_share_of_the_floor(tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     assert "share of floor" in result.output
+
+
+@pytest.mark.integration
+def test_a_kafka_client_is_measured(tmp_path: Path) -> None:
+    arguments = [
+        "kafka",
+        "--records",
+        "10000",
+        "--rounds",
+        "1",
+        "--trips",
+        "100",
+        "--json",
+        "--directory",
+    ]
+    result = CliRunner().invoke(bench, [*arguments, str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    (figure,) = json.loads(result.output)
+    assert figure["produce_records_per_s"] > 0
+
+
+def test_a_command_that_needs_confluent_kafka_tells_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda _name: None)
+    result = CliRunner().invoke(bench, ["kafka"])
+    assert result.exit_code == 2
+    assert "pip install confluent-kafka" in result.output
 
 
 def test_wrong_usage_is_told() -> None:

@@ -147,7 +147,17 @@ def test_events_and_explanations_name_the_broker_that_is_down(
     assert "The replica on broker 2 is missing. Broker 2 does not respond" in told
     assert "broker 2 left the ISR; the ISR is 1,3." in told
     assert "Broker 2 at " in raftlog("explain", "broker", 2).out.decode()
-    for wrong, why in (("partition", f"{TOPIC}:9"), ("broker", "9"), ("lag", "no-such-group")):
+    disks = raftlog("explain", "disk", "--json").json
+    assert [disk["broker"] for disk in disks["disks"] if not disk["problem"]] == [1, 3]
+    assert [t["replicas"] for t in disks["disks"][0]["topics"] if t["topic"] == TOPIC] == [2]
+    assert "Broker 2 does not report its disk" in " ".join(disks["sentences"])
+    assert "of its disk are free" in raftlog("explain", "disk", 1).out.decode()
+    for wrong, why in (
+        ("partition", f"{TOPIC}:9"),
+        ("broker", "9"),
+        ("disk", "9"),
+        ("lag", "no-such-group"),
+    ):
         ran = raftlog("explain", wrong, why)
         assert (ran.status, ran.out) == (1, b"")
 

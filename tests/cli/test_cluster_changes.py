@@ -13,6 +13,7 @@ from tests.cli.conftest import Raftlog
 
 pytestmark = pytest.mark.integration
 SOON_S = 30.0
+IDLE = {"moving": [], "throttle_bytes_per_s": None}
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,16 @@ def test_what_cannot_be_moved_is_named(
     assert ran.out == b""
 
 
+def test_moves_are_throttled_at_run_time(three: Cluster, raftlog: Raftlog) -> None:
+    throttled = raftlog("cluster", "reassign", "--throttle", "2KiB")
+    assert "throttle: 2048 bytes per second" in throttled.err
+    ran = raftlog("cluster", "reassign", "--verify", "--json")
+    assert ran.json == {"moving": [], "throttle_bytes_per_s": 2_048}
+    refused = raftlog("cluster", "reassign", "--throttle", "1kB")
+    assert (refused.status, "would stop moves" in refused.err) == (1, True)
+    assert raftlog("cluster", "reassign", "--throttle", "none", "--json").json == IDLE
+
+
 def placed(raftlog: Raftlog, name: str) -> list[int]:
     part = raftlog("topic", "describe", name, "--json").json["partitions"][0]
     assert isinstance(part["replicas"], list)
@@ -95,7 +106,7 @@ def test_replicas_move_where_they_are_sent(
     assert placed(raftlog, "sent") == [to]
     again = raftlog("cluster", "reassign", "--plan", file)
     assert (again.status, "the plan was made for" in again.err) == (1, True)
-    assert raftlog("cluster", "reassign", "--verify", "--json").json == {"moving": []}
+    assert raftlog("cluster", "reassign", "--verify", "--json").json == IDLE
     assert "no partition moves" in raftlog("cluster", "reassign", "--cancel").err
     others = ",".join(str(broker) for broker in (1, 2, 3) if broker != to)
     raftlog("cluster", "reassign", "--topic", "sent", "--brokers", others, "--no-wait")
@@ -113,9 +124,8 @@ def test_a_replication_factor_changes(three: Cluster, raftlog: Raftlog) -> None:
 
 
 def test_a_balanced_cluster_has_nothing_to_move(three: Cluster, raftlog: Raftlog) -> None:
-    is_idle = {"moving": []}
     wait_until(
-        lambda: raftlog("cluster", "reassign", "--verify", "--json").json == is_idle,
+        lambda: raftlog("cluster", "reassign", "--verify", "--json").json == IDLE,
         timeout_s=SOON_S,
         what="the end of all moves",
     )

@@ -12,6 +12,7 @@ from tests.cli.conftest import Raftlog
     [
         (["partition", "clicks"], 2),
         (["broker", "x"], 2),
+        (["disk", "x"], 2),
         (["lag", ""], 1),
         (["lag", "g", "--bootstrap", "127.0.0.1:1"], 1),
     ],

@@ -9,6 +9,7 @@ import pytest
 
 from raftlog.cli.explaining import (
     explain_broker,
+    explain_disk,
     explain_lag,
     explain_partition,
     explain_rebalance,
@@ -16,9 +17,12 @@ from raftlog.cli.explaining import (
 from raftlog.client.descriptions import (
     BrokerDescription,
     ClusterDescription,
+    DiskDescription,
+    DiskUseDescription,
     EventDescription,
     PartitionOverview,
     ReplicaDescription,
+    TopicDiskUse,
 )
 from raftlog.client.group_descriptions import GroupDescription, MemberDescription, PartitionLag
 from raftlog.types import TopicPartition
@@ -324,3 +328,51 @@ def test_long_lists_are_shortened() -> None:
     lags = [part_lag(number, 1, None) for number in range(9)]
     found = explain_lag(group_of(A, lags=lags))
     assert "No member reads t:0, t:1, t:2, t:3, t:4 and 4 more." in found
+
+
+GIB = 1 << 30
+CLICKS = TopicDiskUse("clicks", 4, 30 * GIB, 0, 3 * GIB, 604_800_000, -1)
+STATE = TopicDiskUse("state", 1, 10 * GIB, 0, 0, -1, -1)
+LOW = DiskDescription(2 * GIB, 100 * GIB, "no-producers", "producers are refused: 2 of 100")
+USE = DiskUseDescription(1, LOW, GIB // 2, GIB // 2, (CLICKS, STATE))
+
+
+@pytest.mark.parametrize(
+    ("use", "told", "not_told"),
+    [
+        (
+            USE,
+            [
+                "Broker 1: 2.0 GiB of 100.0 GiB of its disk are free (2%).",
+                "producers are refused: 2 of 100.",
+                "raftlog uses 41.0 GiB: records of 2 topics 40.0 GiB",
+                "Other files and the file system use 57.0 GiB.",
+                "clicks 30.0 GiB (75%, retention.ms=604800000); state 10.0 GiB (25%, no retention",
+                "Retention deletes 0 B at its next check, and 3.0 GiB within 24 hours.",
+                "To free space: move or delete other files on the disk",
+                "raftlog topic alter clicks --config retention.bytes=BYTES",
+                "delete directories *.quarantine-*",
+                "raftlog cluster rebalance",
+            ],
+            ["enough"],
+        ),
+        (
+            replace(USE, disk=DiskDescription(50 * GIB, 100 * GIB, "normal", "")),
+            ["(50%)", "There is enough space."],
+            ["To free space"],
+        ),
+        (
+            DiskUseDescription(1, DiskDescription(GIB, 20 * GIB, "normal", "")),
+            ["records of 0 topics 0 B", "move or delete other files"],
+            ["largest", "topic alter", "quarantine-"],
+        ),
+        (DiskUseDescription(2, None, problem="no answer"), ["does not report its disk: no"], []),
+        (DiskUseDescription(2, None), ["the size of its disk is unknown"], ["Other files"]),
+    ],
+)
+def test_a_disk_is_explained(use: DiskUseDescription, told: list[str], not_told: list[str]) -> None:
+    text = " ".join(explain_disk(use))
+    for part in told:
+        assert part in text
+    for part in not_told:
+        assert part not in text

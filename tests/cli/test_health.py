@@ -10,6 +10,7 @@ from raftlog.cli import health
 from raftlog.client.descriptions import (
     BrokerDescription,
     ClusterDescription,
+    DiskDescription,
     PartitionOverview,
     ReplicaDescription,
 )
@@ -122,6 +123,14 @@ def test_a_wrong_clock_is_a_problem(error_ms: int, words: str) -> None:
     assert (problem["kind"], problem["broker"]) == ("clock", 1)
     assert words in problem["message"]
     assert not health.summary(wrong)["ok"]
+
+
+def test_a_disk_below_a_watermark_is_a_problem() -> None:
+    disk = DiskDescription(1, 100, "no-producers", "producers are refused")
+    low = ClusterDescription("c", (replace(UP, disk=disk, clock_error_ms=60_001),), 1, (WELL,))
+    clock, problem = health.problems(low)
+    assert (clock["kind"], problem["kind"], problem["broker"]) == ("clock", "disk", 1)
+    assert problem["message"] == "broker 1: producers are refused"
 
 
 def test_an_accepted_loss_is_told_and_is_no_problem_of_now() -> None:

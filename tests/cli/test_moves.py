@@ -23,6 +23,8 @@ def test_a_printed_plan_is_read_again() -> None:
         (["--topic", "t"], "", "--brokers"),
         (["--verify", "--cancel"], "", "one of"),
         (["--topic", "t:0", "--brokers", "1,1"], "", "different broker ids"),
+        (["--throttle", "fast"], "", "is not a rate"),
+        (["--throttle", "1MB", "--verify"], "", "only shows"),
         (["--plan", "-"], "{", "not JSON"),
         (["--plan", "-"], "{}", 'no list "moves"'),
         (["--plan", "-"], '[{"topic": "t", "partition": 0}]', "lacks"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from raftlog.client import profiles
 from raftlog.testing import wait_until
+from raftlog.tls import client_context
 from tests.cli.conftest import Raftlog
 
 pytestmark = pytest.mark.integration
@@ -219,11 +221,20 @@ def test_a_secured_cluster_authenticates_its_clients_and_stays_secured(
     assert "authentication failed" in raftlog("tail", "t", "-n", 1, *alice).err
     assert raftlog("user", "delete", "alice", "--json", *admin).json["deleted"]
     assert "requires" in raftlog("topic", "list", *reached).err
-    with urllib.request.urlopen(f"{state['brokers'][0]['http']}/api/v1/topics") as response:
+    url = state["brokers"][0]["http"]
+    assert url.startswith("https://")
+    assert raftlog("ready", url, "--ssl-cafile", ca).status == 0
+    assert raftlog("console", "--data-dir", tmp_path, "--no-browser").out.decode() == f"{url}/\n"
+    secret = profiles.load(str(profile))["sasl_password"]
+    basic = base64.b64encode(f"admin:{secret}".encode()).decode()
+    request = urllib.request.Request(
+        f"{url}/api/v1/topics", headers={"Authorization": f"Basic {basic}"}
+    )
+    with urllib.request.urlopen(request, context=client_context(ca=str(ca))) as response:
         assert json.loads(response.read()) == ["t"]
     logs = b"".join(path.read_bytes() for path in tmp_path.glob("broker-*.log"))
-    for secret in (password, "a new one", profiles.load(str(profile))["sasl_password"]):
-        assert secret.encode() not in logs
+    for text in (password, "a new one", secret, basic):
+        assert text.encode() not in logs
     process.terminate()
     process.wait(timeout=30)
     again = spawn("up", "--data-dir", tmp_path)

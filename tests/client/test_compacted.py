@@ -72,7 +72,7 @@ async def test_a_reader_may_begin_in_a_hole(
 ) -> None:
     core = await filled(fake, (0, 10, 3, 7), (10, 15, 12))
     core.subscription.seek(A, offset)
-    core.look()
+    core.wake()
     await asyncio.sleep(0.1)
     assert taken(core, len(found)) == found
     await core.close()

@@ -213,11 +213,11 @@ async def test_after_a_seek_a_damaged_batch_is_met_for_the_first_time(fake: Fake
     core = await filled(fake, 2)
     damage(fake, 0)
     core.subscription.seek(A, 0)
-    core.look()
+    core.wake()
     await asyncio.sleep(0.1)
     assert core.take(9) == []
     core.subscription.seek(A, 0)
-    core.look()
+    core.wake()
     await asyncio.sleep(0.1)
     assert core.take(9) == []
     await asyncio.sleep(0.1)
@@ -239,7 +239,7 @@ def test_records_before_the_damage_come_first() -> None:
         await asyncio.sleep(0.1)
         assert taken(core, 9) == [0, 1]
         core.subscription.seek(A, 0)
-        core.look()
+        core.wake()
         await asyncio.sleep(0.1)
         found = core.take_arrow()
         assert found is not None

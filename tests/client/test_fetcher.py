@@ -80,7 +80,7 @@ class Rig:
             await ready.wait()
             found += read(self.subscription, count - len(found))
             if self.subscription.starved:
-                self.fetcher.look()
+                self.fetcher.poll()
         return found
 
 
@@ -172,7 +172,7 @@ def test_only_one_fetch_of_a_broker_waits_for_long() -> None:
             for tp in partitions[1:]:  # one after the other, as in rebalances
                 fill(fake, 1, partition=tp.partition)
                 rig.subscription.assign(partitions[: tp.partition + 1])
-                rig.fetcher.look()
+                rig.fetcher.poll()
                 start = now()
                 await rig.read(1)
                 assert now() - start <= 0.6
@@ -320,7 +320,7 @@ def test_without_a_policy_a_position_has_to_be_given() -> None:
             with pytest.raises(OffsetOutOfRangeError, match=r"seek\(\)"):
                 rig.subscription.next_chunk()
             rig.subscription.seek(A, 1)
-            rig.fetcher.look()
+            rig.fetcher.poll()
             assert await rig.read(2) == [1, 2]
 
     run(test)
@@ -332,7 +332,7 @@ def test_out_of_range_goes_on_by_the_policy(caplog: pytest.LogCaptureFixture) ->
         fill(fake, 3)
         async with Rig(fake) as rig:
             rig.subscription.seek(A, 99)
-            rig.fetcher.look()
+            rig.fetcher.poll()
             assert await rig.read(3) == [0, 1, 2]
 
     run(test)
@@ -345,7 +345,7 @@ def test_out_of_range_without_a_policy_is_told_with_the_range() -> None:
         fill(fake, 3)
         async with Rig(fake, auto_offset_reset="error") as rig:
             rig.subscription.seek(A, 99)
-            rig.fetcher.look()
+            rig.fetcher.poll()
             await asyncio.sleep(1)
             with pytest.raises(OffsetOutOfRangeError, match="t:0: offset 99 is outside 0 to 3"):
                 rig.subscription.next_chunk()
@@ -379,7 +379,7 @@ def test_a_topic_that_was_made_again_needs_a_seek_where_there_is_no_policy() -> 
         fill(fake, 3)
         async with Rig(fake, auto_offset_reset="error") as rig:
             rig.subscription.seek(A, 0)
-            rig.fetcher.look()
+            rig.fetcher.poll()
             assert await rig.read(3) == [0, 1, 2]
             fake.create("t")
             fill(fake, 7)
@@ -387,7 +387,7 @@ def test_a_topic_that_was_made_again_needs_a_seek_where_there_is_no_policy() -> 
             with pytest.raises(OffsetOutOfRangeError, match=r"Call seek\(\)"):
                 rig.subscription.next_chunk()
             rig.subscription.seek(A, 2)
-            rig.fetcher.look()
+            rig.fetcher.poll()
             assert await rig.read(5) == [2, 3, 4, 5, 6]
 
     run(test)
@@ -421,7 +421,7 @@ def test_what_does_not_pass_is_told_once_each_time_it_is_asked_for(error: Except
             for _ in range(2):
                 with pytest.raises(type(error), match=str(error)):
                     rig.subscription.next_chunk()
-                rig.fetcher.look()
+                rig.fetcher.poll()
                 await asyncio.sleep(0.4)
             assert len(fetches(fake)) - asked <= 2
             fill(fake, 1)
@@ -460,7 +460,7 @@ def test_an_assigned_topic_is_not_taken_for_an_older_one_of_its_name(is_seek: bo
                 rig.subscription.seek(A, 3)
             else:
                 rig.subscription.found(rig.subscription.wanted(now())[0][0], 3)
-            rig.fetcher.look()
+            rig.fetcher.poll()
             assert await rig.read(2) == [3, 4]
 
     run(test)
@@ -478,7 +478,7 @@ def test_a_deleted_topic_is_waited_for_while_the_only_broker_starts() -> None:
                     MetadataResponse(cluster_id="c", brokers=[], topics=[told]), asked=["t"]
                 )
             rig.subscription.seek(A, 0)
-            rig.fetcher.look()
+            rig.fetcher.poll()
             rig.cluster.view = known
             assert await rig.read(1) == [0]
 
@@ -525,7 +525,7 @@ def test_seeking_does_not_wait_for_the_fetch_that_is_on_its_way() -> None:
             await asyncio.sleep(0.01)
             start = now()
             rig.subscription.seek(A, 2)
-            rig.fetcher.look()
+            rig.fetcher.poll()
             assert await rig.read(3) == [2, 3, 4]
             assert now() - start < 0.1
 
@@ -541,7 +541,7 @@ def test_many_seeks_at_the_end_do_not_use_up_the_fetches() -> None:
             start = now()
             for _ in range(20):
                 rig.subscription.seek(A, 4)
-                rig.fetcher.look()
+                rig.fetcher.poll()
                 assert await rig.read(1) == [4]
                 await asyncio.sleep(0.01)
             assert now() - start < 0.5
@@ -571,14 +571,14 @@ def test_nothing_is_fetched_before_the_application_asks_and_after_the_end() -> N
         rig = Rig(fake)
         await rig.cluster.topic("t")
         rig.subscription.assign([A])
-        rig.fetcher.look()
+        rig.fetcher.poll()
         await asyncio.sleep(1)
         assert not fetches(fake)
         rig.fetcher.activate()
         await asyncio.sleep(0.1)
         await rig.fetcher.close()
         asked = len(fetches(fake))
-        rig.fetcher.look()
+        rig.fetcher.poll()
         await asyncio.sleep(1)
         assert len(fetches(fake)) == asked
         await rig.cluster.close()

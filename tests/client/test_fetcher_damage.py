@@ -45,7 +45,7 @@ async def test_good_batches_before_a_bad_one_are_read_first(
             await asyncio.sleep(0.1)
             with pytest.raises(CorruptBatchError, match="t:0"):
                 rig.subscription.next_chunk()
-            rig.fetcher.look()
+            rig.fetcher.poll()
         assert await rig.read(2) == [2, 3], "it was damaged on its way only"
         asked = [(r.partitions[0].offset, r.partitions[0].doubtful) for r in fetches(fake)]
         assert asked[: times + 1] == [(0, False), *[(2, True)] * times]
@@ -80,10 +80,10 @@ async def test_damage_that_stays_is_told_in_the_end_and_then_at_once(fake: FakeC
             with pytest.raises(DamagedLogError, match="bad bytes"):
                 await rig.read(1)
             assert lasts <= now() - start < lasts + 1.5
-            rig.fetcher.look()
+            rig.fetcher.poll()
         assert len(fetches(fake)) < 60
         fake._next.clear()
         rig.subscription.seek(A, 0)
-        rig.fetcher.look()
+        rig.fetcher.poll()
         assert await rig.read(1) == [0]
         assert rig.subscription.part(A).damaged_since is None

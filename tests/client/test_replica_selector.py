@@ -135,13 +135,13 @@ async def test_below_what_is_left_a_stand_in_may_say_so(fake: FakeCluster, *, re
     fill(fake, 2, 2, 2)
     async with Rig(fake, auto_offset_reset=reset) as rig:
         rig.subscription.seek(A, 0)
-        rig.fetcher.look()
+        rig.fetcher.poll()
         await rig.read(6)
         fake.kill(1)
         topic.logs[0].start = 4  # retention went on
         del topic.logs[0].batches[:2]
         rig.subscription.seek(A, 1)
-        rig.fetcher.look()
+        rig.fetcher.poll()
         if reset == "earliest":
             assert await rig.read(2) == [4, 5]
         else:
@@ -230,12 +230,12 @@ async def test_out_of_range_at_a_replica_is_for_the_leader_to_say(fake: FakeClus
     topic.known_ends = {2: 2}
     async with Rig(fake, read_from="replica") as rig:
         rig.subscription.seek(A, 3)
-        rig.fetcher.look()
+        rig.fetcher.poll()
         assert await rig.read(1) == [3], "the replica is behind; the leader has it"
         assert fetched_from(fake)[0][:2] == (2, True)
         assert (1, False, 3) in fetched_from(fake)
         rig.subscription.seek(A, 99)
-        rig.fetcher.look()
+        rig.fetcher.poll()
         assert await rig.read(4) == [0, 1, 2, 3], "the leader has it not either"
 
 
@@ -266,7 +266,7 @@ def test_seeking_back_is_no_epoch_that_goes_back(caplog: pytest.LogCaptureFixtur
         async with Rig(fake) as rig:
             assert await rig.read(2) == [0, 1]
             rig.subscription.seek(A, 0)
-            rig.fetcher.look()
+            rig.fetcher.poll()
             assert await rig.read(2) == [0, 1]
 
     run(test)

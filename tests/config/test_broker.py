@@ -131,8 +131,11 @@ def test_a_console_that_writes_is_local() -> None:
         assert not config.http_console_read_only
     for listen in ("0.0.0.0:9200", "10.0.0.1:9200", "broker.example:9200", "[::]:9200"):
         assert BrokerConfig.from_text({"http.listen": listen}).http_console_read_only
-        with pytest.raises(InvalidConfigError, match=r"Set http\.listen to a loopback address"):
+        with pytest.raises(InvalidConfigError, match=r"or http\.listen to a loopback address"):
             BrokerConfig.from_text({**writes, "http.listen": listen})
+        secured = {"authentication.required": "true", "voters": "1@127.0.0.1:9100"}
+        config = BrokerConfig.from_text({**writes, **secured, "http.listen": listen})
+        assert not config.http_console_read_only
 
 
 def test_one_voter_needs_no_secret() -> None:

@@ -93,34 +93,43 @@ def test_a_process_reads_commits_and_leaves(style: str, tmp_path: Path) -> None:
         sent = [producer.send("t", values.encode(n, 5), partition=0) for n in range(1, 101)]
         for future in sent:
             future.result(30)
-        asked = settings(bootstrap=running.bootstrap, style=style, session_timeout_s=3.0)
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "raftlog.jepsen_like.member",
-                msgspec.json.encode(asked).decode(),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        )
-        with process:
-            assert process.stdout is not None
-            assert process.stdin is not None
-            events: list[dict[str, Any]] = []
-            is_told = False
-            for line in process.stdout:
-                events.append(json.loads(line))
-                if _count(events) == 100 and not is_told:
-                    is_told = True
-                    process.stdin.write("stop\n")
-                    process.stdin.flush()
-                if events[-1]["what"] == "end":
-                    break
-            assert process.wait(30) == 0
+        events = lines_of(settings(bootstrap=running.bootstrap, style=style, session_timeout_s=3.0))
+    check_story(events)
+
+
+def lines_of(asked: Settings) -> list[dict[str, Any]]:
+    """What a member's process tells until it has been given 100 records, and leaves."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "raftlog.jepsen_like.member",
+            msgspec.json.encode(asked).decode(),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    events: list[dict[str, Any]] = []
+    is_told = False
+    with process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        for line in process.stdout:
+            events.append(json.loads(line))
+            if _count(events) == 100 and not is_told:
+                is_told = True
+                process.stdin.write("stop\n")
+                process.stdin.flush()
+            if events[-1]["what"] == "end":
+                break
+        assert process.wait(30) == 0
+    return events
+
+
+def check_story(events: list[dict[str, Any]]) -> None:
     whats = [event["what"] for event in events]
     assert whats[0] == "assigned"
     assert whats[-2:] == ["revoked", "end"]

@@ -100,3 +100,19 @@ def test_groups_and_keys_are_of_their_workloads() -> None:
         assert any(group.members for group in plan.workload.groups) == (name == "groups")
         assert all(bool(topic.keys) == (name == "compact") for topic in plan.shape.topics)
         assert bool(plan.shape.coordinators) == bool(plan.workload.groups)
+
+
+def test_kafka_clients_have_the_same_plan_and_groups_of_both_protocols() -> None:
+    seen = set()
+    for seed in range(10):
+        ours = draw_plan(options(workload="groups", seed=seed))
+        kafkas = draw_plan(options(workload="groups", seed=seed, client="kafka"))
+        assert (kafkas.client, kafkas.shape) == ("kafka", ours.shape)
+        assert kafkas.workload.producers == ours.workload.producers
+        session_ms = int(dict(kafkas.settings)["group.consumer.session.timeout.ms"])
+        for group in kafkas.workload.groups:
+            seen.add(group.protocol)
+            assert group.protocol == "classic" or group.session_timeout_s * 1_000 == session_ms
+    assert seen == {"classic", "consumer"}
+    with pytest.raises(ValueError, match="unknown client"):
+        draw_plan(options(client="pulsar"))

@@ -1,4 +1,4 @@
-"""One broker of Kafka itself (KRaft), from the jars that ``install`` has copied."""
+"""Brokers of Kafka itself (KRaft), from the jars that ``install`` has copied."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import socket
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from raftlog.config import Address
@@ -14,14 +15,15 @@ from tests.kafka_peers.install import JAVA_LIBRARY
 
 START_TIMEOUT_S = 180
 JAVA = ("java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARY}/*")
+SERVER = ("java", "-Xmx1g", "-cp", f"{JAVA_LIBRARY}/*")  # with the compiler that is fast at last
 PROPERTIES = """\
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={number}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
 log.dirs={directory}
-offsets.topic.replication.factor=1
+offsets.topic.replication.factor={brokers}
 offsets.topic.num.partitions=4
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
@@ -30,25 +32,63 @@ num.partitions=2
 """
 
 
+@dataclass(frozen=True, slots=True)
+class KafkaCluster:
+    """Running brokers, and their process IDs."""
+
+    addresses: list[Address]
+    pids: tuple[int, ...]
+
+
 @contextlib.contextmanager
 def kafka_broker(directory: Path) -> Iterator[Address]:
     """A broker that runs while the block does, with its data below ``directory``."""
-    broker, controller = free_ports(2)
-    path = directory / "server.properties"
-    logs = directory / "logs"
-    path.write_text(PROPERTIES.format(broker=broker, controller=controller, directory=logs))
-    tool = ("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", str(path))
-    subprocess.run([*JAVA, *tool], check=True, capture_output=True)
-    with (directory / "kafka.log").open("wb") as log:
-        process = subprocess.Popen([*JAVA, "kafka.Kafka", str(path)], stdout=log, stderr=log)
-    try:
-        wait_until(
-            lambda: _is_listening(process, broker), timeout_s=START_TIMEOUT_S, what="Kafka listens"
-        )
-        yield Address("127.0.0.1", broker)
-    finally:
-        process.kill()
-        process.wait()
+    with kafka_cluster(directory, 1, java=JAVA) as running:
+        yield running.addresses[0]
+
+
+@contextlib.contextmanager
+def kafka_cluster(
+    directory: Path, brokers: int, *, java: tuple[str, ...] = SERVER
+) -> Iterator[KafkaCluster]:
+    """Brokers that run while the block does, with their data below ``directory``."""
+    ports = list(free_ports(2 * brokers))
+    voters = ",".join(f"{n}@127.0.0.1:{ports[brokers + n - 1]}" for n in range(1, brokers + 1))
+    with contextlib.ExitStack() as stack:
+        processes: list[subprocess.Popen[bytes]] = []
+        for number in range(1, brokers + 1):
+            home = directory / f"kafka-{number}"
+            home.mkdir()
+            path = home / "server.properties"
+            path.write_text(
+                PROPERTIES.format(
+                    number=number,
+                    voters=voters,
+                    broker=ports[number - 1],
+                    controller=ports[brokers + number - 1],
+                    directory=home / "logs",
+                    brokers=brokers,
+                )
+            )
+            tool = ("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ")
+            subprocess.run([*JAVA, *tool, "-c", str(path)], check=True, capture_output=True)
+            log = stack.enter_context((home / "kafka.log").open("wb"))
+            process = subprocess.Popen([*java, "kafka.Kafka", str(path)], stdout=log, stderr=log)
+            stack.callback(_end, process)
+            processes.append(process)
+        for process, port in zip(processes, ports, strict=False):
+            wait_until(
+                lambda process=process, port=port: _is_listening(process, port),
+                timeout_s=START_TIMEOUT_S,
+                what="Kafka listens",
+            )
+        addresses = [Address("127.0.0.1", port) for port in ports[:brokers]]
+        yield KafkaCluster(addresses, tuple(process.pid for process in processes))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def _is_listening(process: subprocess.Popen[bytes], port: int) -> bool:

@@ -433,7 +433,7 @@ STATE_FILES: Final = [
         module="raftlog/storage/store.py",
         function="Store.open",
         change=drop("call sync_dir"),
-        tests=(f"{CRASH_POINTS}::test_creating_a_topic",),
+        tests=(f"{CRASH_POINTS}::test_altering_a_topic",),
     ),
     Guard(
         name="a batch without records is as old as its append",

@@ -11,6 +11,7 @@ _FOUNDING: Final = "raftlog/server/cluster/founding.py"
 _RECOVERY: Final = "raftlog/replication/recovery.py"
 _PLANS: Final = "tests/replication/test_recovery.py"
 _CLUSTER: Final = "tests/server/cluster/test_recovery.py"
+_LIVENESS: Final = "tests/server/cluster/test_liveness.py"
 _CHANNEL: Final = "tests/server/peers/test_channel.py"
 _TESTS: Final = "tests/server/cluster/test_founding.py"
 
@@ -154,6 +155,22 @@ GUARDS: Final = [
                 "::test_who_stood_still_meanwhile_does_not_lead_without_the_operators_word"
             ),
         ),
+    ),
+    Guard(
+        name="a closed connection alone is no end of a process",
+        why="a broker whose connections a firewall reset takes the others for ended",
+        module="raftlog/server/cluster/liveness.py",
+        function="Liveness.connect_failed",
+        change=replace("and None", "_.values[0]"),
+        tests=(f"{_LIVENESS}::test_a_refusal_after_the_partition_is_no_end[fails]",),
+    ),
+    Guard(
+        name="a refusal shows an end directly after the close only",
+        why="the others ended after the partition, in which they committed more",
+        module="raftlog/server/cluster/liveness.py",
+        function="Liveness._note_end",
+        change=value("if _is_recent", "True"),
+        tests=(f"{_LIVENESS}::test_a_refusal_after_the_partition_is_no_end[takes long]",),
     ),
     Guard(
         name="a connection that timed out is no end of a process",

@@ -13,6 +13,7 @@ LEADERSHIP: Final = "tests/replication/test_leadership.py"
 LEADERSHIP_CHECK: Final = "tests/server/cluster/test_leadership_check.py"
 PARTITION: Final = "tests/server/test_partition.py"
 PRODUCE: Final = "tests/server/handlers/test_produce.py"
+SPACE: Final = "tests/server/test_disk_space.py"
 
 HOSTS: Final = [
     Guard(
@@ -394,4 +395,39 @@ FINDING_DAMAGE: Final = [
     ),
 ]
 
-GUARDS: Final = [*HOSTS, *DELETING, *CONFIRMING, *FINDING_DAMAGE]
+WATERMARKS: Final = [
+    Guard(
+        name="producers do not use the last disk space",
+        why="a full disk leaves no space for offsets of groups and for compaction",
+        module="raftlog/server/partition.py",
+        function="Partition.append",
+        change=drop("if check_producer"),
+        tests=(f"{PARTITION}::test_below_a_watermark_nothing_grows_and_retries_are_answered",),
+    ),
+    Guard(
+        name="a retry is acknowledged below a watermark",
+        why="a producer reports a stored batch as not stored",
+        module="raftlog/server/partition.py",
+        function="Partition.append",
+        change=drop("operand _is_stored"),
+        tests=(f"{PARTITION}::test_below_a_watermark_nothing_grows_and_retries_are_answered",),
+    ),
+    Guard(
+        name="a follower does not use the last disk space",
+        why="replication fills a disk that is smaller than the leader's",
+        module="raftlog/server/partition.py",
+        function="Partition.append_copied",
+        change=drop("call check_replication"),
+        tests=(f"{GUARDS_HOSTS}::test_a_follower_copies_until_the_second_watermark_of_its_disk",),
+    ),
+    Guard(
+        name="internal topics may use the last disk space",
+        why="groups commit no offsets while producers are refused",
+        module="raftlog/server/disk_space.py",
+        function="DiskSpace._check",
+        change=drop("operand is_internal_topic"),
+        tests=(f"{SPACE}::test_producers_are_refused_first_and_internal_topics_never",),
+    ),
+]
+
+GUARDS: Final = [*WATERMARKS, *HOSTS, *DELETING, *CONFIRMING, *FINDING_DAMAGE]

@@ -143,4 +143,22 @@ GUARDS: Final = [
         change=never("if _is_known_elsewhere"),
         tests=(f"{SERVER}/test_founding.py::test_founders_that_know_a_member_create_nothing",),
     ),
+    Guard(
+        name="a cancelled decommission restores only replicas that can stay",
+        why="a move goes to a broker that is removed, and its removal never ends",
+        module=MACHINE,
+        function="_restored",
+        change=drop("operand >="),
+        tests=(f"{STATE}::test_moves_whose_former_replicas_cannot_stay_go_on",),
+    ),
+    Guard(
+        name="a removal is rejected after its decommission was cancelled",
+        why="a removal in flight removes a broker that an operator keeps",
+        module=MACHINE,
+        function="ClusterMachine._remove",
+        change=drop("operand draining"),
+        tests=(
+            f"{STATE}::test_a_decommission_that_is_cancelled_restores_the_replicas_of_moves_in_progress",
+        ),
+    ),
 ]

@@ -148,4 +148,25 @@ GUARDS: Final = [
             f"{SERVER}/test_partition_controller.py::test_a_failed_replica_is_not_replaced_while_replicas_move",
         ),
     ),
+    Guard(
+        name="a copy that reaches the high watermark is not throttled",
+        why="a replica that is in sync, or joins the ISR, holds back acknowledgements",
+        module="raftlog/server/cluster/move_throttle.py",
+        function="MoveThrottle.must_wait",
+        change=drop("compare log_end_offset"),
+        tests=(
+            f"{SERVER}/test_move_throttle.py::test_only_a_copy_that_a_move_adds_and_that_is_not_in_sync_is_throttled",
+        ),
+    ),
+    Guard(
+        name="copies that a move adds keep to the throttle",
+        why="a move takes the network and the disks from clients",
+        module="raftlog/server/cluster/fetcher.py",
+        function="ReplicaFetcher._append",
+        change=never("if must_wait"),
+        tests=(
+            f"{SERVER}/test_move_throttle.py::test_only_a_copy_that_a_move_adds_and_that_is_not_in_sync_is_throttled",
+            f"{SERVER}/test_moving.py::test_a_move_keeps_to_the_throttle_until_it_is_removed",
+        ),
+    ),
 ]

@@ -153,7 +153,7 @@ GUARDS: Final = [
         module=_RECALL,
         function="Multiset.take",
         change=drop("call at"),
-        tests=(f"{_TEST_RECALL}::test_of_rows_in_any_order_those_that_are_stored_are_found",),
+        tests=(f"{_TEST_RECALL}::test_a_multiset_gives_none_again_in_a_later_call",),
     ),
     Guard(
         name="equal rows of one batch are counted",

@@ -13,6 +13,8 @@ _STATE: Final = "tests/replication/test_cluster_state.py"
 _JUDGE: Final = "raftlog/server/authentication.py"
 _REQUESTS: Final = "tests/cli/console/test_guard.py"
 _PAGES: Final = "tests/cli/console/test_app.py"
+_HTTP: Final = "tests/server/http/test_authentication.py"
+_SESSIONS: Final = "tests/cli/console/test_sessions.py"
 
 GUARDS: Final = [
     Guard(
@@ -146,7 +148,7 @@ GUARDS: Final = [
         name="an address that fails too often is refused",
         why="an attacker guesses passwords on many connections at a time",
         module=_JUDGE,
-        function="Authenticator.begin",
+        function="Authenticator._check_failures",
         change=never("if is_reached"),
         tests=(
             f"{_AUTHENTICATION}::test_an_address_that_fails_too_often_is_refused_before_any_work",
@@ -156,7 +158,7 @@ GUARDS: Final = [
         name="a broker that knows no users rejects no password",
         why="clients fail for good while a broker starts",
         module=_JUDGE,
-        function="Authenticator.begin",
+        function="Authenticator._check_users",
         change=never("if _has_users"),
         tests=(f"{_AUTHENTICATION}::test_a_broker_without_users_rejects_no_password",),
     ),
@@ -172,7 +174,7 @@ GUARDS: Final = [
         name="a credential is compared again at the end of the exchange",
         why="a user that is deleted during its exchange stays connected",
         module=_JUDGE,
-        function="Authenticator._accept",
+        function="Authenticator._check_current",
         change=never("if used has"),
         tests=(f"{_AUTHENTICATION}::test_a_user_that_is_deleted_during_the_exchange_is_rejected",),
     ),
@@ -231,6 +233,73 @@ GUARDS: Final = [
         function="ScramClient.final",
         change=never("if SCRAM_ITERATIONS_MAX"),
         tests=("tests/security/test_scram.py::test_a_broker_cannot_make_a_client_work_for_ever",),
+    ),
+    Guard(
+        name="HTTP requests must authenticate",
+        why="everyone who reaches the HTTP port reads all records in the console",
+        module="raftlog/server/http/app.py",
+        function="make_app",
+        change=never("if authentication_required"),
+        tests=(f"{_HTTP}::test_only_health_is_open",),
+    ),
+    Guard(
+        name="a password over HTTP requires TLS",
+        why="a password is sent unencrypted",
+        module="raftlog/server/http/authentication.py",
+        function="BasicAuthentication._user",
+        change=never("if scheme"),
+        tests=(f"{_HTTP}::test_passwords_are_not_accepted_without_tls",),
+    ),
+    Guard(
+        name="a failed password over HTTP is answered late",
+        why="an attacker guesses passwords without a pause",
+        module="raftlog/server/http/authentication.py",
+        function="BasicAuthentication._user",
+        change=drop("call sleep"),
+        tests=(f"{_HTTP}::test_failures_are_slow_counted_and_audited",),
+    ),
+    Guard(
+        name="an address that fails too often over HTTP is refused",
+        why="an attacker guesses remembered passwords at the speed of the network",
+        module=_JUDGE,
+        function="Authenticator.verify",
+        change=drop("call _check_failures"),
+        tests=(f"{_HTTP}::test_failures_are_slow_counted_and_audited",),
+    ),
+    Guard(
+        name="metrics require DESCRIBE of the cluster",
+        why="every user reads the names of all topics and groups",
+        module="raftlog/server/http/authentication.py",
+        function="BasicAuthentication._check_metrics",
+        change=drop("call require_of_cluster"),
+        tests=(f"{_HTTP}::test_users_see_what_they_may_see",),
+    ),
+    Guard(
+        name="a remembered password is that of a current credential",
+        why="a deleted user continues for a minute",
+        module="raftlog/security/passwords.py",
+        function="VerifiedPasswords.find",
+        change=never("if has"),
+        tests=(
+            f"{_HTTP}::test_a_changed_password_counts_at_once",
+            "tests/security/test_passwords.py::test_a_password_is_forgotten_with_its_credential",
+        ),
+    ),
+    Guard(
+        name="a user of the console has the client of its own password",
+        why="a user acts with the rights of another one of the same name",
+        module="cli/console/sessions.py",
+        function="_is_same",
+        change=value("return password", "True"),
+        tests=(f"{_SESSIONS}::test_each_user_has_a_client",),
+    ),
+    Guard(
+        name="clients of the console's users are few",
+        why="every user leaves a thread and connections behind",
+        module="cli/console/sessions.py",
+        function="Sessions.of",
+        change=never("if CONSOLE_USERS_MAX"),
+        tests=(f"{_SESSIONS}::test_clients_are_few_and_end_when_they_are_idle",),
     ),
     Guard(
         name="an exposed broker is secured",

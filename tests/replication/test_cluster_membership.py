@@ -13,6 +13,7 @@ from raftlog.errors import (
     WrongClusterError,
 )
 from raftlog.replication.cluster_commands import (
+    CancelDecommission,
     ClusterCommand,
     DecommissionBroker,
     Move,
@@ -23,6 +24,7 @@ from raftlog.replication.cluster_commands import (
 )
 from raftlog.replication.cluster_records import founding_state, with_unseen_changes
 from raftlog.replication.cluster_state import ClusterMachine, TopicRecord
+from raftlog.replication.placement import Target
 from tests.replication.clusters import cluster, create, done, fence, join, refused, registration
 
 
@@ -106,6 +108,36 @@ def test_brokers_that_leave_already_do_not_count() -> None:
     created(machine, "t", partitions=1, replication_factor=3)
     done(machine, DecommissionBroker(id=4))
     refused(machine, DecommissionBroker(id=3), RefusedError, "2 brokers would remain")
+
+
+def test_a_decommission_that_is_cancelled_restores_the_replicas_of_moves_in_progress() -> None:
+    machine = cluster(5)
+    topic = created(machine, "t", partitions=1, replication_factor=2)
+    leaving, other = topic.partitions[0].replicas
+    (third, *_) = sorted({1, 2, 3, 4, 5} - {leaving, other})
+    done(machine, DecommissionBroker(id=leaving))
+    done(machine, Reassign(topic_id=topic.id, moves=(Move(0, (third, other), 0),)))
+    done(machine, CancelDecommission(id=leaving))
+    assert not machine.brokers[leaving].draining
+    assert machine.topics["t"].partitions[0].target == Target((leaving, other), (leaving, other))
+    version = machine.version
+    done(machine, CancelDecommission(id=leaving))
+    assert machine.version == version, "it can be repeated"
+    old = RemoveBroker(id=leaving, broker_epoch=machine.brokers[leaving].broker_epoch)
+    refused(machine, old, RefusedError, "is not being decommissioned")
+    refused(machine, CancelDecommission(id=9), RefusedError, "no broker 9")
+
+
+def test_moves_whose_former_replicas_cannot_stay_go_on() -> None:
+    machine = cluster(5)
+    topic = created(machine, "t", partitions=1, replication_factor=2)
+    leaving, other = topic.partitions[0].replicas
+    to = tuple(sorted({1, 2, 3, 4, 5} - {leaving, other})[:2])
+    for broker in (leaving, other):
+        done(machine, DecommissionBroker(id=broker))
+    done(machine, Reassign(topic_id=topic.id, moves=(Move(0, to, 0),)))
+    done(machine, CancelDecommission(id=leaving))
+    assert machine.topics["t"].partitions[0].target == Target(to, (leaving, other))
 
 
 def test_a_broker_is_removed_once_it_has_no_part_in_anything() -> None:

@@ -39,6 +39,7 @@ from raftlog.replication.cluster_commands import (
     PutUser,
     QuotaChange,
     Reassign,
+    SetMoveThrottle,
     SetReplicas,
     UnfenceBroker,
 )
@@ -687,3 +688,18 @@ def test_the_number_of_users_is_limited(monkeypatch: pytest.MonkeyPatch) -> None
     refused(machine, put("bob"), RefusedError, "which is the limit")
     refused(machine, put("\ufb01le"), InvalidRequestError, "SASL converts")
     assert "k" * 8 not in repr(put("alice"))
+
+
+def test_a_throttle_of_moves_is_part_of_the_state() -> None:
+    machine = cluster(1)
+    assert machine.move_throttle == limits.MOVE_THROTTLE_DEFAULT == 0
+    done(machine, SetMoveThrottle(bytes_per_s=10_000))
+    version = machine.version
+    done(machine, SetMoveThrottle(bytes_per_s=10_000))
+    assert machine.version == version, "it can be repeated"
+    copy = ClusterMachine()
+    copy.restore(machine.snapshot())
+    assert copy.move_throttle == 10_000
+    refused(machine, SetMoveThrottle(bytes_per_s=1_023), RefusedError, "would stop moves")
+    done(machine, SetMoveThrottle(bytes_per_s=0))
+    assert machine.move_throttle == 0

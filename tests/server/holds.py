@@ -28,6 +28,7 @@ from raftlog.protocol import (
     fetch,
     groups,
     handshake,
+    membership,
     metadata,
     operator_auth,
     produce,
@@ -178,6 +179,8 @@ def _admin_cases() -> Iterator[Case]:
     yield Case("", native.RECOVER_CLUSTER, cluster.RecoverClusterRequest())
     moves = [cluster.PartitionMove(partition=p, replicas=[1] * 15) for p in range(10_000)]
     yield Case("", native.REASSIGN, cluster.ReassignRequest(topic=NAMES[0], moves=moves))
+    yield Case("", native.CANCEL_DECOMMISSION, membership.CancelDecommissionRequest(broker=1))
+    yield Case("", native.THROTTLE_MOVES, cluster.ThrottleMovesRequest(bytes_per_s=1_024))
     yield Case(
         "",
         native.VERIFY_COPY,

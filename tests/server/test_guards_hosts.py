@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 
 from raftlog.client.partition_requests import At
+from raftlog.config.watermark import Watermark
 from raftlog.errors import (
     CommitUnknownError,
+    DiskFullError,
     FencedLeaderEpochError,
     LeaderNotAvailableError,
     NotEnoughReplicasError,
@@ -24,6 +26,7 @@ from raftlog.protocol.connection import Request
 from raftlog.protocol.fetch import ListOffsetsRequest, OffsetAnswer, OffsetQuery
 from raftlog.record import validate
 from raftlog.server.context import BrokerContext
+from raftlog.server.disk_space import DiskSpace
 from raftlog.server.handlers import list_offsets
 from raftlog.server.offset_waiters import Acknowledge
 from raftlog.server.partition import Partition
@@ -84,6 +87,20 @@ async def test_a_producer_that_waits_hears_that_the_leader_is_none_any_more(s: S
     assert [type(error) for error in told] == [CommitUnknownError]
     host.advance_high_watermark(1)
     assert len(told) == 1
+
+
+@runs(play)
+async def test_a_follower_copies_until_the_second_watermark_of_its_disk(s: Scene) -> None:
+    space = DiskSpace(producers=Watermark(10), replication=Watermark(5))
+    s.services = replace(s.services, space=space)
+    host = s.host()
+    host.follow(2, 5)
+    space.measured(free_bytes=5, size_bytes=100)
+    host.append_copied(copy_of(s, b"a"))
+    space.measured(free_bytes=4, size_bytes=100)
+    with pytest.raises(DiskFullError, match="t:0: writes are refused, and followers"):
+        host.append_copied(copy_of(s, b"a", b"b"))
+    assert (host.hindrance.is_short, host.log.log_end_offset) == (True, 1)
 
 
 # -- watermarks ------------------------------------------------------------------------------------

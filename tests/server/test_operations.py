@@ -39,6 +39,22 @@ def describe(client: Client, **facts: object) -> DescribeClusterResponse:
     return answer
 
 
+def test_it_reports_what_uses_its_disk(client: Client) -> None:
+    client.create("t", 2, retention_ms="3600000", segment_bytes="16384")
+    client.create("kept", 1, cleanup_policy="compact")
+    for _ in range(3):
+        client.produce("t", batch_of(b"x" * 12_000))
+    assert describe(client).disk_use is None, "only on request"
+    use = describe(client, topics=[], include_disk=True).disk_use
+    assert use is not None
+    kept, t = sorted(use.topics, key=lambda topic: topic.topic)
+    assert (kept.retention_ms, kept.retention_bytes, kept.size_bytes) == (-1, -1, 0)
+    assert (t.replicas, t.retention_ms, t.expired_bytes) == (2, 3_600_000, 0)
+    assert t.size_bytes > 36_000
+    assert 24_000 < t.expiring_bytes <= t.size_bytes, "an hour is less than a day"
+    assert (use.journal_bytes, use.quarantine_bytes) == (0, 0)
+
+
 def test_it_is_its_own_controller_and_leads_everything(
     broker: RunningBroker, client: Client
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from raftlog.config import TopicConfig
+from raftlog.config.watermark import Watermark
 from raftlog.errors import (
     CommitUnknownError,
     DamagedLogError,
@@ -26,6 +27,7 @@ from raftlog.errors import (
 )
 from raftlog.record import validate
 from raftlog.server.broker_clock import BrokerClock
+from raftlog.server.disk_space import DiskSpace
 from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.partition import HostServices, Partition
 from raftlog.server.workers import Workers
@@ -47,6 +49,7 @@ class Scene:
         loop = asyncio.get_running_loop()
         self.workers = Workers(loop, count=2, name="test")
         self.watch = DiskWatch(loop, sync=self.workers, journal=self.workers, timeout_s=5.0)
+        self.space = DiskSpace(producers=Watermark(10), replication=Watermark(5))
         services = HostServices(
             clock=BrokerClock(FakeClock()),
             loop=loop,
@@ -54,6 +57,7 @@ class Scene:
             disk=self.watch,
             on_failed=self.failures.append,
             on_damage=self.damaged.append,
+            space=self.space,
         )
         log = Log.open(self.disk, str(directory), TopicConfig(flush_policy=policy))
         self.host = Partition(TopicPartition("t", 0), log, services)
@@ -218,6 +222,25 @@ def test_that_there_is_no_room_is_noted_until_something_is_appended(
         s.disk.faults.no_room = False
         s.append(b"b")
         assert not s.host.hindrance.is_short
+
+    scene(test)
+
+
+def test_below_a_watermark_nothing_grows_and_retries_are_answered(
+    scene: Callable[..., None],
+) -> None:
+    async def test(s: Scene) -> None:
+        first = batch_of(b"a", producer_id=1, producer_epoch=0, base_sequence=0)
+        s.host.append(first, validate(first))
+        s.space.measured(free_bytes=9, size_bytes=100)
+        with pytest.raises(DiskFullError, match=r"t:0: producers are refused"):
+            s.append(b"b")
+        assert s.host.hindrance.is_short, "so that another broker becomes the leader"
+        assert s.host.append(first, validate(first)).duplicate
+        s.space.measured(free_bytes=12, size_bytes=100)
+        s.append(b"b")
+        assert not s.host.hindrance.is_short
+        assert s.host.log.log_end_offset == 2
 
     scene(test)
 

@@ -123,3 +123,10 @@ def test_a_multiset_gives_each_as_often_as_it_has_it(count: int) -> None:
     ]
     assert multiset.count == 0
     assert not multiset.take(digests).any()
+
+
+def test_a_multiset_gives_none_again_in_a_later_call() -> None:
+    a, b = (digests_of(rows_of({"value": value})) for value in (b"a", b"b"))
+    multiset = Multiset([a, a, b])
+    assert [multiset.take(a).tolist() for _ in range(3)] == [[True], [True], [False]]
+    assert multiset.take(b).tolist() == [True]

@@ -338,14 +338,14 @@ def test_an_end_that_seems_to_go_back_is_asked_for_again(
     run.batch()
     left = iter(answers)
 
-    def look(catalog: Catalog, selection: Selection) -> View:
+    def view_of(catalog: Catalog, selection: Selection) -> View:
         answer = next(left)
         if isinstance(answer, Exception):
             raise answer
         ids = run.start["~raftlog"]["topic_ids"]
         return View(ids, {TopicPartition(topic, 0): answer})
 
-    monkeypatch.setattr(stream_reader, "look", look)
+    monkeypatch.setattr(stream_reader, "view_of", view_of)
     assert run.batch() == []
     assert list(left) == []
     left = iter([3, 3, 3])

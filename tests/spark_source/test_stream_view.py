@@ -13,7 +13,7 @@ from raftlog.spark_source.catalog import Catalog
 from raftlog.spark_source.options import Assigned, Pattern, Selection, SourceOptions, Topics
 from raftlog.spark_source.planning import DataLossError
 from raftlog.spark_source.stream_planner import View
-from raftlog.spark_source.stream_view import look, record_sizes, selects, starting_offset
+from raftlog.spark_source.stream_view import record_sizes, selects, starting_offset, view_of
 from raftlog.types import Offset
 
 T0, T1, T2, U0 = (TopicPartition(*each) for each in (("t", 0), ("t", 1), ("t", 2), ("u", 0)))
@@ -62,7 +62,7 @@ CATALOG = cast(Catalog, FakeCatalog())
 def test_what_is_selected_and_there_is_seen(
     selection: Selection, selected: list[TopicPartition]
 ) -> None:
-    view = look(CATALOG, selection)
+    view = view_of(CATALOG, selection)
     assert sorted(view.latest.items()) == [(tp, 10) for tp in selected]
     assert {tp.topic for tp in selected} == view.topic_ids.keys()
     assert [tp for tp in (T0, T1, T2, U0) if selects(selection, tp)] == selected

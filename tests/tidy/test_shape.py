@@ -21,6 +21,7 @@ COVERED_BY = {
     "jepsen_like/nemesis/base.py": "tests/jepsen_like/nemesis/test_process.py",
     "raftlog/bench/group_idlers.py": "tests/bench/test_groups.py",
     "raftlog/bench/group_member.py": "tests/bench/test_groups.py",
+    "raftlog/client/admin_arguments.py": "tests/client/test_admin.py",
     "raftlog/client/authentication.py": "tests/server/test_authentication.py",
     "raftlog/backup/source.py": "tests/backup/test_backup.py",
     "raftlog/backup/writer.py": "tests/backup/test_backup.py",

@@ -6,24 +6,30 @@ import asyncio
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, TypeAlias, TypeVar, Unpack
+from typing import Literal, TypeVar, Unpack
 
 from raftlog import limits
-from raftlog.client import access, users
+from raftlog.client import access, admin_arguments, users
 from raftlog.client.access import AclDecision
+from raftlog.client.admin_arguments import GroupOffsets
 from raftlog.client.aio.loop_bound import LoopBound
 from raftlog.client.authentication import prove_operator
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Connection
 from raftlog.client.consumer_groups import administration
 from raftlog.client.consumer_groups.coordinator import Coordinators
-from raftlog.client.describe_cluster import describe_cluster, describe_topics
+from raftlog.client.describe_cluster import (
+    describe_cluster,
+    describe_disks,
+    describe_topics,
+)
 from raftlog.client.describe_events import describe_events
 from raftlog.client.describe_features import describe_features
 from raftlog.client.descriptions import (
     ClusterDescription,
     ClusterFeatures,
     DecommissionProgress,
+    DiskUseDescription,
     EventDescription,
     LeaderDescription,
     LogLevel,
@@ -57,12 +63,12 @@ from raftlog.client.users import UserListing
 from raftlog.client.verify_copies import verify_copies
 from raftlog.errors import (
     BrokerUnavailableError,
-    InvalidRequestError,
     LeaderNotAvailableError,
     RaftlogError,
 )
 from raftlog.kafka_names import answers_kafka_names
 from raftlog.protocol import api as apis
+from raftlog.protocol import membership
 from raftlog.protocol.access import (
     CheckAclRequest,
     CheckAclResponse,
@@ -80,14 +86,9 @@ from raftlog.protocol.cluster import (
     ReassignResponse,
     RecoverClusterRequest,
     RecoverClusterResponse,
+    ThrottleMovesRequest,
     TransferLeaderRequest,
     TransferLeaderResponse,
-)
-from raftlog.protocol.membership import (
-    DecommissionRequest,
-    DecommissionResponse,
-    ReserveBrokerIdRequest,
-    ReserveBrokerIdResponse,
 )
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
 from raftlog.protocol.schema import Message
@@ -113,19 +114,14 @@ from raftlog.types import (
     OffsetAndTimestamp,
     TimestampMs,
     TopicPartition,
-    check_group_id,
     check_topic_name,
 )
 
 T = TypeVar("T")
-V = TypeVar("V", str, str | None)
-GroupOffsets: TypeAlias = Mapping[TopicPartition, Offset | OffsetAndMetadata]
 
 _METADATA_MAX_AGE_MS = 30_000
 _TO_THE_END = -1  # offset that stands for the high watermark in delete_records
 _RECOVER_TIMEOUT_MS = 600_000  # recovery processes all partitions in one request
-_NO_EPOCH = -1
-_EPOCH_MAX = (1 << 31) - 1
 
 
 @answers_kafka_names
@@ -231,7 +227,7 @@ class AsyncAdmin(LoopBound, AdminBase):
                     replication_factor=integer(
                         "replication_factor", topic.replication_factor or 0, 0, _COUNTS[1]
                     ),
-                    config=_config_text(topic.config),
+                    config=admin_arguments.config_text(topic.config),
                 )
             )
         return await self._change(
@@ -268,7 +264,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         check_topic_name(name)
         await self._change(
             apis.ALTER_TOPICS,
-            [TopicToAlter(name=name, config=_config_text(config))],
+            [TopicToAlter(name=name, config=admin_arguments.config_text(config))],
             lambda part: AlterTopicsRequest(topics=part),
             [],
         )
@@ -376,7 +372,13 @@ class AsyncAdmin(LoopBound, AdminBase):
                 f"queries={queries!r} is not a dict of TopicPartition to 'earliest', 'latest' or "
                 "a time in ms since 1970"
             )
-        wanted = dict(zip(check_partitions(queries), map(_at, queries.values()), strict=True))
+        wanted = dict(
+            zip(
+                check_partitions(queries),
+                map(admin_arguments.time_or_end, queries.values()),
+                strict=True,
+            )
+        )
         answers = await list_offsets(self._cluster, wanted)
         return {
             tp: None
@@ -412,6 +414,14 @@ class AsyncAdmin(LoopBound, AdminBase):
         self._bind()
         names = None if topics is None else _names(topics)
         return await describe_cluster(self._cluster, names, partitions=partitions)
+
+    async def describe_disks(self) -> list[DiskUseDescription]:
+        """Return what uses the disk of each broker, by broker ID.
+
+        A broker that does not respond within 2 s is reported with its ``problem``.
+        """
+        self._bind()
+        return await describe_disks(self._cluster)
 
     async def verify_copies(self, partition: PartitionOverview) -> PartitionVerification:
         """Verify all copies of a partition on their brokers, and compare them.
@@ -546,6 +556,15 @@ class AsyncAdmin(LoopBound, AdminBase):
         """
         return await self._reassign(ReassignRequest(topic=check_topic_name(topic), cancel=True))
 
+    async def throttle_moves(self, bytes_per_s: int) -> None:
+        """Limit how fast replicas that moves add copy records, for each broker.
+
+        ``bytes_per_s``: that each broker receives for them, from 1,024; 0 (default): no limit. A
+            lower one raises ``RefusedError``. It applies at once, also to moves in progress.
+        """
+        rate = integer("bytes_per_s", bytes_per_s, 0, limits.MOVE_THROTTLE_BYTES_PER_S_MAX)
+        await self._administer(apis.THROTTLE_MOVES, ThrottleMovesRequest(bytes_per_s=rate))
+
     async def _reassign(self, request: ReassignRequest) -> dict[int, tuple[int, ...]]:
         answer = await self._administer(apis.REASSIGN, request)
         assert isinstance(answer, ReassignResponse)
@@ -556,8 +575,8 @@ class AsyncAdmin(LoopBound, AdminBase):
 
         Raises ``UnsupportedFeatureError`` in single-broker mode.
         """
-        answer = await self._administer(apis.RESERVE_BROKER_ID, ReserveBrokerIdRequest())
-        assert isinstance(answer, ReserveBrokerIdResponse)
+        answer = await self._administer(apis.RESERVE_BROKER_ID, membership.ReserveBrokerIdRequest())
+        assert isinstance(answer, membership.ReserveBrokerIdResponse)
         return answer.id
 
     async def decommission_broker(self, broker: int) -> DecommissionProgress:
@@ -570,12 +589,25 @@ class AsyncAdmin(LoopBound, AdminBase):
         ``RefusedError`` if the broker is unknown, a topic has more replicas than brokers would
         remain, or the remaining voters of the cluster group would have no majority.
         """
-        request = DecommissionRequest(broker=integer("broker", broker, *BROKER_IDS))
+        request = membership.DecommissionRequest(broker=integer("broker", broker, *BROKER_IDS))
         answer = await self._administer(apis.DECOMMISSION, request)
-        assert isinstance(answer, DecommissionResponse)
+        assert isinstance(answer, membership.DecommissionResponse)
         return DecommissionProgress(
             answer.removed, answer.partitions, answer.has_vote, answer.waits_for
         )
+
+    async def cancel_decommission(self, broker: int) -> int:
+        """Keep a broker that is being removed from the cluster.
+
+        Cancels moves in progress away from it, and returns the number of partitions that get their
+        former replicas back. Raises ``RefusedError`` if the broker is removed already.
+        """
+        request = membership.CancelDecommissionRequest(
+            broker=integer("broker", broker, *BROKER_IDS)
+        )
+        answer = await self._administer(apis.CANCEL_DECOMMISSION, request)
+        assert isinstance(answer, membership.CancelDecommissionResponse)
+        return answer.moving
 
     async def recover_cluster(
         self,
@@ -731,7 +763,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         return await administration.describe_groups(
             self._cluster,
             self._coordinators,
-            _group_ids(groups),
+            admin_arguments.group_ids(groups),
             now_ms=self._host.clock.wall_ms,
         )
 
@@ -742,7 +774,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         exist, and ``GroupNotEmptyError`` if it has members.
         """
         self._bind()
-        await administration.delete_groups(self._coordinators, _group_ids(groups))
+        await administration.delete_groups(self._coordinators, admin_arguments.group_ids(groups))
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Delete the committed offsets of a group for partitions that are assigned to no member.
@@ -751,7 +783,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         member reads one of the partitions.
         """
         self._bind()
-        (name,) = _group_ids([group])
+        (name,) = admin_arguments.group_ids([group])
         await administration.delete_offsets(
             self._coordinators, name, list(dict.fromkeys(check_partitions(partitions)))
         )
@@ -762,7 +794,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         Raises ``UnknownGroupError`` if the group does not exist.
         """
         self._bind()
-        (name,) = _group_ids([group])
+        (name,) = admin_arguments.group_ids([group])
         return await administration.group_offsets(self._coordinators, name)
 
     async def alter_group_offsets(
@@ -780,8 +812,8 @@ class AsyncAdmin(LoopBound, AdminBase):
         partition does not have its offset. In the last case, no offset is changed.
         """
         self._bind()
-        (name,) = _group_ids([group])
-        wanted = _offsets(offsets, metadata)
+        (name,) = admin_arguments.group_ids([group])
+        wanted = admin_arguments.group_offsets(offsets, metadata)
         await administration.check_in_range(self._cluster, wanted)
         await administration.commit_offsets(self._cluster, self._coordinators, name, wanted)
 
@@ -794,8 +826,8 @@ class AsyncAdmin(LoopBound, AdminBase):
         ``alter_group_offsets``, but does not check that the partitions have these offsets.
         """
         self._bind()
-        (name,) = _group_ids([group])
-        wanted = _offsets(offsets, metadata)
+        (name,) = admin_arguments.group_ids([group])
+        wanted = admin_arguments.group_offsets(offsets, metadata)
         await administration.commit_offsets(self._cluster, self._coordinators, name, wanted)
 
     # -- users
@@ -938,61 +970,3 @@ _COUNTS = (1, limits.PARTITIONS_PER_TOPIC_MAX)
 
 def _names(topics: Iterable[str]) -> list[str]:
     return [check_topic_name(name) for name in check_topics(topics)]
-
-
-def _config_text(config: Mapping[str, V]) -> dict[str, V]:
-    if not isinstance(config, Mapping):
-        raise TypeError(
-            f"config={config!r} is not a dict of settings, such as {{'retention.ms': '1000'}}"
-        )
-    for key, value in config.items():
-        if not all(isinstance(text, str | None) for text in (key, value)) or key is None:
-            raise TypeError(f"config: {key!r}={value!r} is not a str. Pass str names and values")
-    return dict(config)
-
-
-def _at(at: object) -> At:
-    if at == "earliest":
-        return "earliest"
-    if at == "latest":
-        return "latest"
-    if isinstance(at, bool) or not isinstance(at, int):
-        raise TypeError(f"{at!r} is not 'earliest', 'latest', or a time in ms since 1970")
-    return integer("the time", at, 0, limits.TIMESTAMP_MS_MAX)
-
-
-def _group_ids(groups: Iterable[str]) -> list[str]:
-    if isinstance(groups, str | bytes):
-        raise TypeError(f"groups={groups!r} is not a list of names. Pass [{groups!r}]")
-    names = list(dict.fromkeys(groups))
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"{name!r} is not the name of a consumer group (str)")
-    return [check_group_id(name) for name in names]
-
-
-def _offsets(offsets: GroupOffsets, metadata: str) -> dict[TopicPartition, OffsetAndMetadata]:
-    if not isinstance(offsets, Mapping):
-        raise TypeError(f"offsets={offsets!r} is not a dict of TopicPartition to offset")
-    checked: dict[TopicPartition, OffsetAndMetadata] = {}
-    for tp, wanted in zip(check_partitions(offsets), offsets.values(), strict=True):
-        given = (
-            wanted if isinstance(wanted, OffsetAndMetadata) else OffsetAndMetadata(wanted, metadata)
-        )
-        checked[tp] = OffsetAndMetadata(
-            integer("offset", given.offset, 0, limits.OFFSET_MAX),
-            _note(given.metadata),
-            integer("leader_epoch", given.leader_epoch, _NO_EPOCH, _EPOCH_MAX),
-        )
-    return checked
-
-
-def _note(metadata: object) -> str:
-    if not isinstance(metadata, str):
-        raise TypeError(f"metadata={metadata!r} is not a str")
-    if len(metadata) > limits.OFFSET_METADATA_CHARS_MAX:
-        raise InvalidRequestError(
-            f"the offset metadata has {len(metadata)} characters. Shorten it to "
-            f"{limits.OFFSET_METADATA_CHARS_MAX}"
-        )
-    return metadata

@@ -146,7 +146,7 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
         """Resume paused partitions."""
         self._bind()
         self._subscription.set_paused(check_partitions(partitions), False)
-        self._core.look()
+        self._core.wake()
 
     async def paused(self) -> set[TopicPartition]:
         """Return the paused partitions."""
@@ -242,7 +242,7 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
         (tp,) = check_partitions([partition])
         with self._alone():
             self._subscription.seek(tp, integer("offset", offset, 0, limits.OFFSET_MAX))
-            self._core.look()
+            self._core.wake()
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """See ``Consumer.seek_to_beginning``."""

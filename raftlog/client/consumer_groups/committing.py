@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from raftlog import limits
 from raftlog.client.consumer_groups.coordinator import Coordinators
@@ -28,6 +29,14 @@ from raftlog.errors import (
 from raftlog.protocol import api as apis
 from raftlog.protocol.groups import OffsetCommitRequest, OffsetCommitResponse, OffsetToCommit
 from raftlog.types import TopicPartition
+
+# Errors that concern the member, not the partition.
+_OF_MEMBERS: Final = (
+    StaleMemberEpochError,
+    UnknownMemberError,
+    FencedMemberError,
+    InstanceFencedError,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -135,11 +144,11 @@ class Committer:
                     problem = stale
                 except (UnknownMemberError, FencedMemberError) as error:
                     membership.fenced(error, incarnation=incarnation)
-                    self._heartbeats.look()
+                    self._heartbeats.poll()
                     raise
                 except InstanceFencedError as error:
                     membership.end(error)
-                    self._heartbeats.look()
+                    self._heartbeats.poll()
                     raise
             with suppress(TimeoutError):
                 async with asyncio.timeout(deadline - loop.time()):
@@ -180,7 +189,7 @@ class Committer:
             if part.failure is not None
         }
         for error in failures.values():
-            if isinstance(error, UnknownMemberError | FencedMemberError | InstanceFencedError):
+            if isinstance(error, _OF_MEMBERS):
                 raise error
         return failures
 

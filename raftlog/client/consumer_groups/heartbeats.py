@@ -52,7 +52,7 @@ class Heartbeats:
         self._waiters: list[asyncio.Future[None]] = []
         self._closed = False
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Send a heartbeat if one is due, and schedule the next check."""
         if self._closed:
             return
@@ -74,7 +74,7 @@ class Heartbeats:
         next_at = membership.next_at
         if next_at != math.inf:
             delay = max(next_at - now, 0.001)
-            self._timer = asyncio.get_running_loop().call_later(delay, self.look)
+            self._timer = asyncio.get_running_loop().call_later(delay, self.poll)
 
     async def _ask(self, beat: GroupHeartbeatRequest) -> None:
         membership = self._membership
@@ -95,7 +95,7 @@ class Heartbeats:
                 self._metadata_version = answer.metadata_version
         self._wake()
         # Not in this task, because the next heartbeat would cancel it.
-        asyncio.get_running_loop().call_soon(self.look)
+        asyncio.get_running_loop().call_soon(self.poll)
 
     def _failed(self, beat: GroupHeartbeatRequest, error: RaftlogError) -> None:
         retry_at = None
@@ -135,7 +135,7 @@ class Heartbeats:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._membership.hurry(now=self._now())
-        self.look()
+        self.poll()
         await waiter
 
     def _wake(self) -> None:

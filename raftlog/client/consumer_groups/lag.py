@@ -206,13 +206,13 @@ async def _read(
         offset = left.pop(tp, None)
         if offset is None or part.failure is not None or not part.length:
             continue
-        next_offset = _look(data, tp, offset, found)
+        next_offset = _first_time(data, tp, offset, found)
         if next_offset is not None and next_offset > offset:
             left[tp] = next_offset
     return left if left != dict(offsets) else {}
 
 
-def _look(
+def _first_time(
     data: memoryview,
     tp: TopicPartition,
     offset: Offset,

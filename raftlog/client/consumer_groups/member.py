@@ -102,7 +102,7 @@ class Member:
     def resubscribe(self, topics: Sequence[str]) -> None:
         """Change the topics of the subscription. They may have been created after ``subscribe``."""
         self.membership.subscribe(topics, now=self._now())
-        self._heartbeats.look()
+        self._heartbeats.poll()
 
     def report(self, error: RaftlogError) -> None:
         """Make the application's next poll raise ``error``. The consumer continues."""
@@ -114,9 +114,9 @@ class Member:
         problem, self._problem = self._problem, None
         return problem
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Check for heartbeats after a change. Application thread."""
-        self.schedule(self._heartbeats.look)
+        self.schedule(self._heartbeats.poll)
 
     def add(self, partitions: Owned) -> None:
         """Start to read assigned partitions. Application thread."""
@@ -240,7 +240,7 @@ class Member:
         def released(error: RaftlogError | None) -> None:
             self._log(error)
             membership.released(partitions, incarnation=reading.incarnation, now=self._now())
-            self._heartbeats.look()
+            self._heartbeats.poll()
 
         async def release() -> None:
             async with self._in_order:  # after all earlier commits of these partitions

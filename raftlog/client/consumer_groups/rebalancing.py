@@ -108,7 +108,7 @@ class Rebalancer:
             if releasing:
                 self._member.release(releasing)
             membership.rejoin(now=self._now())
-            self._member.look()
+            self._member.wake()
         self._was_cut_short = False
 
     async def _act_on(self, change: Change, errors: list[Exception]) -> None:
@@ -119,7 +119,7 @@ class Rebalancer:
             finally:
                 self._subscription.remove(list(self._subscription.parts))
                 self._membership.rejoin(now=self._now())
-                self._member.look()
+                self._member.wake()
         if change.revoked:
             try:
                 await self._tell(listeners.on_revoke, change.revoked, errors)

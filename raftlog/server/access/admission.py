@@ -20,8 +20,8 @@ from raftlog.server.turns import Steps
 ADMINISTRATION: Final = frozenset(
     (
         *("create_topics", "delete_topics", "alter_topics", "add_partitions", "delete_records"),
-        *("transfer_leader", "reassign", "recover_cluster", "decommission"),
-        *("delete_groups", "delete_offsets"),
+        *("transfer_leader", "reassign", "throttle_moves", "recover_cluster", "decommission"),
+        *("cancel_decommission", "delete_groups", "delete_offsets"),
         *("create_acls", "delete_acls", "alter_quotas"),
         *("CreateTopics", "DeleteTopics", "CreatePartitions", "DeleteRecords", "AlterConfigs"),
         *("IncrementalAlterConfigs", "DeleteGroups", "OffsetDelete", "CreateAcls", "DeleteAcls"),

@@ -20,8 +20,8 @@ import msgspec
 from raftlog import limits
 from raftlog.errors import RaftlogError
 from raftlog.record import Codec, encode, seal
+from raftlog.security.principal import Principal
 from raftlog.security.quota import Bucket
-from raftlog.server.connection import Connection
 from raftlog.server.metrics import Counters
 from raftlog.types import TimestampMs
 
@@ -112,12 +112,12 @@ class Audit:
         )
         self._begin_after(INTERVAL_SECONDS)
 
-    def authentication_failed(self, connection: Connection, how: str) -> None:
+    def authentication_failed(self, principal: Principal, host: str, how: str) -> None:
         """Note a failed attempt. The name that the client gave is not known to be its own."""
         self.note(
             "authentication",
-            principal=str(connection.principal),
-            host=connection.peer_host,
+            principal=str(principal),
+            host=host,
             request=how,
             outcome="AuthenticationError",
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from raftlog import limits
 from raftlog.errors import (
@@ -128,9 +128,20 @@ class AccessControl:
         self._has_quotas = bool(machine.quotas)
 
 
-def host_of(connection: Connection) -> str:
+class Client(Protocol):
+    """Who sends a request. ``is_operator``: it has proved that it knows the cluster secret."""
+
+    @property
+    def principal(self) -> Principal: ...
+    @property
+    def peer_host(self) -> str: ...
+    @property
+    def is_operator(self) -> bool: ...
+
+
+def host_of(client: Client) -> str:
     """Return the client's IP address, in the form that rules and quotas have."""
-    return connection.peer_host.removeprefix(_MAPPED)
+    return client.peer_host.removeprefix(_MAPPED)
 
 
 class Caller:
@@ -138,12 +149,12 @@ class Caller:
 
     __slots__ = ("_control", "_is_operator", "_questions", "denied", "host", "principal")
 
-    def __init__(self, control: AccessControl, connection: Connection) -> None:
+    def __init__(self, control: AccessControl, client: Client) -> None:
         self._control = control
-        self.principal = connection.principal
-        self.host = host_of(connection)
+        self.principal = client.principal
+        self.host = host_of(client)
         self.denied: list[str] = []  # operations that were denied, and their resources; the first
-        self._is_operator = connection.is_operator
+        self._is_operator = client.is_operator
         self._questions: dict[tuple[Operation, ResourceType], Question] = {}
 
     def _question(self, operation: Operation, resource_type: ResourceType) -> Question:

@@ -36,7 +36,7 @@ Denied: TypeAlias = dict[int, AccessDeniedError]
 
 
 class Admitted(NamedTuple, Generic[RequestT]):
-    """What is permitted of a request.
+    """Permitted parts of a request.
 
     ``request``: None if nothing is. ``amend``: completes the response (None: there is none) with
     the errors of what is denied, or removes from it what the client must not see.
@@ -476,6 +476,8 @@ RULES: Final[dict[int, Rule[Request]]] = {
     api.VERIFY_COPY.number: of_cluster("DESCRIBE"),
     api.TRANSFER_LEADER.number: of_cluster("ALTER"),
     api.REASSIGN.number: of_cluster("ALTER"),
+    api.THROTTLE_MOVES.number: of_cluster("ALTER"),
+    api.CANCEL_DECOMMISSION.number: of_cluster("ALTER"),
     api.RESERVE_BROKER_ID.number: of_cluster("ALTER"),
     api.DECOMMISSION.number: of_cluster("ALTER"),
     api.DESCRIBE_USERS.number: of_cluster("DESCRIBE"),

@@ -29,7 +29,7 @@ LOOK_AGAIN_SECONDS: Final = 1.0  # without a change of the cluster state; broker
 
 
 class Decommissioning:
-    """Call ``look`` often. It is cheap while no broker is being decommissioned."""
+    """Call ``poll`` often. It is cheap while no broker is being decommissioned."""
 
     def __init__(
         self,
@@ -52,17 +52,17 @@ class Decommissioning:
         self._members = members
         self._now = now
         self._deciding = False
-        self._looked = (-1, 0.0)  # version and time of the last check
+        self._polled = (-1, 0.0)  # version and time of the last check
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Propose the next step, if there is one and none is in flight."""
         machine, now = self._machine, self._now()
         leaving = [record for _, record in sorted(machine.brokers.items()) if record.draining]
-        version, looked_at = self._looked
+        version, looked_at = self._polled
         is_due = version != machine.version or now - looked_at >= LOOK_AGAIN_SECONDS
         if not leaving or self._deciding or not is_due:
             return
-        self._looked = machine.version, now
+        self._polled = machine.version, now
         command: ClusterCommand | None = self._own_removal(leaving)
         if command is None and self._plane.leads(CLUSTER_GROUP):
             command = self._moves(leaving) or self._removal(leaving)

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final, cast
 
 from raftlog import limits
-from raftlog.errors import ChainMismatchError, CorruptBatchError, RaftlogError
+from raftlog.errors import ChainMismatchError, CorruptBatchError, DiskFullError, RaftlogError
 from raftlog.protocol import api as apis
 from raftlog.protocol.attachments import slices
 from raftlog.protocol.replica_session import FollowerSession, PartitionKey
@@ -34,6 +34,7 @@ from raftlog.replication.following import (
     must_restart,
     truncation_point,
 )
+from raftlog.server.cluster.move_throttle import MoveThrottle
 from raftlog.server.metrics import Counters
 from raftlog.server.partition import Partition
 from raftlog.server.peers.channel import Answer
@@ -44,6 +45,7 @@ from raftlog.types import Buffer, Offset
 logger = logging.getLogger(__name__)
 
 BACKOFF_SECONDS: Final = 0.1  # back-off after a failure of one partition, or of a request
+FULL_SECONDS: Final = 1.0  # back-off of a partition for which there is no disk space
 # The second request replaces the first one: it carries an urgent position.
 REQUESTS_IN_FLIGHT_MAX: Final = 2
 # Longer than the wait time of the request: the leader has lost the request.
@@ -57,12 +59,13 @@ def key_of(host: Partition) -> PartitionKey:
 class _Copy:
     """One partition that is copied."""
 
-    __slots__ = ("copied_below", "epoch", "host", "is_paused")
+    __slots__ = ("copied_below", "epoch", "host", "is_first", "is_paused")
 
     def __init__(self, host: Partition) -> None:
         self.host = host
         self.epoch = host.leader_epoch
         self.is_paused = False  # being truncated, or in back-off after a failure: not fetched
+        self.is_first = True  # the leader has sent no records in this epoch
         self.copied_below: Offset = 0  # see ``following.must_restart``
 
 
@@ -79,6 +82,7 @@ class ReplicaFetcher:
         wait_ms_max: int,
         on_damage: Callable[[Partition, RaftlogError], None],
         counters: Counters,
+        throttle: MoveThrottle,
     ) -> None:
         """``on_damage``: called when this replica's log does not fit the leader's log, or is
         corrupt.
@@ -90,6 +94,7 @@ class ReplicaFetcher:
         self._wait_ms_max = wait_ms_max
         self._on_damage = on_damage
         self._counters = counters
+        self._throttle = throttle
         self._copies: dict[PartitionKey, _Copy] = {}
         self._session = FollowerSession()
         self._round = 0  # highest round in the responses of this session
@@ -119,6 +124,7 @@ class ReplicaFetcher:
         if copy is None or copy.host is not host:
             return
         del self._copies[key]
+        self._throttle.forget(copy)
         self._durable.pop(key, None)
         self._session.forget(*key)
         self._schedule()
@@ -172,7 +178,7 @@ class ReplicaFetcher:
                 fetch_offset=log.log_end_offset,
                 last_epoch=copy.host.last_epoch,
                 durable_offset=log.acknowledged_end_offset,
-                bytes_max=self._bytes_max,
+                bytes_max=self._throttle.bytes_max(copy, copy.host, is_first=copy.is_first),
                 high_watermark=copy.host.high_watermark,
                 log_start=log.durable_start_offset,
             )
@@ -350,6 +356,7 @@ class ReplicaFetcher:
             ):
                 self._begin_copy(key, copy, part)
                 return
+            was_short = host.hindrance.is_short
             try:
                 _append_batches(host, data)
             except ChainMismatchError as error:
@@ -367,13 +374,25 @@ class ReplicaFetcher:
                 )
                 self._pause(key, copy)
                 return
+            except DiskFullError as error:
+                if not was_short:
+                    logger.warning(
+                        "copying paused: partition=%s error=%s", host.topic_partition, error
+                    )
+                self._pause(key, copy, FULL_SECONDS)
+                return
             except RaftlogError as error:
                 logger.warning(
                     "replica append failed: partition=%s error=%s", host.topic_partition, error
                 )
                 self._pause(key, copy)
                 return
-            self._report_position(key, copy)
+            copy.is_first = False
+            if self._throttle.must_wait(host, part.high_watermark):
+                self._wait_turn(key, copy, len(data))
+            else:
+                self._throttle.forget(copy)
+                self._report_position(key, copy)
         host.advance_high_watermark(part.high_watermark)
         if part.log_start_offset > host.log.log_start_offset:
             host.advance_log_start(
@@ -428,12 +447,18 @@ class ReplicaFetcher:
         self._session.forget(*key)
         copy.host.truncate(offset, done, restart=restart, copied_without=lacks)
 
-    def _pause(self, key: PartitionKey, copy: _Copy) -> None:
-        """Pause one partition for ``BACKOFF_SECONDS``; the others continue."""
+    def _pause(self, key: PartitionKey, copy: _Copy, seconds: float = BACKOFF_SECONDS) -> None:
+        """Pause one partition; the others continue."""
         copy.is_paused = True
         if self._copies.get(key) is copy:
             self._session.forget(*key)
-        self._loop.call_later(BACKOFF_SECONDS, self._resume, key, copy)
+        self._loop.call_later(seconds, self._resume, key, copy)
+
+    def _wait_turn(self, key: PartitionKey, copy: _Copy, received: int) -> None:
+        """Pause a copy that a move adds until the throttle lets it fetch the next chunk."""
+        copy.is_paused = True
+        self._session.forget(*key)
+        self._throttle.wait(copy, received, lambda: self._resume(key, copy))
 
     def _resume(self, key: PartitionKey, copy: _Copy) -> None:
         copy.is_paused = False

@@ -45,6 +45,7 @@ from raftlog.server.cluster.journal_reserve import JournalReserve
 from raftlog.server.cluster.leadership_check import LeadershipCheck
 from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation, Liveness
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Membership
+from raftlog.server.cluster.move_throttle import MoveThrottle
 from raftlog.server.cluster.partition_controller import PartitionController
 from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.cluster.recovery import Recovery
@@ -73,7 +74,7 @@ BROADCAST_ALL_EVERY: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class ClusterServices:
-    """What a broker in a cluster needs from the broker process."""
+    """Functions of the broker process that a broker in a cluster uses."""
 
     host: HostServices
     admin_worker: Workers
@@ -123,6 +124,7 @@ class ClusterNode:
         self._joining = self._make_joining()
         self._addresses = self._make_addresses()
         self.subscription = self._make_subscription()
+        self._throttle = self._make_throttle()
         self.fetchers = ReplicaFetchers(self._make_fetcher)
         self.state_broadcast = StateBroadcast(
             self.broker_id, self.plane, self.links, brokers=lambda: sorted(self.machine.brokers)
@@ -206,6 +208,7 @@ class ClusterNode:
             session_timeout_ms=config.broker_session_timeout_ms,
             on_up=self._peer_up,
             on_down=self._peer_down,
+            on_connect_failed=self._connect_failed,
             on_refused=self._refused,
             broker_epoch=self._broker_epoch,
             on_clock=self._services.host.clock.on_peer,
@@ -391,11 +394,21 @@ class ClusterNode:
             leader,
             loop=self._loop,
             links=self.links,
-            bytes_max=min(self._config.replica_fetch_max_bytes, limits.FETCH_BYTES_MAX),
+            bytes_max=self._fetch_bytes_max,
             wait_ms_max=self._config.replica_fetch_wait_max_ms,
             on_damage=self._damaged,
             counters=self._services.host.counters,
+            throttle=self._throttle,
         )
+
+    def _make_throttle(self) -> MoveThrottle:
+        return MoveThrottle(
+            self.broker_id, self.machine, self._loop, chunk_bytes_max=self._fetch_bytes_max
+        )
+
+    @property
+    def _fetch_bytes_max(self) -> int:
+        return min(self._config.replica_fetch_max_bytes, limits.FETCH_BYTES_MAX)
 
     def _nonce(self) -> bytes:
         return self._services.entropy(32)
@@ -437,6 +450,7 @@ class ClusterNode:
         self.subscription.close()
         await self._addresses.stop()
         self.fetchers.close()
+        self._throttle.close()
         for session in self._sessions.values():
             session.close()
         await self.partitions.stop()
@@ -513,6 +527,9 @@ class ClusterNode:
         self.liveness.link_down(peer, closed=closed)
         self.plane.peer_down(peer)
         self._loop.call_later(GRACE_SECONDS + 0.01, self._schedule, 0.0)
+
+    def _connect_failed(self, peer: int, error: Exception) -> None:
+        self.liveness.connect_failed(peer, refused=isinstance(error, ConnectionRefusedError))
 
     def _stranger_connected(self) -> None:
         self._loop.call_soon(self._addresses.update)
@@ -620,12 +637,12 @@ class ClusterNode:
         self.liveness.note_running()
         self._journal_room.poll()
         self._founder.poll()
-        self.subscription.look()
+        self.subscription.poll()
         if voters := self.subscription.voters:
             self._services.host.clock.set_voters(voters)
         self.membership.poll()
         if not self.membership.is_leaving:
-            self._decommissioning.look()
+            self._decommissioning.poll()
         if not self._is_current and self.membership.is_registered:
             # All changes before the registration of this incarnation are applied.
             self._is_current = self._addresses.is_current = True
@@ -634,7 +651,7 @@ class ClusterNode:
         if self._is_current:
             self._addresses.save()
         if self._is_current and not self._topics.is_complete and self.partitions.is_ready:
-            self._topics.is_complete = True
+            self._topics.complete()
         if self._is_current:
             self._first_user.poll()
         if self._polls % POLL_PARTITIONS_EVERY == 0 and not self._unpolled:

@@ -27,20 +27,26 @@ from raftlog.protocol.cluster import (
     ReassignResponse,
     RecoverClusterRequest,
     RecoverClusterResponse,
+    ThrottleMovesRequest,
+    ThrottleMovesResponse,
     TransferLeaderRequest,
     TransferLeaderResponse,
 )
 from raftlog.protocol.membership import (
+    CancelDecommissionRequest,
+    CancelDecommissionResponse,
     DecommissionRequest,
     DecommissionResponse,
     ReserveBrokerIdResponse,
 )
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.replication.cluster_commands import (
+    CancelDecommission,
     DecommissionBroker,
     Move,
     Reassign,
     ReserveBrokerId,
+    SetMoveThrottle,
 )
 from raftlog.replication.cluster_state import TopicRecord
 from raftlog.replication.cluster_voters import next_voters
@@ -51,7 +57,13 @@ from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.cluster.transfers import TransferRate
-from raftlog.server.operations import Describing, describe_partitions
+from raftlog.server.disk_space import DiskSpace
+from raftlog.server.operations import (
+    Describing,
+    describe_disk,
+    describe_partitions,
+    disk_status,
+)
 from raftlog.server.topic_table import TopicTable
 from raftlog.types import TopicPartition
 
@@ -65,10 +77,13 @@ RESERVATIONS_MAX: Final = 10  # attempts to reserve a broker ID
 class ClusterOperations:
     """``raftlog.server.operations.Operations`` of a broker in a cluster."""
 
-    def __init__(self, node: ClusterNode, topics: TopicTable, clock: BrokerClock) -> None:
+    def __init__(
+        self, node: ClusterNode, topics: TopicTable, clock: BrokerClock, space: DiskSpace
+    ) -> None:
         self._node = node
         self._topics = topics
         self._clock = clock
+        self._space = space
         self._transfers = TransferRate()
 
     @property
@@ -88,6 +103,9 @@ class ClusterOperations:
         partitions = yield from describe_partitions(
             self._topics, request, node.broker_id, asyncio.get_running_loop().time()
         )
+        disk_use = yield from describe_disk(
+            self._topics, request, self._clock, self._space, journal_bytes=node.journal_bytes
+        )
         voters = node.subscription.voters
         return DescribeClusterResponse(
             cluster_id=self.cluster_id,
@@ -105,6 +123,7 @@ class ClusterOperations:
                     clock_error_ms=self._clock.error_ms() if record.id == node.broker_id else 0,
                     draining=record.draining,
                     has_vote=record.id in voters,
+                    disk=disk_status(self._space) if record.id == node.broker_id else None,
                 )
                 for _, record in sorted(node.machine.brokers.items())
             ],
@@ -112,6 +131,8 @@ class ClusterOperations:
                 msgspec.structs.replace(each, target=self.target(each.topic_id, each.partition))
                 for each in partitions
             ],
+            disk_use=disk_use,
+            move_throttle=node.machine.move_throttle,
         )
 
     def target(self, topic_id: str, partition: int) -> list[int]:
@@ -182,6 +203,11 @@ class ClusterOperations:
             ]
         )
 
+    async def throttle_moves(self, request: ThrottleMovesRequest) -> ThrottleMovesResponse:
+        """Store the limit. Raises ``RefusedError`` if it is too low for moves to progress."""
+        await self._node.topics.persist(SetMoveThrottle(bytes_per_s=request.bytes_per_s))
+        return ThrottleMovesResponse()
+
     # -- brokers that join and leave
 
     async def reserve_broker_id(self) -> ReserveBrokerIdResponse:
@@ -216,6 +242,22 @@ class ClusterOperations:
             partitions=machine.uses_of(broker),
             has_vote=broker in node.subscription.voters,
             waits_for=self._hindrance_of(broker),
+        )
+
+    async def cancel_decommission(
+        self, request: CancelDecommissionRequest
+    ) -> CancelDecommissionResponse:
+        """Keep a broker, and cancel the moves away from it. Raises ``RefusedError`` if the cluster
+        does not have the broker any longer.
+        """
+        machine, broker = self._node.machine, request.broker
+        await self._node.topics.persist(CancelDecommission(id=broker))
+        return CancelDecommissionResponse(
+            moving=sum(
+                held.target is not None and broker in held.target.replicas
+                for topic in machine.topics.values()
+                for held in topic.partitions
+            )
         )
 
     def _check_voters_without(self, broker: int) -> None:

@@ -115,10 +115,11 @@ class Recovery:
 
     # -- what this broker has ----------------------------------------------------------------------
 
-    def survey(self, groups: Sequence[str]) -> list[GroupReport]:
+    async def survey(self, groups: Sequence[str]) -> list[GroupReport]:
         """Return a report on each group; an empty one for a group that this broker does not
-        know.
+        know. An operator may be quicker than the check of who has ended.
         """
+        await self._until(lambda: not self._liveness.is_checking_ends(), must=False)
         return [self._report(group) for group in groups]
 
     def _report(self, group: str) -> GroupReport:
@@ -194,7 +195,7 @@ class Recovery:
         Raises ``BrokerUnavailableError`` if one of them does not respond.
         """
         found: dict[str, dict[int, GroupReport]] = {
-            report.group: {self._broker_id: report} for report in self.survey(groups)
+            report.group: {self._broker_id: report} for report in await self.survey(groups)
         }
         for start in range(0, len(groups), GROUPS_PER_SURVEY):
             request = SurveyRequest(groups=list(groups[start : start + GROUPS_PER_SURVEY]))

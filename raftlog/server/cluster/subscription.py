@@ -185,7 +185,7 @@ class ClusterSubscription:
 
     # -- a broker without a vote -------------------------------------------------------------------
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Ask for changes while this broker has no vote. Called often; cheap."""
         if self._task is None and not self.has_vote:
             self._task = self._loop.create_task(self._follow())

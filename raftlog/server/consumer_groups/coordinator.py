@@ -36,7 +36,7 @@ TOPICS_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorServices:
-    """What the coordinator needs from its broker."""
+    """Broker functions that the coordinator uses."""
 
     loop: asyncio.AbstractEventLoop
     clock: BrokerClock
@@ -60,7 +60,7 @@ class Coordinator:
         self._topics_timer: asyncio.TimerHandle | None = None
         self._untold: dict[int, None] = {}  # partitions whose shards do not know the topics yet
         self._is_telling = False  # one shard after the other
-        self._look_due = False
+        self._poll_due = False
         self._closed: RaftlogError | None = None
         self._shard_services = ShardServices(
             loop=services.loop,
@@ -74,11 +74,11 @@ class Coordinator:
 
     # -- what the broker tells -------------------------------------------------------------------
 
-    def look(self) -> None:
+    def poll_soon(self) -> None:
         """Check soon whether partitions have another leader."""
-        if not self._look_due and self._closed is None:
-            self._look_due = True
-            self._loop.call_soon(self._look)
+        if not self._poll_due and self._closed is None:
+            self._poll_due = True
+            self._loop.call_soon(self._poll)
 
     def topics_changed(self) -> None:
         """Notify the shards that topics were added, removed or extended; several changes at
@@ -86,7 +86,7 @@ class Coordinator:
         """
         self._known = None
         self._untold.update(dict.fromkeys(self._shards))
-        self.look()
+        self.poll_soon()
         self._tell_later()
 
     def version_changed(self) -> None:
@@ -144,7 +144,7 @@ class Coordinator:
         partition = partition_of_group(group, len(topic.hosts))
         shard = self._shards.get(partition)
         if shard is None or shard.is_over:
-            self._look()
+            self._poll()
             shard = self._shards.get(partition)
         if shard is not None:
             if partition in self._untold:
@@ -164,16 +164,16 @@ class Coordinator:
         if self._closed is not None:
             raise NotCoordinatorError(f"this broker coordinates no consumer groups: {self._closed}")
         self._topics.check_complete()
-        self._look()
+        self._poll()
         return list(self._shards.values())
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Create and close shards, so that there is one for each partition that this broker
         leads.
         """
-        self._look_due = False
+        self._poll_due = False
         topic = self._topics.get(OFFSETS_TOPIC)
         hosts = [] if topic is None or self._closed is not None else topic.hosts
         led = {

@@ -52,11 +52,11 @@ def begin_to_coordinate(context: BrokerContext) -> None:
     if cluster is None:
         table.on_change = coordinator.topics_changed
     else:
-        table.on_change = coordinator.look
-        cluster.on_role = coordinator.look
+        table.on_change = coordinator.poll_soon
+        cluster.on_role = coordinator.poll_soon
         cluster.on_topics = coordinator.topics_changed
         cluster.on_version = coordinator.version_changed
-    coordinator.look()
+    coordinator.poll_soon()
 
 
 def _maker(config: BrokerConfig) -> partial[GroupShard]:

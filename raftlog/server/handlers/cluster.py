@@ -11,6 +11,7 @@ from raftlog.protocol.cluster import (
     DescribeClusterRequest,
     ReassignRequest,
     RecoverClusterRequest,
+    ThrottleMovesRequest,
     TransferLeaderRequest,
     VerifyCopyRequest,
     VerifyCopyResponse,
@@ -37,6 +38,12 @@ def handle_reassign(context: BrokerContext, request: Request, reply: Reply) -> N
     message = cast(ReassignRequest, request.message)
     context.check_operator(reply.connection, "reassign")
     context.administration.submit(lambda: context.operations.reassign(message), reply)
+
+
+def handle_throttle_moves(context: BrokerContext, request: Request, reply: Reply) -> None:
+    message = cast(ThrottleMovesRequest, request.message)
+    context.check_operator(reply.connection, "throttle_moves")
+    context.administration.submit_at_once(lambda: context.operations.throttle_moves(message), reply)
 
 
 def handle_recover(context: BrokerContext, request: Request, reply: Reply) -> None:

@@ -1,5 +1,5 @@
-"""``cluster_state``, ``propose``, ``reserve_broker_id`` and ``decommission``: brokers that join and
-leave the cluster, and brokers without a vote in its group.
+"""``cluster_state``, ``propose``, ``reserve_broker_id``, ``decommission`` and
+``cancel_decommission``: brokers that join and leave the cluster, and those without a vote.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from typing import cast
 
 from raftlog.protocol.connection import Request
 from raftlog.protocol.membership import (
+    CancelDecommissionRequest,
     ClusterStateRequest,
     DecommissionRequest,
     ProposeRequest,
@@ -37,3 +38,11 @@ def handle_decommission(context: BrokerContext, request: Request, reply: Reply) 
     message = cast(DecommissionRequest, request.message)
     context.check_operator(reply.connection, "decommission")
     context.administration.submit_at_once(lambda: context.operations.decommission(message), reply)
+
+
+def handle_cancel_decommission(context: BrokerContext, request: Request, reply: Reply) -> None:
+    message = cast(CancelDecommissionRequest, request.message)
+    context.check_operator(reply.connection, "cancel_decommission")
+    context.administration.submit_at_once(
+        lambda: context.operations.cancel_decommission(message), reply
+    )

@@ -17,7 +17,12 @@ from raftlog.server.reply import Reply
 
 def handle_survey(context: BrokerContext, request: Request, reply: Reply) -> None:
     groups = cast(SurveyRequest, request.message).groups
-    reply.send(SurveyResponse(reports=context.clustered().recovery.survey(groups)))
+    recovery = context.clustered().recovery
+
+    async def survey() -> SurveyResponse:
+        return SurveyResponse(reports=await recovery.survey(groups))
+
+    context.administration.submit_at_once(survey, reply)
 
 
 def handle_revive(context: BrokerContext, request: Request, reply: Reply) -> None:

@@ -9,6 +9,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from raftlog import limits
 from raftlog.server.broker import Broker
+from raftlog.server.http.authentication import METRICS, BasicAuthentication, respond
 from raftlog.server.http.collect import readiness_of, values_of
 from raftlog.server.http.exposition import render
 from raftlog.server.http.survey import Readiness
@@ -97,14 +99,18 @@ def make_app(
         body, content_type = await asyncio.to_thread(render, await values.get(), accept)
         return Response(body, headers={"content-type": content_type})
 
+    middleware = [Middleware(_NotStored)]
+    if broker.context.config.authentication_required:
+        backend = BasicAuthentication(broker.context)
+        middleware.append(Middleware(AuthenticationMiddleware, backend=backend, on_error=respond))
     return Starlette(
         routes=[
             Route("/healthz", healthz),
             Route("/readyz", readyz),
-            Route("/metrics", metrics),
+            Route(METRICS, metrics),
             *more_routes,
         ],
-        middleware=[Middleware(_NotStored)],
+        middleware=middleware,
     )
 
 

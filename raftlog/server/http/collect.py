@@ -7,7 +7,6 @@ times, and each is true.
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator
 from importlib import metadata
 from typing import Final
@@ -65,6 +64,7 @@ def standing_of(broker: Broker) -> Standing:
         problem=problem,
         is_stopping=context.is_stopping,
         is_disk_hung=broker.disk_watch.is_hung,
+        disk_space=broker.space.reason,
         others_decide=cluster is None or cluster.can_others_decide(),
     )
 
@@ -83,9 +83,6 @@ async def values_of(broker: Broker, loop_delay: Durations) -> Values:
     omitted_groups = await _put_groups(broker, values)
     values.put("raftlog_omitted_series", survey.omitted_topics + omitted_groups)
     values.put_durations("raftlog_event_loop_delay_seconds", loop_delay)
-    disk = await asyncio.to_thread(shutil.disk_usage, broker.context.config.data_dir)
-    values.put("raftlog_disk_free_bytes", disk.free)
-    values.put("raftlog_disk_size_bytes", disk.total)
     return values
 
 
@@ -112,6 +109,9 @@ def _put_broker(broker: Broker, values: Values, ready: Readiness) -> None:
         states["up"] = 1
     values.put_all("raftlog_brokers", states)
     values.put("raftlog_disk_hung", broker.disk_watch.is_hung)
+    values.put("raftlog_disk_free_bytes", broker.space.free_bytes)
+    values.put("raftlog_disk_size_bytes", broker.space.size_bytes)
+    values.put("raftlog_disk_level", broker.space.level)
     values.put("raftlog_clock_error_seconds", context.clock.error_ms() / 1_000)
     values.put("raftlog_connections", len(broker.connections))
     values.put("raftlog_request_memory_bytes", broker.connections.requests.bytes)

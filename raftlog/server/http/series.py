@@ -54,6 +54,9 @@ METRICS: Final = (
     Metric("raftlog_disk_free_bytes", "gauge",
            "Free bytes of the file system of data.dir, for an unprivileged process."),
     Metric("raftlog_disk_size_bytes", "gauge", "Size of the file system of data.dir."),
+    Metric("raftlog_disk_level", "gauge",
+           "0 with enough disk space; 1 below disk.watermark.producers: producers are refused; 2 "
+           "below disk.watermark.replication: followers on this broker copy nothing either."),
     Metric("raftlog_clock_error_seconds", "gauge",
            "Time by which the wall clock is ahead of the trusted time, after a step; else 0."),
     Metric("raftlog_event_loop_delay_seconds", "histogram",

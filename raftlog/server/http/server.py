@@ -22,6 +22,7 @@ from raftlog.clock import Clock
 from raftlog.server.broker import Broker
 from raftlog.server.http.app import MoreRoutes, make_app
 from raftlog.server.metrics import Durations
+from raftlog.server.tls import tls_options
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,21 @@ class _Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """Leaves the signals to the broker process."""
+    """Leaves the signals to the broker process, and the limits of TLS to its context."""
+
+    tls_options: dict[str, Any]  # of ``create_server``
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        config = self.config
+
+        def make() -> asyncio.Protocol:
+            return _Connection(config, self.server_state, self.lifespan.state)
+
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(make, sock=each, **self.tls_options) for each in sockets or ()
+        ]
+        self.started = True
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -118,6 +133,8 @@ class HttpServer:
             timeout_graceful_shutdown=STOP_SECONDS_MAX,
         )
         server = _Server(config)
+        secured = context.config.http_uses_tls
+        server.tls_options = tls_options(broker.tls.http if broker.tls and secured else None)
         serving = context.loop.create_task(server.serve([listening]))
         while not (server.started or serving.done()):  # noqa: ASYNC110 - no other report of it
             await asyncio.sleep(0)

@@ -114,6 +114,7 @@ class Standing:
     problem: str
     is_stopping: bool
     is_disk_hung: bool
+    disk_space: str  # why growth is refused; "" at the normal level
     others_decide: bool
 
 
@@ -142,6 +143,8 @@ def readiness(survey: Survey, standing: Standing) -> Readiness:
         not_ready.append(f"the broker has not joined the cluster: {standing.problem}")
     if standing.is_disk_hung:
         not_ready.append("the disk completes no sync: check it (dmesg, SMART)")
+    if standing.disk_space:
+        not_ready.append(standing.disk_space)
     if survey.out_of_sync:
         not_ready.append(f"replicas on this broker are not in sync: {_named(survey.out_of_sync)}")
     not_safe: list[str] = []

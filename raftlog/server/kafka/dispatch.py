@@ -42,7 +42,7 @@ Handler: TypeAlias = Callable[[BrokerContext, KafkaRequest, KafkaReply], Steps |
 
 
 class Served(NamedTuple):
-    """How an API is served: its handler, and the response to a request that fails as a whole."""
+    """An API's handler, and the response to a request that fails as a whole."""
 
     handle: Handler
     refuse: Refusal

@@ -90,6 +90,7 @@ class LinkServices:
     scratch: memoryview
     on_up: Callable[[PeerIdentity], None]
     on_down: Callable[[int, RaftlogError], None]
+    on_connect_failed: Callable[[int, Exception], None]
     on_refused: Callable[[int, RaftlogError], None]
     # wall-clock time of a peer, and the round trip in seconds
     on_clock: Callable[[int, TimestampMs, float], None]
@@ -268,6 +269,7 @@ class PeerLink:
         self.task = None
         channel.abort(ConnectionLostError("the handshake failed"))
         self._note_failure(failure)
+        services.on_connect_failed(self.broker_id, failure)
         self._dial_later()
 
     async def _introduce(self, channel: PeerChannel) -> PeerIdentity:

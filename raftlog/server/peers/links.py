@@ -50,9 +50,10 @@ class PeerLinks:
 
     ``on_up``, ``on_down``: called alternately for each peer. ``on_up`` gets its identity,
     ``on_down`` its id and the reason (``RequestTimedOutError``: no message arrived; otherwise the
-    connection was closed). ``on_refused``: called with a peer's id and, whenever it changes, the
-    reason why one of the two brokers refuses the other (``AccessDeniedError``,
-    ``WrongClusterError``, ``BrokerIdInUseError``, ``StaleBrokerError``,
+    connection was closed). ``on_connect_failed``: called with a peer's id and the reason
+    (``ConnectionRefusedError``: no process listens there). ``on_refused``: called with a peer's id
+    and, whenever it changes, the reason why one of the two brokers refuses the other
+    (``AccessDeniedError``, ``WrongClusterError``, ``BrokerIdInUseError``, ``StaleBrokerError``,
     ``UnsupportedVersionError``). The link continues to connect. ``StaleBrokerError`` is always
     about this broker.
 
@@ -77,6 +78,7 @@ class PeerLinks:
         on_down: Callable[[int, RaftlogError], None],
         on_refused: Callable[[int, RaftlogError], None],
         broker_epoch: Callable[[], int] = lambda: -1,
+        on_connect_failed: Callable[[int, Exception], None] = lambda *_: None,
         on_clock: Callable[[int, TimestampMs, float], None] = lambda *_: None,
         on_stranger: Callable[[], None] = lambda: None,
         queue_bytes_max: int = PEER_QUEUE_BYTES_MAX,
@@ -97,6 +99,7 @@ class PeerLinks:
             scratch=memoryview(bytearray(limits.RECEIVE_BYTES)),
             on_up=on_up,
             on_down=on_down,
+            on_connect_failed=on_connect_failed,
             on_refused=on_refused,
             on_clock=on_clock,
         )

@@ -16,7 +16,7 @@ from raftlog.errors import OutcomeUnknownError, RaftlogError, ThrottledError
 from raftlog.server.context import BrokerContext
 from raftlog.server.partition import Partition
 from raftlog.server.reply import Exchange
-from raftlog.server.turns import Steps
+from raftlog.server.turns import ITEMS_PER_STEP, Steps
 from raftlog.types import Offset, check_not_internal
 
 # Longer than the defaults of replica.lag.time.max.ms and broker.session.timeout.ms take to remove a
@@ -72,7 +72,7 @@ class Deletion:
         self._waiting: dict[int, tuple[Partition, Offset]] = {}
         self._begun = 0
         self._running = False
-        self._timer = context.loop.call_later(DELETE_SECONDS_MAX, self._give_up)
+        self._timer = context.loop.call_later(DELETE_SECONDS_MAX, self._expire)
 
     def steps(self) -> Steps:
         """Start deletions up to the limit. The end of one starts the next."""
@@ -102,9 +102,15 @@ class Deletion:
         start = before if leadership is None else max(before, leadership.committed_start)
         self._answer(index, start, error=error)
 
-    def _give_up(self) -> None:
+    def _expire(self) -> None:
         begun, self._begun = self._begun, len(self._parts)
+        self._running = True  # from now on, the end of a deletion starts no other
+        self._reply.go_on(self._give_up(begun))
+
+    def _give_up(self, begun: int) -> Steps:
         for index, part in enumerate(self._parts):
+            if not index % ITEMS_PER_STEP:
+                yield None
             if index in self._answers:
                 continue
             where = f"{part.topic}:{part.partition}"

@@ -144,15 +144,37 @@ def change_offsets(
     """Commit or delete offsets of a group, ``OFFSETS_PER_STEP`` at a time. Call ``done`` with the
     results of all ``items`` when they are committed.
 
-    Each part is a decision: if a later one fails, the earlier ones have taken effect.
+    Each part is a decision. If some parts fail, the items of these have the error, and the others
+    have taken effect. If all parts fail, ``failed`` is called with the first error.
     """
+    begun, refusals = 0, list[RaftlogError]()
 
-    def ask(part: Sequence[Item], settle: Callable[..., None], fail: Failed) -> None:
-        context.coordinator.shard(group).change(
-            lambda groups, now, now_ms: change(groups, part, now, now_ms), settle, fail
-        )
+    def ask(
+        part: Sequence[Item], settle: Callable[[list[RaftlogError | None]], None], _fail: Failed
+    ) -> None:
+        nonlocal begun
 
-    return _in_parts(items, ask, done, failed)
+        def refused(error: RaftlogError) -> None:
+            refusals.append(error)
+            settle([error] * len(part))
+
+        begun += 1
+        try:
+            context.coordinator.shard(group).change(
+                lambda groups, now, now_ms: change(groups, part, now, now_ms), settle, refused
+            )
+        except RaftlogError as error:
+            if begun == 1:
+                raise
+            refused(error)
+
+    def ended(results: list[RaftlogError | None]) -> None:
+        if len(refusals) == begun:
+            failed(refusals[0])
+        else:
+            done(results)
+
+    return _in_parts(items, ask, ended, failed)
 
 
 def _in_parts(

@@ -124,7 +124,7 @@ class Process:
             self.world.at(self.paused_until - self.world.now, "resumed", self.do, action)
             return
         action()
-        self._look()
+        self._report_changes()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -198,7 +198,7 @@ class Process:
         """A role, a leader or a generation has changed."""
         self._changed[group_id] = None
 
-    def _look(self) -> None:
+    def _report_changes(self) -> None:
         changed, self._changed = self._changed, {}
         if not self.is_alive:
             return

@@ -331,6 +331,6 @@ def _close(coroutine: Any) -> None:
     for _ in range(_CLOSES_MAX):
         try:
             coroutine.close()
-        except BaseException:  # noqa: BLE001 - it waits, or fails, where it cleans up: let it
+        except BaseException:  # noqa: BLE001, S112 - it waits, or fails, where it cleans up: let it
             continue
         return

@@ -33,6 +33,7 @@ JOINING_S_MAX: Final = 10.0
 PREFIX: Final = "member-"  # of the names of machines and processes
 CLOSE_TIMEOUT_MS: Final = 2_000
 QUESTIONS_MAX: Final = 8  # about the group, to one broker
+CATCHING_UP_RECORDS: Final = 500  # of a poll, once the cluster is healed permanently
 LEFT_PAUSED_SHARE: Final = 0.3
 
 
@@ -111,7 +112,7 @@ class Members:
         self._disturb_later(plan)
 
     def _kill(self, machine: ClientMachine) -> Callable[[], None]:
-        """What is returned ends it."""
+        """Kill the machine. Returns a function that starts it again."""
         machine.kill()
         return partial(self._start_again, machine)
 
@@ -172,7 +173,7 @@ class Members:
 
 
 def forget(workload: Workload, owned: dict[TopicPartition, Owning]) -> None:
-    """Who owned these owns nothing any more."""
+    """End the ownership of these partitions with an unknown outcome."""
     for owning in owned.values():
         workload.history.end(owning, Outcome.INFO)
     owned.clear()
@@ -214,9 +215,13 @@ class _Member:
                 await self._commit(self._done)
 
     async def _poll(self) -> None:
+        # A member that reads less than is produced would leave a partition behind the backlog of
+        # another for longer than a healed cluster has to make progress.
+        is_healed = self._workload.core is not None
+        records_max = CATCHING_UP_RECORDS if is_healed else self._plan.records_max
         poll = self._history.poll(self._process)
         try:
-            records = await self._consumer.poll(self._plan.wait_ms, self._plan.records_max)
+            records = await self._consumer.poll(self._plan.wait_ms, records_max)
         except RaftlogError as error:
             self._history.end(poll, Outcome.FAIL, repr(error))
             raise

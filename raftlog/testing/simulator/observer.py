@@ -317,7 +317,7 @@ class Observer:
         for number, group in self._groups:
             member = members.get(group)
             if member is not None:
-                self._look(machine, node, number, member.machine.state, member.host)
+                self._observe_replica(machine, node, number, member.machine.state, member.host)
 
     def _watch_former(self, machine: BrokerMachine, node: ClusterNode) -> None:
         """Note the time if a machine leads a partition of a former topic, or coordinates it."""
@@ -351,7 +351,7 @@ class Observer:
         ):
             known.clear()
 
-    def _look(
+    def _observe_replica(
         self,
         machine: BrokerMachine,
         node: ClusterNode,

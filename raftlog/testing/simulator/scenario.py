@@ -305,6 +305,8 @@ class Scenario:
             bootstrap_without=(self.absent,) if is_without else (),
             offsets_partitions=1,
             rack=RACKS[machine.broker_id % len(RACKS)] if self.has_racks else "",
+            # So that some disks fill up to the last byte, and others refuse writes before.
+            has_watermarks=machine.broker_id % 2 == 1,
         )
         if self.growth is not None:
             config = joining_config(machine, config, self.brokers)

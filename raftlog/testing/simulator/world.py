@@ -10,6 +10,7 @@ import asyncio
 import gc
 import socket
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from random import Random
 from types import TracebackType
 from typing import Any, Final, cast
@@ -17,6 +18,7 @@ from typing import Any, Final, cast
 from raftlog import limits
 from raftlog.config import Address, BrokerConfig
 from raftlog.config.voters import Voter
+from raftlog.config.watermark import Watermark
 from raftlog.server.broker import Broker, Surroundings
 from raftlog.testing.simulator.loop import NodeLoop, SimLoop, SimulationError
 from raftlog.testing.simulator.network import Latency, SimNetwork
@@ -33,7 +35,7 @@ from raftlog.testing.simulator.process import (
 BOOT_LIMIT_S: Final = 60.0
 # Nearly all objects of a world live as long as it: frequent collections cost a seventh of the time.
 COLLECTION_OBJECTS: Final = 50_000
-CLUSTER_SECRET: Final = "known to all of them"
+CLUSTER_SECRET: Final = "known to all of them"  # noqa: S105 - of simulated brokers
 
 
 def broker_config(
@@ -46,6 +48,7 @@ def broker_config(
     scrub_interval_ms: int = 604_800_000,
     offsets_partitions: int = 16,
     rack: str = "",
+    has_watermarks: bool = True,
 ) -> BrokerConfig:
     """One of a cluster of all machines; alone, if there is one. What is periodic comes often.
 
@@ -54,9 +57,10 @@ def broker_config(
     which everything is read once. ``stall_ms``: a sync that takes so long means that the disk
     hangs. ``bootstrap_without``: voters that a new cluster does not wait for.
     ``offsets_partitions``: of the topic that keeps the consumer groups. ``rack``: where it is.
+    ``has_watermarks``: of free disk space; without, only a full disk refuses writes.
     """
     addresses = machine.world.addresses
-    return BrokerConfig(
+    config = BrokerConfig(
         id=machine.broker_id,
         listen=machine.address,
         data_dir=DATA_DIRECTORY,
@@ -73,6 +77,10 @@ def broker_config(
         replica_replacement_delay_ms=replacement_delay_ms,
         disk_stall_timeout_ms=stall_ms,
     )
+    if has_watermarks:
+        return config
+    none = Watermark()
+    return replace(config, disk_watermark_producers=none, disk_watermark_replication=none)
 
 
 async def start_broker(
@@ -181,15 +189,15 @@ class World:
         reached: asyncio.Future[bool] = self.control.create_future()
         deadline = self.time.now + limit_s
 
-        def look() -> None:
+        def check() -> None:
             if holds():
                 reached.set_result(True)
             elif self.time.now >= deadline:
                 reached.set_result(False)
             else:
-                self.control.call_later(every_s, look)
+                self.control.call_later(every_s, check)
 
-        look()
+        check()
         self.time.run_until(reached)
         return reached.result()
 

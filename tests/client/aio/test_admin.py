@@ -36,6 +36,8 @@ from raftlog.protocol.cluster import (
     ReassignResponse,
     RecoverClusterRequest,
     RecoverClusterResponse,
+    ThrottleMovesRequest,
+    ThrottleMovesResponse,
     TransferLeaderRequest,
     TransferLeaderResponse,
 )
@@ -346,6 +348,11 @@ async def test_moving_replicas(fake: FakeCluster) -> None:
         for partition, broker in ((-1, 1), (0, -1)):
             with pytest.raises(InvalidRequestError):
                 await admin.reassign_partitions("t", {partition: [broker]})
+        fake.next(apis.THROTTLE_MOVES, answer_with(ThrottleMovesResponse()))
+        await admin.throttle_moves(10_000)
+        assert fake.requests[-1][1] == ThrottleMovesRequest(bytes_per_s=10_000)
+        with pytest.raises(InvalidRequestError):
+            await admin.throttle_moves(-1)
 
 
 @runs(run, brokers=3)

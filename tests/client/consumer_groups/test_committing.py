@@ -18,7 +18,12 @@ from raftlog.errors import (
     UnknownPartitionError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.groups import OffsetCommitRequest
+from raftlog.protocol.groups import (
+    CommittedPartition,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+)
+from raftlog.protocol.schema import Failure
 from raftlog.types import OffsetAndMetadata, TopicPartition
 from tests.client.consumer_groups.consuming import Story, consumer_of, filled, some, until
 from tests.client.test_fetcher import fill
@@ -208,6 +213,24 @@ async def test_a_commit_at_an_old_epoch_is_repeated_at_the_newest(fake: FakeClus
         await some(consumer, 2)
         for _ in range(3):
             fake.next(apis.OFFSET_COMMIT, refuse(StaleMemberEpochError("newer")))
+        await consumer.commit()
+        assert groups.committed()[A] == 2
+
+
+@runs(run)
+async def test_a_commit_of_which_a_part_was_at_an_old_epoch_is_repeated(fake: FakeCluster) -> None:
+    groups = filled(fake)
+    stale = Failure.of(StaleMemberEpochError("newer"))
+    part = CommittedPartition(topic="t", partition=0, failure=stale)
+    async with consumer_of(fake, auto_commit=False) as consumer:
+        await consumer.subscribe(["t"])
+        await some(consumer, 2)
+        fake.next(
+            apis.OFFSET_COMMIT,
+            lambda peer, request: peer.write(
+                peer.state.reply(request, OffsetCommitResponse(partitions=[part]))
+            ),
+        )
         await consumer.commit()
         assert groups.committed()[A] == 2
 

@@ -93,7 +93,7 @@ def test_a_clock_that_does_not_do_as_told_is_no_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nemesis = ClocksNemesis(cluster_of(tmp_path))
-    monkeypatch.setattr(FakeClock, "look", lambda self: clocks.look({}))
+    monkeypatch.setattr(FakeClock, "read", lambda self: clocks.read({}))
     effect = nemesis.begin(jump(60.0))
     assert not effect.injected
     assert "do not have their offsets" in effect.seen["why"]

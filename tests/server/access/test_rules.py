@@ -61,6 +61,8 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
     apis.VERIFY_COPY: {("DESCRIBE", "CLUSTER")},
     apis.TRANSFER_LEADER: {("ALTER", "CLUSTER")},
     apis.REASSIGN: {("ALTER", "CLUSTER")},
+    apis.THROTTLE_MOVES: {("ALTER", "CLUSTER")},
+    apis.CANCEL_DECOMMISSION: {("ALTER", "CLUSTER")},
     apis.RECOVER_CLUSTER: {("ALTER", "CLUSTER")},
     apis.FIND_COORDINATORS: {("DESCRIBE", "GROUP")},
     apis.GROUP_HEARTBEAT: {("READ", "GROUP"), ("DESCRIBE", "TOPIC")},

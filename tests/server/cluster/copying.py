@@ -16,6 +16,7 @@ from raftlog.protocol.replication import (
 from raftlog.server.cluster.fetcher import (
     ReplicaFetcher,
 )
+from raftlog.server.cluster.move_throttle import MoveThrottle
 from raftlog.server.metrics import Counters
 from raftlog.server.partition import Partition
 from raftlog.server.peers.channel import Answer
@@ -43,6 +44,7 @@ class Copying:
             wait_ms_max=WAIT_MS,
             on_damage=lambda host, error: self.damaged.append((host, error)),
             counters=self.counters,
+            throttle=MoveThrottle(s.broker_id, s.machine, s.loop, chunk_bytes_max=1 << 20),
         )
 
     def follower(self, log: Log | None = None, *, partition: int = 0, epoch: int = 5) -> Any:

@@ -9,7 +9,12 @@ from typing import cast
 import pytest
 
 from raftlog.errors import RefusedError
-from raftlog.protocol.membership import DecommissionRequest, DecommissionResponse
+from raftlog.protocol.cluster import ThrottleMovesRequest
+from raftlog.protocol.membership import (
+    CancelDecommissionRequest,
+    DecommissionRequest,
+    DecommissionResponse,
+)
 from raftlog.replication.cluster_commands import (
     DecommissionBroker,
     RemoveBroker,
@@ -110,6 +115,29 @@ def test_a_removal_goes_on_after_a_crash_of_all_and_can_be_repeated(cluster: Clu
     assert cluster.read(len(RECORDS)) == RECORDS
 
 
+def test_a_removal_that_is_cancelled_leaves_the_broker_in_the_cluster(cluster: Cluster) -> None:
+    cluster.create(copies=3)
+    cluster.send(*RECORDS)
+    cluster.join(4)
+    throttle = ThrottleMovesRequest(bytes_per_s=1_024)
+    on(cluster, 1, operations(cluster, 1).throttle_moves(throttle))
+    cluster.send(*[bytes(10_000)] * 10)
+    decommission(cluster, 3, by=1)
+    machine = cluster.node(1).machine
+    cluster.until(lambda: machine.topics["t"].partitions[0].target is not None)
+    request = CancelDecommissionRequest(broker=3)
+    assert on(cluster, 2, operations(cluster, 2).cancel_decommission(request)).moving == 1
+    cluster.until(lambda: machine.topics["t"].partitions[0].target is None)
+    cluster.in_sync(1, {1, 2, 3})
+    cluster.until(lambda: not still_changing(cluster.world))
+    assert not machine.brokers[3].draining
+    assert cluster.read(len(RECORDS) + 10)[: len(RECORDS)] == RECORDS
+    remove(cluster, 4, by=1)
+    request = CancelDecommissionRequest(broker=4)
+    with pytest.raises(RefusedError, match="no broker 4"):
+        on(cluster, 1, operations(cluster, 1).cancel_decommission(request))
+
+
 def test_what_would_be_lost_is_refused(cluster: Cluster) -> None:
     cluster.create(copies=3)
     with pytest.raises(RefusedError, match="topic 't' has 3 replicas, and 2 brokers"):
@@ -173,7 +201,7 @@ def test_a_broker_that_votes_does_not_leave(votes: bool) -> None:
             subscription=subscription,
             members=lambda: [member],
             now=s.loop.time,
-        ).look()
+        ).poll()
         assert [type(decode_command(p.command)) for p in s.plane.proposals] == (
             [] if votes else [RemoveBroker]
         )

@@ -16,6 +16,7 @@ from raftlog.errors import (
 )
 from raftlog.server.cluster.fetcher import (
     BACKOFF_SECONDS,
+    FULL_SECONDS,
     RESPONSE_SECONDS_MAX,
     ReplicaFetchers,
 )
@@ -82,7 +83,7 @@ async def test_a_full_disk_is_tried_again_and_what_was_written_is_not_asked_for_
     assert c.damaged == []
     assert s.failures == []
     assert not c.last.partitions
-    await asyncio.sleep(BACKOFF_SECONDS * 1.1)
+    await asyncio.sleep(FULL_SECONDS * 1.1)
     assert c.position().fetch_offset == log.log_end_offset == 0
     await c.answer(part(length=len(data)), data=data)
     assert values(log) == [b"a", b"b"]

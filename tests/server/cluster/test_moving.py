@@ -14,7 +14,7 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from raftlog.protocol.cluster import PartitionMove, ReassignRequest
+from raftlog.protocol.cluster import PartitionMove, ReassignRequest, ThrottleMovesRequest
 from raftlog.server.cluster.hosted_partition import group_id
 from raftlog.testing.simulator.scenario import dump
 from raftlog.testing.simulator.world import World
@@ -241,3 +241,28 @@ def test_a_change_of_the_factor_is_not_cancelled(cluster: Cluster) -> None:
         cancel(cluster, node)
     move(cluster, *before, node=node, replication_factor=1)
     cluster.until(lambda: target(cluster, node) is None)
+
+
+def test_a_move_keeps_to_the_throttle_until_it_is_removed(cluster: Cluster) -> None:
+    """Meanwhile the replicas in sync commit at once."""
+    cluster.create(copies=1)
+    (before,) = cluster.node(1).machine.topics["t"].partitions[0].replicas
+    bulk = [bytes([number]) * 100_000 for number in range(20)]
+    cluster.send(*bulk)
+    (after, *_) = others(before)
+    throttle(cluster, 10_000)
+    move(cluster, after, node=before)
+    cluster.until(lambda: after in copies(cluster))
+    began = cluster.world.time.now
+    cluster.send(b"more")
+    assert cluster.world.time.now - began < 5
+    cluster.world.run_for(60)
+    assert target(cluster) == (after,), "2 MB take 200 s"
+    throttle(cluster, 0)
+    until_moved(cluster, after)
+    assert cluster.read(21) == [*bulk, b"more"]
+
+
+def throttle(cluster: Cluster, bytes_per_s: int) -> None:
+    request = ThrottleMovesRequest(bytes_per_s=bytes_per_s)
+    on(cluster, 1, operations(cluster, 1).throttle_moves(request))

@@ -235,17 +235,25 @@ def test_who_stood_still_meanwhile_does_not_lead_without_the_operators_word(
     assert recover(cluster, left).needs_loss
 
 
-def test_who_was_cut_off_does_not_lead_without_the_operators_word(cluster: Cluster) -> None:
+@pytest.mark.parametrize("resets", [False, True], ids=["drops", "resets"])
+def test_who_was_cut_off_does_not_lead_without_the_operators_word(
+    cluster: Cluster, resets: bool
+) -> None:
+    """A firewall may reset connections; it does not respond in place of the others."""
     cluster.create(copies=3)
     cluster.send(b"a")
     left = cluster.leader(1) % 3 + 1
     others = {1, 2, 3} - {left}
     machine = cluster.world.brokers[left - 1]
-    cluster.world.network.partition(
-        [machine.name], [cluster.world.brokers[n - 1].name for n in others]
-    )
+    names = [cluster.world.brokers[n - 1].name for n in others]
+    cluster.world.network.partition([machine.name], names)
+    if resets:
+        for name in names:
+            cluster.world.network.reset_connections(machine.name, name)
     cluster.in_sync(min(others), others)
+    cluster.send(b"b")
     cluster.lose(*others)
+    cluster.world.network.heal()
     cluster.world.run_for(5)
     assert recover(cluster, left).needs_loss
 

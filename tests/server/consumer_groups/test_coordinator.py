@@ -85,7 +85,7 @@ class Coordinating:
     def lead(self, *partitions: int, epoch: int = 5) -> None:
         for number in partitions:
             self.hosts[number].lead(state_of(1, epoch=epoch), 1, lag_max_seconds=10)
-        self.coordinator.look()
+        self.coordinator.poll_soon()
 
     def group_in(self, partition: int) -> str:
         names = (f"group-{number}" for number in range(1_000))
@@ -137,7 +137,7 @@ def test_a_shard_ends_with_leadership() -> None:
         await s.settle()
         ended = c.shard(0)
         c.hosts[0].follow(2, 6)
-        c.coordinator.look()
+        c.coordinator.poll_soon()
         await s.settle()
         assert ended.is_over
         assert len(c.coordinator.shards()) == 1

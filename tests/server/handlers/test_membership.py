@@ -10,6 +10,7 @@ import pytest
 from raftlog.errors import AccessDeniedError
 from raftlog.protocol.connection import Request
 from raftlog.protocol.membership import (
+    CancelDecommissionRequest,
     ClusterStateRequest,
     ClusterStateResponse,
     DecommissionRequest,
@@ -31,7 +32,9 @@ class Desk:
             serve=lambda _request, send: send(state, [b"state"]), propose=lambda request: request
         )
         operations = SimpleNamespace(
-            reserve_broker_id=lambda: "an id", decommission=lambda request: request
+            reserve_broker_id=lambda: "an id",
+            decommission=lambda request: request,
+            cancel_decommission=lambda request: request,
         )
         self.context = SimpleNamespace(
             operator_secret=b"sesame",
@@ -68,6 +71,7 @@ def test_brokers_get_the_state_and_have_commands_proposed() -> None:
     [
         (membership.handle_reserve_id, ReserveBrokerIdRequest()),
         (membership.handle_decommission, DecommissionRequest(broker=3)),
+        (membership.handle_cancel_decommission, CancelDecommissionRequest(broker=3)),
     ],
 )
 def test_operators_prove_that_they_know_the_secret(handler: Any, message: Any) -> None:

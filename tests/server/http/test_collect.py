@@ -34,6 +34,7 @@ def test_what_clients_did_is_what_metrics_say(http: Serving) -> None:
     assert 1 <= found["raftlog_fsync_seconds_count",] <= 3
     assert found["raftlog_fsync_seconds_sum",] > 0
     assert found["raftlog_ready",] == found["raftlog_controller",] == 1
+    assert found["raftlog_disk_level",] == 0
     assert found["raftlog_disk_size_bytes",] > found["raftlog_disk_free_bytes",] > 0
     assert found["raftlog_offline_partitions",] == found["raftlog_omitted_series",] == 0
 

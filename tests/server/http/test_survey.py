@@ -14,7 +14,9 @@ from raftlog.types import TopicPartition
 from tests.running import runs
 from tests.server.cluster.paper import Scene, play, state_of, write
 
-SOUND = Standing(problem="", is_stopping=False, is_disk_hung=False, others_decide=True)
+SOUND = Standing(
+    problem="", is_stopping=False, is_disk_hung=False, disk_space="", others_decide=True
+)
 T0 = TopicPartition("t", 0)
 
 
@@ -89,6 +91,7 @@ def test_topics_over_the_limit_are_counted_only(monkeypatch: pytest.MonkeyPatch)
         ([1, 2, 3], {"problem": "why"}, ["has not joined the cluster: why"]),
         ([1, 2, 3], {"is_stopping": True}, ["is stopping"]),
         ([1, 2, 3], {"is_disk_hung": True}, ["completes no sync"]),
+        ([1, 2, 3], {"disk_space": "producers are refused"}, ["producers are refused"]),
         ([1, 2, 3], {"others_decide": False}, ["no majority"]),
     ],
 )

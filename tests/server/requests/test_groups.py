@@ -142,6 +142,51 @@ def test_a_later_part_that_fails_fails_the_request_once() -> None:
         list(fetch_offsets(refusing, "g", NAMES, cast(Any, sent.append), failures.append))
 
 
+class Fenced(Offsets):
+    """A shard that rejects the second part after it has begun."""
+
+    def ask(self, operation: Any, done: Any, failed: Any) -> None:
+        found = operation(self)
+        self.parts.append(len(found))
+        if len(self.parts) == 2:
+            failed(NotCoordinatorError("not any more"))
+        else:
+            done([None] * len(found))
+
+
+@pytest.mark.parametrize("shard", [Fenced(), Offsets(refused_from=1)])
+def test_a_part_that_is_refused_has_the_error_and_the_others_have_their_results(
+    shard: Offsets,
+) -> None:
+    sent, failures = list[list[Any]](), list[Exception]()
+    list(_changed(shard, cast(Any, sent.append), failures.append))
+    assert failures == []
+    kinds = [isinstance(outcome, NotCoordinatorError) for outcome in sent[0]]
+    refused = [500] if isinstance(shard, Fenced) else [500, 201]
+    assert kinds == [False] * 500 + [True] * sum(refused) + [False] * (701 - sum(refused))
+
+
+def test_changes_of_which_every_part_is_refused_fail_as_a_whole() -> None:
+    sent, failures = list[list[Any]](), list[Exception]()
+    with pytest.raises(NotCoordinatorError):
+        list(_changed(Offsets(refused_from=0), cast(Any, sent.append), failures.append))
+    late = FakeShard(NotCoordinatorError("not me"))
+    steps = _changed(cast(Any, late), cast(Any, sent.append), failures.append, NAMES[:1])
+    list(steps)
+    late.respond()
+    assert sent == []
+    assert [str(error) for error in failures] == ["not me"]
+
+
+def _changed(
+    shard: Offsets, done: Any, failed: Any, names: Sequence[TopicPartition] = NAMES
+) -> Any:
+    def change(groups: Any, part: Any, _now: float, _now_ms: int) -> Any:
+        return groups.fetch("g", part)
+
+    return change_offsets(context_of(g=cast(Any, shard)), "g", names, change, done, failed)
+
+
 def test_too_many_groups_are_refused() -> None:
     check_count(["g"] * limits.GROUPS_PER_REQUEST_MAX)
     with pytest.raises(InvalidRequestError, match="the maximum is"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final
 
-from raftlog.errors import RaftlogError, UnknownTopicError
+from raftlog.errors import ClusterNotReadyError, RaftlogError, UnknownTopicError
 from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
@@ -18,6 +18,7 @@ from raftlog.server.turns import Steps
 from raftlog.types import is_internal_topic
 
 PARTITIONS_PER_STEP: Final = 128
+TOPICS_WAIT_SECONDS_MAX: Final = 5.0  # clients repeat the request after much more
 ENDPOINT_BROKERS: Final = 1
 UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 NO_NODE: Final = -1
@@ -54,12 +55,44 @@ def handle_api_versions(_context: BrokerContext, request: KafkaRequest, reply: K
 # -- Metadata --------------------------------------------------------------------------------------
 
 
-def handle_metadata(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
-    """Return the brokers and the requested topics. Topics that do not exist may be created."""
+def handle_metadata(
+    context: BrokerContext, request: KafkaRequest, reply: KafkaReply
+) -> Steps | None:
+    """Return the brokers and the requested topics. Topics that do not exist may be created.
+
+    A request for all topics waits until this broker has received them: before version 13, the
+    response has no error, and clients would take an empty list for all topics.
+    """
+    steps = _describe(context, request, reply)
+    if context.topics.is_complete or not _wants_all(request):
+        return steps
+
+    def give_up() -> None:
+        try:
+            context.topics.check_complete()
+        except ClusterNotReadyError as error:
+            reply.fail(error)
+
+    timer = context.loop.call_later(TOPICS_WAIT_SECONDS_MAX, give_up)
+
+    def go() -> None:
+        timer.cancel()
+        if not reply.is_over:
+            reply.go_on(steps)
+
+    context.topics.when_complete(go)
+    return None
+
+
+def _wants_all(request: KafkaRequest) -> bool:
+    topics = request.message.topics
+    return topics is None or (request.version == 0 and not topics)
+
+
+def _describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
     message = request.message
     topics: list[Message] = []
-    if message.topics is None or (request.version == 0 and not message.topics):
-        context.topics.check_complete()
+    if _wants_all(request):
         for topic in context.topics:
             described = yield from _topic(context, topic)
             topics.append(described)

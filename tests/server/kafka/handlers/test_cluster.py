@@ -9,6 +9,7 @@ import pytest
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.kafka.codec import Message
+from raftlog.server.kafka.handlers import cluster
 from tests.kafka.wire import request
 from tests.server.harness import RunningBroker, running
 from tests.server.kafka.kafka_client import KafkaClient, connected
@@ -59,6 +60,34 @@ def test_metadata_names_the_broker_and_topics(
     assert answer.topics[0].name == "meta"
     everything = kafka_client.ask(apis.METADATA, 1, Metadata.root(topics=None))
     assert "meta" in [each.name for each in everything.topics]
+
+
+@pytest.mark.parametrize("version", [1, 13])
+def test_all_topics_are_listed_once_they_are_known(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker, version: int
+) -> None:
+    context = kafka_broker.broker.context
+    with kafka_broker.client() as native:
+        native.create(f"late{version}", partitions=1)
+    context.topics.is_complete, before = False, context.counters.requests
+    kafka_client.send(apis.METADATA, version, Metadata.root(topics=None))
+    kafka_broker.wait_until(lambda: context.counters.requests > before)
+    kafka_broker.call(context.topics.complete)
+    _, answer = kafka_client.receive(apis.METADATA, version)
+    assert answer.brokers
+    assert f"late{version}" in [each.name for each in answer.topics]
+
+
+def test_topics_that_stay_unknown_are_refused(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = kafka_broker.broker.context.topics
+    monkeypatch.setattr(cluster, "TOPICS_WAIT_SECONDS_MAX", 0.0)
+    topics.is_complete = False
+    answer = kafka_client.ask(apis.METADATA, 13, Metadata.root(topics=None))
+    kafka_broker.call(topics.complete)
+    assert answer.error_code == errors.LEADER_NOT_AVAILABLE
+    assert kafka_client.ask(apis.METADATA, 13, Metadata.root(topics=None)).brokers
 
 
 def test_an_unknown_topic_id(kafka_client: KafkaClient) -> None:

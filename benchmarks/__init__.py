@@ -1,0 +1,1 @@
+"""Comparisons of raftlog with other systems."""

@@ -1,0 +1,122 @@
+"""Clients of the cluster, one for each user of the console: access rules apply to each as usual."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from raftlog import Admin, limits
+from raftlog.cli.console import records
+from raftlog.cli.console.cluster_view import ClusterView
+from raftlog.cli.console.pages import Pages
+from raftlog.client.settings import SecurityArguments
+from raftlog.clock import Clock
+from raftlog.config import BrokerConfig
+from raftlog.server.http.authentication import HttpUser
+
+REQUEST_MS = 5_000  # of one request to a broker; a connection lives for 10 s
+
+
+@dataclass(slots=True)
+class Session:
+    """The client of one user; None: of a broker that requires no authentication."""
+
+    user: HttpUser | None
+    admin: Admin
+    pages: Pages
+    used_seconds: float = 0.0
+
+
+class Sessions:
+    """At most ``CONSOLE_USERS_MAX``, created when they are needed. Threads can share it."""
+
+    def __init__(self, bootstrap: str, config: BrokerConfig, clock: Clock) -> None:
+        """``bootstrap``: address of this broker in this process."""
+        self._bootstrap, self._security = connection_of(bootstrap, config)
+        self._config = config
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, Session] = OrderedDict()  # by name; used last at the end
+
+    def of(self, user: HttpUser | None) -> Session:
+        """Return the session of a user."""
+        name = "" if user is None else user.display_name
+        now = self._clock.monotonic()
+        closing = []
+        with self._lock:
+            found = self._open.pop(name, None)
+            if found is not None and not _is_same(found.user, user):
+                closing.append(found)
+                found = None
+            for other, session in list(self._open.items()):
+                is_idle = now - session.used_seconds >= limits.CONSOLE_USER_IDLE_S
+                if is_idle or len(self._open) >= limits.CONSOLE_USERS_MAX:
+                    closing.append(self._open.pop(other))
+            found = self._open[name] = found or self._make(user)
+            found.used_seconds = now
+        _close(closing)
+        return found
+
+    def _make(self, user: HttpUser | None) -> Session:
+        security = self._security if user is None else _as_user(self._security, user)
+        admin = Admin(
+            self._bootstrap,
+            request_timeout_ms=REQUEST_MS,
+            client_id=records.CLIENT_ID,
+            **security,
+        )
+        clock = self._clock
+        view = ClusterView(admin, clock.monotonic, lambda: clock.wall_ms() / 1_000)
+        pages = Pages(
+            admin,
+            view,
+            lambda: records.Reader(self._bootstrap, clock.monotonic, **security),
+            self._config,
+        )
+        return Session(user, admin, pages)
+
+    def close(self) -> None:
+        """Close all clients. Blocking."""
+        with self._lock:
+            sessions = list(self._open.values())
+            self._open.clear()
+        _close(sessions)
+
+
+def _close(sessions: list[Session]) -> None:
+    for session in sessions:
+        session.admin.close()
+
+
+def _is_same(one: HttpUser | None, other: HttpUser | None) -> bool:
+    """Whether both authenticate alike. Where a request is from does not matter."""
+    if one is None or other is None:
+        return one is other
+    return (one.mechanism, one.password) == (other.mechanism, other.password)
+
+
+def _as_user(security: SecurityArguments, user: HttpUser) -> SecurityArguments:
+    return {
+        **security,
+        "security_protocol": f"SASL_{security['security_protocol']}",
+        "sasl_mechanism": user.mechanism,
+        "sasl_username": user.display_name,
+        "sasl_password": user.password,
+    }
+
+
+def connection_of(bootstrap: str, config: BrokerConfig) -> tuple[str, SecurityArguments]:
+    """The address and the TLS arguments with which a broker reaches itself.
+
+    With TLS, it is the advertised address: its certificate contains that name. The client presents
+    the broker's certificate, as brokers do to each other.
+    """
+    if not config.tls_certificate_file:
+        return bootstrap, {"security_protocol": "PLAINTEXT"}
+    return str(config.advertised_listen or bootstrap), {
+        "security_protocol": "SSL",
+        "ssl_cafile": config.tls_ca_file or config.tls_certificate_file,
+        "ssl_certfile": config.tls_certificate_file,
+        "ssl_keyfile": config.tls_key_file,
+    }

@@ -1,0 +1,230 @@
+"""HTTP requests to a broker that requires authentication: whom it serves, and what they may do."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from starlette.requests import HTTPConnection
+
+from raftlog import Acl, Admin, Consumer, NewTopic, TopicPartition, limits, tls
+from raftlog.cli.console.app import Console
+from raftlog.clock import SystemClock
+from raftlog.config import Address
+from raftlog.security.failures import FailureLimit
+from raftlog.server.http.authentication import BasicAuthentication, RejectedError
+from raftlog.server.http.server import HttpServer
+from raftlog.server.listener import address_of, bind
+from raftlog.testing.certificates import Certificates
+from raftlog.testing.probes import free_port
+from tests.server.harness import TIMEOUT_S, RunningBroker, running
+from tests.server.test_tls import settings_of
+
+PASSWORDS = {"admin": "the administrator's", "alice": "a user's: password"}
+
+
+class Secured:
+    """A broker that requires authentication, its HTTP port with the console, and its topic t."""
+
+    CHALLENGE = 'Basic realm="raftlog", charset="UTF-8"'
+
+    def __init__(self, broker: RunningBroker, files: Certificates) -> None:
+        self.broker = broker
+        self.files = files
+        listening = bind(Address("127.0.0.1", 0))
+        self.url = f"https://{address_of(listening)}"
+        self._context = tls.client_context(ca=str(files.ca))
+        console = Console(str(broker.address), broker.broker.context.config)
+        self.server = broker.await_(HttpServer.start(broker.broker, listening, console))
+
+    def admin(self) -> Admin:
+        return Admin(str(self.broker.address), bootstrap_timeout_ms=20_000, **self.arguments())
+
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "security_protocol": "SASL_SSL",
+            "ssl_cafile": str(self.files.ca),
+            "sasl_username": "admin",
+            "sasl_password": PASSWORDS["admin"],
+        }
+
+    def get(
+        self,
+        path: str,
+        user: str = "",
+        *,
+        password: str | None = None,
+        header: str = "",
+        form: dict[str, str] | None = None,
+    ) -> tuple[int, str]:
+        """The status and the text of a response. ``form``: send it, as the console's pages do."""
+        if user:
+            pair = f"{user}:{PASSWORDS.get(user, '') if password is None else password}"
+            header = "Basic " + base64.b64encode(pair.encode()).decode()
+        request = urllib.request.Request(
+            self.url + path,
+            headers={"Authorization": header} if header else {},
+            data=None if form is None else urllib.parse.urlencode(form).encode(),
+        )
+        try:
+            with urllib.request.urlopen(
+                request, timeout=TIMEOUT_S, context=self._context
+            ) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                asks = error.headers.get("www-authenticate") == self.CHALLENGE
+                return error.code if asks == (error.code == 401) else 0, error.read().decode()
+
+
+@pytest.fixture(scope="module")
+def secured(
+    tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
+) -> Iterator[Secured]:
+    directory = tmp_path_factory.mktemp("secured")
+    credentials = directory / "admin"
+    credentials.write_text(f"admin:{PASSWORDS['admin']}\n")
+    credentials.chmod(0o600)
+    port = free_port()
+    settings = settings_of(
+        certificates,
+        listen=f"127.0.0.1:{port}",
+        voters=f"1@127.0.0.1:{port}",
+        authentication_required="true",
+        admin_credentials_file=str(credentials),
+        http_listen="127.0.0.1:0",
+        http_console_read_only="false",
+    )
+    with running(directory / "data", clock=SystemClock(), **settings) as broker:
+        started = Secured(broker, certificates)
+        with started.admin() as admin:
+            admin.create_topics([NewTopic("t")])
+            admin.create_user("alice", PASSWORDS["alice"])
+        yield started
+        broker.await_(started.server.stop())
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "AUTHENTICATION_DELAY_S", 0.01)
+    monkeypatch.setattr(limits, "AUTHENTICATION_FAILURE_S", 0.01)
+
+
+def test_only_health_is_open(secured: Secured) -> None:
+    for path in ("/healthz", "/readyz"):
+        assert secured.get(path)[0] == secured.get(path, "admin", password="wrong")[0] == 200
+    for path in ("/", "/metrics", "/api/v1/topics", "/static/console.css", "/topics", "/nothing"):
+        assert secured.get(path)[0] == 401, path
+    for header in ("Basic", "Basic !", "Basic YWRtaW4=", "Bearer x", "Basic //8="):
+        assert secured.get("/metrics", header=header)[0] == 401, header
+
+
+def test_users_see_what_they_may_see(secured: Secured) -> None:
+    assert secured.get("/api/v1/topics", "admin") == (200, '["t"]\n')
+    assert secured.get("/api/v1/topics", "alice") == (200, "[]\n")
+    assert secured.get("/api/v1/topics/t", "alice")[0] in {403, 404}
+    status, text = secured.get("/metrics", "alice")
+    assert (status, "User:alice may not DESCRIBE the cluster" in text) == (403, True)
+    assert secured.get("/", "alice")[0] == 403
+    assert secured.get("/topics/t/records", "alice")[0] == 403
+    rule = Acl("User:alice", "READ", "TOPIC", "t")
+    with secured.admin() as admin:
+        admin.create_acls([rule])
+        assert secured.get("/api/v1/topics", "alice") == (200, '["t"]\n')
+        assert secured.get("/topics/t/records", "alice")[0] == 200
+        admin.delete_acls([rule])
+    assert "raftlog_ready 1" in secured.get("/metrics", "admin")[1]
+    assert secured.get("/", "admin")[0] == 200
+
+
+def test_the_console_changes_what_its_user_may_change(secured: Secured) -> None:
+    page = secured.get("/new-topic", "admin")[1]
+    found = re.search(r'name="token" value="([^"]+)"', page)
+    assert found is not None
+    form = {"token": found[1], "name": "made", "partitions": "1"}
+    assert secured.get("/new-topic", "alice", form=form)[0] == 403  # it is another user's token
+    own = re.search(r'name="token" value="([^"]+)"', secured.get("/new-topic", "alice")[1])
+    assert own is not None
+    status, text = secured.get("/new-topic", "alice", form={**form, "token": own[1]})
+    assert (status, "User:alice may not CREATE" in text) == (403, True)
+    assert secured.get("/new-topic", "admin", form=form)[0] == 200
+    assert secured.get("/api/v1/topics", "admin") == (200, '["made", "t"]\n')
+    with secured.admin() as admin:
+        admin.delete_topics(["made"])
+
+
+def test_a_changed_password_counts_at_once(secured: Secured) -> None:
+    with secured.admin() as admin:
+        admin.create_user("bob", "the first one")
+        assert secured.get("/api/v1/topics", "bob", password="the first one")[0] == 200
+        admin.rotate_user("bob", "the second one")
+        assert secured.get("/api/v1/topics", "bob", password="the first one")[0] == 401
+        assert secured.get("/api/v1/topics", "bob", password="the second one")[0] == 200
+        admin.delete_user("bob")
+    assert secured.get("/api/v1/topics", "bob", password="the second one")[0] == 401
+
+
+def test_failures_are_slow_counted_and_audited(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "AUTHENTICATION_FAILURE_S", 1e9)
+    monkeypatch.setattr(limits, "AUTHENTICATION_FAILURES_MAX", 1)
+    monkeypatch.setattr(limits, "AUTHENTICATION_DELAY_S", 0.1)
+    authenticator = secured.broker.broker.context.authenticator
+    secured.broker.call(lambda: setattr(authenticator, "_failures", FailureLimit()))
+    clock = SystemClock()
+    texts = set()
+    for user in ("admin", "no one"):
+        began = clock.monotonic()
+        status, text = secured.get("/metrics", user, password="wrong")
+        assert status == 401
+        assert clock.monotonic() - began >= 0.1
+        texts.add(text)
+    assert len(texts) == 1  # an attacker does not learn which users exist
+    assert secured.get("/metrics", "admin")[0] == 429  # also with a remembered password
+    secured.broker.call(lambda: setattr(authenticator, "_failures", FailureLimit()))
+    with Consumer(
+        str(secured.broker.address), auto_offset_reset="earliest", **secured.arguments()
+    ) as consumer:
+        consumer.assign([TopicPartition("__audit", 0)])
+        found: list[bytes] = []
+        while not any(b'"request":"Basic"' in value for value in found):
+            read = consumer.poll(timeout_ms=20_000)
+            assert read, found
+            found += [record.value or b"" for record in read]
+
+
+def test_passwords_are_not_accepted_without_tls() -> None:
+    config = SimpleNamespace(http_metrics_public=True)
+    backend = BasicAuthentication(cast(Any, SimpleNamespace(config=config)))
+
+    def connection(path: str) -> HTTPConnection:
+        return HTTPConnection(
+            {
+                "type": "http",
+                "scheme": "http",
+                "server": ("127.0.0.1", 9200),
+                "path": path,
+                "query_string": b"",
+                "headers": [(b"authorization", b"Basic YTpi")],
+            }
+        )
+
+    with pytest.raises(RejectedError, match="has no TLS") as caught:
+        asyncio.run(backend.authenticate(connection("/topics")))
+    assert caught.value.status == 403
+    assert asyncio.run(backend.authenticate(connection("/metrics"))) is None
+
+
+def test_clients_need_no_certificate(secured: Secured) -> None:
+    assert secured.broker.broker.tls is not None
+    assert secured.broker.broker.tls.contexts.http.verify_mode is ssl.CERT_NONE
