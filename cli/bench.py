@@ -236,6 +236,37 @@ def memory(run: Scope, stream_mib: int, partitions: int, connections: int) -> No
 
 
 @bench.command()
+@click.option(
+    "--pairs",
+    default=100,
+    show_default=True,
+    type=click.IntRange(2),
+    help="Pairs of rounds, with and without metrics.",
+)
+@click.option(
+    "--count",
+    default=500,
+    show_default=True,
+    type=click.IntRange(10),
+    help="Requests per round.",
+)
+@scope(has_rounds=False)
+def metrics(run: Scope, pairs: int, count: int) -> None:
+    """Measure what the metrics of a broker cost: CPU time per request, with and without them.
+
+    The rounds alternate in one broker process; the cost is the median of the pairs' ratios, with
+    its 95 % confidence interval. Then the CPU time of a scrape.
+
+    \b
+    Example:
+      raftlog bench metrics --pairs 200
+    """
+    from raftlog.bench.metrics import metrics as measure
+
+    run.show(measure(run.directory, pairs=pairs, count=count))
+
+
+@bench.command()
 @scope()
 def floor(run: Scope) -> None:
     """Measure the baseline only: 1 MiB frames with 5 in flight, and small frames.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -59,16 +61,30 @@ class FileSystem:
         self._root: str = root.rstrip("/")
 
     def read(self, name: str) -> bytes | None:
-        try:
-            data: bytes = self._files.cat_file(f"{self._root}/{name}")
-        except FileNotFoundError:
-            return None
+        path = f"{self._root}/{name}"
+        with self._naming(path):
+            try:
+                data: bytes = self._files.cat_file(path)
+            except FileNotFoundError:
+                return None
         return data
 
     def write(self, name: str, data: bytes) -> None:
         path = f"{self._root}/{name}"
-        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
-        self._files.pipe_file(path, data)
+        with self._naming(path):
+            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._files.pipe_file(path, data)
+
+    @contextmanager
+    def _naming(self, path: str) -> Iterator[None]:
+        """Convert the error of a file system to an ``OSError`` that names the file. The libraries
+        of object stores have errors of many classes, whose texts often name no file.
+        """
+        try:
+            yield
+        except Exception as error:
+            url = self._files.unstrip_protocol(path)
+            raise OSError(f"{url}: {type(error).__name__}: {error}") from error
 
 
 def open_store(url: str) -> Store:

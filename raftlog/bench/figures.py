@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,19 @@ def throughput(
         "ratio": ratio,
     }
     return Figure(values, cells)
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return a 95 % confidence interval of the median, from the order of the values alone: two of
+    them, as many ranks from the ends as a sign test allows. Of less than six: the range.
+    """
+    ordered = sorted(values)
+    count = len(ordered)
+    rank, tail = 0, 1.0  # tail: sum of the binomial coefficients up to ``rank``
+    while 2 * (tail + math.comb(count, rank + 1)) / 2**count <= 0.05:
+        rank += 1
+        tail += math.comb(count, rank)
+    return ordered[rank], ordered[-1 - rank]
 
 
 def percentile_us(seconds: Sequence[float], percent: int) -> float:

@@ -27,3 +27,10 @@ def test_files_are_written_and_read(tmp_path: Path) -> None:
 def test_a_url_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="nowhere://x"):
         open_store("nowhere://x")
+
+
+def test_an_error_of_a_file_system_names_the_file() -> None:
+    store = open_store("memory://")
+    store.write("file", b"x")
+    with pytest.raises(OSError, match=r"memory://.*file/below: .+Error"):
+        store.write("file/below", b"y")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from raftlog.bench.figures import percentile_us, throughput
+from raftlog.bench.figures import median_interval, percentile_us, throughput
 
 READ: Final[dict[str, Any]] = {
     "records": 10,
@@ -37,3 +37,10 @@ def test_percentiles_are_in_microseconds() -> None:
     seconds = [number / 1_000_000 for number in range(1, 101)]
     assert percentile_us(seconds, 50) == pytest.approx(50.5)
     assert percentile_us(seconds, 99) == pytest.approx(99.99)
+
+
+def test_the_interval_of_a_median_is_that_of_the_sign_test() -> None:
+    """Ranks from tables of the sign test: 2 of 9, 6 of 20, 40 of 100 from each end."""
+    for count, rank in ((5, 1), (9, 2), (20, 6), (100, 40)):
+        values = list(range(count, 0, -1))
+        assert median_interval(values) == (rank, count + 1 - rank), count
