@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from raftlog.consumer_groups.group import Group
 from raftlog.consumer_groups.member import Member
-from raftlog.consumer_groups.values import JOIN_EPOCH, Heartbeat, HeartbeatDelta, Share, Topics
+from raftlog.consumer_groups.values import (
+    JOIN_EPOCH,
+    Heartbeat,
+    HeartbeatDelta,
+    Interest,
+    Share,
+    Topics,
+)
 from raftlog.errors import InstanceInUseError, InvalidRequestError
 
 
@@ -37,6 +44,7 @@ def complete(group: Group | None, delta: HeartbeatDelta, topics: Topics) -> Hear
         rack=_kept(delta.rack, member.rack if member else None) or "",
         assignor=_kept(delta.assignor, member.assignor if member else None),
         connection=delta.connection,
+        interest=_interest(member, delta),
     )
 
 
@@ -73,6 +81,15 @@ def _topics(member: Member | None, delta: HeartbeatDelta) -> tuple[str, ...]:
     if delta.topics is not None:
         return delta.topics
     return () if member is None else member.topics
+
+
+def _interest(member: Member | None, delta: HeartbeatDelta) -> Interest | None:
+    """Return the interest; it changes with the topics."""
+    if delta.topics is None:
+        return None if member is None else member.interest
+    if member is not None:
+        member.matched = delta.matched
+    return delta.interest
 
 
 def _rebalance_timeout_ms(member: Member | None, delta: HeartbeatDelta) -> int:

@@ -507,4 +507,5 @@ def _member_value(member: Member) -> MemberValue:
         assigned=assigned,
         revoking=rows_of(member.revoking),
         target=assigned if member.is_settled else rows_of(member.target),
+        interest=member.interest,
     )

@@ -164,6 +164,7 @@ def _new_member(heartbeat: Heartbeat) -> Member:
         session_timeout_ms=heartbeat.session_timeout_ms,
         rebalance_timeout_ms=heartbeat.rebalance_timeout_ms,
         sequence=heartbeat.sequence,
+        interest=heartbeat.interest,
         connection=heartbeat.connection,
     )
 
@@ -196,10 +197,15 @@ def _hear(group: Group, member: Member, heartbeat: Heartbeat, *, now: float) -> 
     topics = tuple(sorted(set(heartbeat.topics)))
     changed = (topics, heartbeat.assignor) != (member.topics, member.assignor)
     timeouts = heartbeat.session_timeout_ms, heartbeat.rebalance_timeout_ms
-    if changed or timeouts != (member.session_timeout_ms, member.rebalance_timeout_ms):
+    if (
+        changed
+        or timeouts != (member.session_timeout_ms, member.rebalance_timeout_ms)
+        or heartbeat.interest != member.interest
+    ):
         group.write(member)
     member.sequence = heartbeat.sequence
     member.topics, member.assignor = topics, heartbeat.assignor
+    member.interest = heartbeat.interest
     member.session_timeout_ms, member.rebalance_timeout_ms = timeouts
     member.renew(now)
     member.said = heartbeat

@@ -12,6 +12,7 @@ from typing import Final
 from raftlog.consumer_groups.values import (
     Heartbeat,
     HeartbeatResult,
+    Interest,
     MemberView,
     Part,
     Parts,
@@ -48,6 +49,8 @@ class Member:
     target: Parts = frozenset()
     session_ends: float = math.inf
     timer: float = math.inf  # monotonic seconds; next check by the shard
+    interest: Interest | None = None  # of a subscription by regular expression
+    matched: Topics | None = None  # the topics that ``interest`` was last matched with
     connection: int = 0  # number of the newest connection of a Kafka member
     said: Heartbeat | None = None  # last applied heartbeat; None after a failover
     # Cached response to a heartbeat that changes nothing:
@@ -90,6 +93,7 @@ class Member:
             and heartbeat.rebalance_timeout_ms == said.rebalance_timeout_ms
             and heartbeat.instance_id == said.instance_id
             and heartbeat.assignor == said.assignor
+            and heartbeat.interest == said.interest
         )
 
     def view(self, topics: Topics) -> MemberView:
@@ -103,6 +107,7 @@ class Member:
             is_away=self.is_away,
             rack=self.rack,
             subscription=self.topics,
+            interest=self.interest,
             parts_assigned=self.assigned,
             parts_revoking=frozenset(self.revoking),
             parts_target=self.target,

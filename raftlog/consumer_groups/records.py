@@ -26,7 +26,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from raftlog.consumer_groups.values import GroupRecord
+from raftlog.consumer_groups.values import GroupRecord, Interest
 from raftlog.errors import InvalidRequestError
 
 GROUP_KIND: Final = 1
@@ -52,7 +52,10 @@ class GroupValue(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MemberValue(msgspec.Struct, frozen=True, array_like=True):
-    """``member.Member``, without its session and its revocation deadlines."""
+    """``member.Member``, without its session and its revocation deadlines.
+
+    ``interest``: not written if there is none.
+    """
 
     version: int
     epoch: int
@@ -70,6 +73,7 @@ class MemberValue(msgspec.Struct, frozen=True, array_like=True):
     assigned: PartRows
     revoking: PartRows
     target: PartRows
+    interest: Interest | None = None
 
 
 class OffsetValue(msgspec.Struct, frozen=True, array_like=True):
@@ -190,6 +194,8 @@ _KEY_TYPES: Final = {kind: type_ for type_, kind in _KIND_OF.items()}
 def record(key: Key, value: Value | None) -> GroupRecord:
     """Return the record of ``key``. A ``value`` of None produces a tombstone."""
     encoded = _encode((_KIND_OF[type(key)], *msgspec.structs.astuple(key)))
+    if isinstance(value, MemberValue) and value.interest is None:  # as releases before the field
+        return GroupRecord(encoded, _encode(msgspec.structs.astuple(value)[:-1]))
     return GroupRecord(encoded, None if value is None else _encode(value))
 
 

@@ -125,6 +125,7 @@ def _member(member_id: str, value: MemberValue) -> Member:
         assigned=frozenset(_parts(value.assigned)),
         revoking=dict.fromkeys(_parts(value.revoking), float("inf")),
         target=frozenset(_parts(value.target)),
+        interest=value.interest,
     )
 
 

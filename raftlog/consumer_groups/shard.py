@@ -34,6 +34,7 @@ from raftlog.consumer_groups.values import (
     Heartbeat,
     HeartbeatDelta,
     HeartbeatResult,
+    Interest,
     Join,
     JoinResult,
     StateChange,
@@ -199,6 +200,19 @@ class GroupShard:
         beat = heartbeats.take(group, heartbeat, now=now, now_ms=now_ms)
         self._groups[group.id] = group
         return self._finish(beat, [group], now=now)
+
+    @property
+    def topics(self) -> Topics:
+        """The topics that it knows, of which subscriptions are a part."""
+        return self._world.topics
+
+    def interest(self, group: str, member_id: str) -> tuple[Interest | None, Topics | None]:
+        """Return the regular expression of a member, and the topics that it was last matched with:
+        None after a join or a failover.
+        """
+        found = self._groups.get(group)
+        member = None if found is None else found.members.get(member_id)
+        return (None, None) if member is None else (member.interest, member.matched)
 
     def complete(self, delta: HeartbeatDelta) -> Heartbeat:
         """Return the heartbeat of a Kafka member with the fields that it omits.

@@ -44,12 +44,20 @@ class Share(msgspec.Struct, frozen=True):
     partitions: tuple[int, ...]
 
 
+class Interest(msgspec.Struct, frozen=True, array_like=True):
+    """Subscription with a regular expression (KIP-848): topics that match it, and ``names``."""
+
+    names: tuple[str, ...]
+    pattern: str
+
+
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """Heartbeat of a member. Times are in ms.
 
     ``host``: address from which the server received it. ``member_epoch``: the last epoch from the
     coordinator, or ``JOIN_EPOCH``, ``LEAVE_EPOCH``, ``AWAY_EPOCH``. ``owned``: partitions that the
     member reads or has not yet committed. ``connection``: as in ``HeartbeatDelta``.
+    ``topics``: with those that match ``interest``, if the member has one.
     """
 
     group: str
@@ -66,13 +74,16 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""
     assignor: str | None = None
     connection: int = 0
+    interest: Interest | None = None
 
 
 class HeartbeatDelta(msgspec.Struct, frozen=True, kw_only=True):
     """Heartbeat of a Kafka member (KIP-848): None and -1 mean that a field has not changed.
 
-    ``owned``: topic IDs and partitions. ``connection``: a number that is higher for connections
-    that began later. ``session_timeout_ms``: ms, of the broker's configuration.
+    ``topics``: with those of ``matched`` that match ``interest``. Both are set if ``topics`` is;
+    None for names only. ``owned``: topic IDs and partitions. ``connection``: a number that is
+    higher for connections that began later. ``session_timeout_ms``: ms, of the broker's
+    configuration.
     """
 
     group: str
@@ -88,6 +99,8 @@ class HeartbeatDelta(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     rack: str | None = None
     assignor: str | None = None
+    interest: Interest | None = None
+    matched: Topics | None = None
 
 
 class HeartbeatResult(msgspec.Struct, frozen=True):
@@ -294,6 +307,7 @@ class MemberView:
     metadata: bytes = b""
     assignment: bytes = b""
     subscription: tuple[str, ...] = ()
+    interest: Interest | None = None
     parts_assigned: Parts = frozenset()
     parts_revoking: Parts = frozenset()
     parts_target: Parts = frozenset()

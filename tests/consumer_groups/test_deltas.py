@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from raftlog.consumer_groups import AWAY_EPOCH, LEAVE_EPOCH, HeartbeatDelta, HeartbeatResult
+from raftlog.consumer_groups import (
+    AWAY_EPOCH,
+    LEAVE_EPOCH,
+    HeartbeatDelta,
+    HeartbeatResult,
+    Interest,
+)
+from raftlog.consumer_groups.values import Topics
 from raftlog.errors import InstanceInUseError, InvalidRequestError, UnknownMemberError
 from tests.consumer_groups.scene import GROUP, REBALANCE_MS, SESSION_MS, Scene
 
@@ -99,3 +106,24 @@ def test_a_member_that_left_can_join_again() -> None:
     scene.enter("a")
     scene.delta("a", LEAVE_EPOCH)
     assert scene.enter("a").member_epoch > 0
+
+
+def test_a_regular_expression_stays_with_the_member() -> None:
+    scene = DeltaScene()
+    both, seen = Interest(("a",), "t.*"), Topics()
+    scene.enter("m", topics=("a", "t"), interest=both, matched=Topics())
+    scene.delta("m")
+    assert scene.shard.interest(GROUP, "m")[0] == both
+    scene.delta("m", topics=("a", "t"), interest=both, matched=seen)
+    assert scene.shard.interest(GROUP, "m") == (both, seen)
+    scene.fail_over()
+    assert scene.shard.interest(GROUP, "m") == (both, None), "the topics may have changed since"
+    other = Interest(("a",), "t|u")
+    before = len(scene.log)
+    scene.delta("m", topics=("a", "t"), interest=other, matched=seen)
+    assert len(scene.log) > before, "the next coordinator has to know it"
+    scene.fail_over()
+    assert scene.shard.interest(GROUP, "m")[0] == other
+    scene.delta("m", topics=("t",))
+    assert scene.shard.interest(GROUP, "m")[0] is None
+    assert scene.shard.interest(GROUP, "unknown") == (None, None)

@@ -29,6 +29,7 @@ from raftlog.consumer_groups.records import (
     decode_value,
     record,
 )
+from raftlog.consumer_groups.values import Interest
 from raftlog.errors import InvalidRequestError
 
 MEMBER = MemberValue(
@@ -99,11 +100,21 @@ def test_the_bytes_are_these_for_ever(key: Key, value: Value, key_hex: str, valu
     assert record(key, None).value is None
 
 
+def test_a_regular_expression_is_one_more_field_of_a_member() -> None:
+    value = msgspec.structs.replace(MEMBER, interest=Interest(("n",), "t.*"))
+    found = record(MemberKey("g", "m"), value)
+    assert found.value is not None
+    before, after = GOLDEN[1][3], found.value.hex()
+    assert after == before.replace("dc0010", "dc0011", 1) + "9291a16ea3742e2a"
+    assert decode_value(MemberKey("g", "m"), found.value) == value
+
+
 @pytest.mark.parametrize(("key", "value", "key_hex", "value_hex"), GOLDEN, ids=lambda x: None)
 def test_fields_that_a_later_release_adds_are_ignored(
     key: Key, value: Value, key_hex: str, value_hex: str
 ) -> None:
-    fields = [*msgspec.msgpack.decode(bytes.fromhex(value_hex)), "more"]
+    fields = msgspec.msgpack.decode(bytes.fromhex(value_hex))
+    fields += [None, "more"] if isinstance(value, MemberValue) else ["more"]
     assert decode_value(key, msgspec.msgpack.encode(fields)) == value
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import drop, never
+from tests.mutation.change import drop, never, replace
 from tests.mutation.guard import Guard
 
 _CONNECTION: Final = "tests/kafka/test_connection.py"
 _CODEC: Final = "tests/kafka/test_codec.py"
 _PRODUCE: Final = "tests/server/kafka/handlers/test_produce.py"
+_PATTERNS: Final = "tests/server/kafka/test_patterns.py"
 _FETCH: Final = "tests/server/kafka/handlers/test_fetch.py"
 
 GUARDS: Final = [
@@ -76,5 +77,21 @@ GUARDS: Final = [
         function="_rows",
         change=drop("call check"),
         tests=(f"{_FETCH}::test_corrupt_records_are_not_sent",),
+    ),
+    Guard(
+        name="a regular expression matches only topics that the client may describe",
+        why="a member learns the names of topics, and is assigned partitions that it may not read",
+        module="raftlog/server/kafka/patterns.py",
+        function="matching",
+        change=replace("call is_visible", "True"),
+        tests=(f"{_PATTERNS}::test_whole_names_match_that_the_client_may_see",),
+    ),
+    Guard(
+        name="a regular expression has a limited length",
+        why="the compilation of one expression holds the loop of the coordinator",
+        module="raftlog/server/kafka/patterns.py",
+        function="matching",
+        change=never("if SUBSCRIPTION_PATTERN_CHARS_MAX"),
+        tests=(f"{_PATTERNS}::test_the_length_is_limited",),
     ),
 ]

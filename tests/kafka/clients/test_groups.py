@@ -138,6 +138,28 @@ def test_librdkafka_rebalances_commits_and_resumes(
     again.close()
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_librdkafka_subscribes_to_a_regular_expression(
+    broker: RunningBroker, protocol: str
+) -> None:
+    prefix = f"topic-{protocol}"
+    with broker.client() as client:
+        client.create(f"{prefix}-1", 1)
+        fields = {"topic.metadata.refresh.interval.ms": 200}
+        consumer = librdkafka(broker, protocol, f"rd-regex-{protocol}", **fields)
+        consumer.subscribe([f"^{prefix}.*"])
+
+        def assigned() -> list[str]:
+            assert consumer.poll(0.05) is None, "the topics are empty"
+            return sorted(each.topic for each in consumer.assignment())
+
+        until(lambda: assigned() == [f"{prefix}-1"])
+        client.create(f"{prefix}-2", 1)
+        client.create(f"other-{prefix}", 1)
+        until(lambda: assigned() == [f"{prefix}-1", f"{prefix}-2"])
+        consumer.close()
+
+
 def test_a_static_member_of_librdkafka_comes_back_without_a_rebalance(
     broker: RunningBroker,
 ) -> None:

@@ -6,21 +6,28 @@ import uuid
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec import structs
+
 from raftlog import limits
 from raftlog.consumer_groups import (
     CONSUMER_TYPE,
+    JOIN_EPOCH,
     GroupView,
     HeartbeatDelta,
     HeartbeatResult,
+    Interest,
     MemberView,
     Share,
+    Topics,
 )
 from raftlog.errors import InvalidRequestError, RaftlogError, UnknownGroupError
 from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
+from raftlog.server.access.control import Caller
 from raftlog.server.context import BrokerContext
+from raftlog.server.kafka.patterns import matching
 from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests.groups import check_count, describe_groups
 from raftlog.server.turns import Steps, in_steps
@@ -35,35 +42,83 @@ _Describe = codec.structs("response", api.CONSUMER_GROUP_DESCRIBE.key)
 # -- ConsumerGroupHeartbeat ------------------------------------------------------------------------
 
 
-def handle_heartbeat(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+def handle_heartbeat(
+    context: BrokerContext, request: KafkaRequest, reply: KafkaReply
+) -> Steps | None:
     """Process a heartbeat. The response never waits: see ``ActiveShard.heartbeat_delta``."""
-    message, config = request.message, context.config
-    if message.subscribed_topic_regex:
-        reply.send(
-            _Heartbeat.root(
-                error_code=errors.INVALID_REGULAR_EXPRESSION,
-                error_message="this broker does not evaluate regular expressions. Subscribe to "
-                "topic names, or set group.protocol=classic",
-            )
-        )
+    delta = _delta(context, request, reply)
+    shard = context.coordinator.shard(delta.group)
+    if shard.loaded is None or delta.member_epoch < JOIN_EPOCH:
+        _beat(context, reply, delta)
+        return None
+    before, matched = shard.loaded.interest(delta.group, delta.member_id)
+    interest = _interest(request.message, before)
+    if interest is None:
+        if before is not None and delta.topics is None:
+            delta = structs.replace(delta, topics=before.names)
+        _beat(context, reply, delta)
+        return None
+    topics = shard.loaded.topics
+    says_nothing = delta.topics is None and request.message.subscribed_topic_regex is None
+    if says_nothing and matched is topics:
+        _beat(context, reply, delta)
+        return None
+    return _matched(context, reply, delta, interest, topics)
+
+
+def _interest(message: Message, before: Interest | None) -> Interest | None:
+    """Return the subscription if it has a regular expression. Omitted fields are as before."""
+    names, pattern = message.subscribed_topic_names, message.subscribed_topic_regex
+    if pattern is None:
+        pattern = "" if before is None else before.pattern
+    if names is None:
+        names = () if before is None else before.names
+    return Interest(tuple(names), pattern) if pattern else None
+
+
+def _matched(
+    context: BrokerContext,
+    reply: KafkaReply,
+    delta: HeartbeatDelta,
+    interest: Interest,
+    topics: Topics,
+) -> Steps:
+    """Match the topics that the client may describe."""
+    caller = Caller(context.access, reply.connection)
+    has_rules = context.access.applies_to(reply.connection)
+
+    def is_visible(name: str) -> bool:
+        return not has_rules or caller.may("DESCRIBE", "TOPIC", name)
+
+    try:
+        found = yield from matching(interest.pattern, topics.by_name, is_visible)
+    except ValueError as error:
+        code = errors.INVALID_REGULAR_EXPRESSION
+        reply.send(_Heartbeat.root(error_code=code, error_message=str(error)))
         return
+    names = tuple(sorted(found.union(interest.names)))
+    _beat(
+        context,
+        reply,
+        structs.replace(delta, topics=names, interest=interest, matched=topics),
+    )
+
+
+def _delta(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> HeartbeatDelta:
+    message = request.message
     # Before version 1, the coordinator chooses the ID.
     member_id = message.member_id or str(uuid.UUID(bytes=context.entropy(16), version=4))
     if len(member_id) > limits.ID_CHARS_MAX:
         raise InvalidRequestError(
             f"member ID of {len(member_id)} characters: the maximum is {limits.ID_CHARS_MAX}"
         )
-    session_ms = min(
-        max(config.group_consumer_session_timeout_ms, config.group_min_session_timeout_ms),
-        config.group_max_session_timeout_ms,
-    )
     topics, owned = message.subscribed_topic_names, message.topic_partitions
-    delta = HeartbeatDelta(
+    return HeartbeatDelta(
         group=message.group_id,
         member_id=member_id,
         member_epoch=message.member_epoch,
         connection=reply.connection.number,
-        session_timeout_ms=session_ms,
+        session_timeout_ms=_session_ms(context),
         topics=None if topics is None else tuple(topics),
         owned=None
         if owned is None
@@ -76,14 +131,24 @@ def handle_heartbeat(context: BrokerContext, request: KafkaRequest, reply: Kafka
         assignor=message.server_assignor,
     )
 
+
+def _session_ms(context: BrokerContext) -> int:
+    config = context.config
+    return min(
+        max(config.group_consumer_session_timeout_ms, config.group_min_session_timeout_ms),
+        config.group_max_session_timeout_ms,
+    )
+
+
+def _beat(context: BrokerContext, reply: KafkaReply, delta: HeartbeatDelta) -> None:
+    interval_ms = context.config.group_consumer_heartbeat_interval_ms
+
     def done(result: HeartbeatResult) -> None:
         reply.send(
             _Heartbeat.root(
-                member_id=member_id,
+                member_id=delta.member_id,
                 member_epoch=result.member_epoch,
-                heartbeat_interval_ms=min(
-                    config.group_consumer_heartbeat_interval_ms, session_ms // 3
-                ),
+                heartbeat_interval_ms=min(interval_ms, delta.session_timeout_ms // 3),
                 assignment=_news(delta, result),
             )
         )
@@ -175,6 +240,7 @@ def _member(member: MemberView) -> Message:
         client_id=member.client_id,
         client_host=f"/{member.host}",
         subscribed_topic_names=list(member.topics),
+        subscribed_topic_regex=None if member.interest is None else member.interest.pattern,
         assignment=_assignment((*member.assigned, *member.revoking)),
         target_assignment=_assignment(member.target),
         member_type=MEMBER_TYPE_CONSUMER,

@@ -79,7 +79,7 @@ def test_two_members_share_the_partitions(
 def test_what_is_refused(group_client: GroupClient, group_broker: RunningBroker) -> None:
     member = Member(group_client, "bad848", "m1")
     for fields, code in [
-        ({"subscribed_topic_regex": "t.*"}, errors.INVALID_REGULAR_EXPRESSION),
+        ({"subscribed_topic_regex": "(t"}, errors.INVALID_REGULAR_EXPRESSION),
         ({"subscribed_topic_names": None}, errors.INVALID_REQUEST),
         ({"server_assignor": "sticky"}, errors.UNSUPPORTED_ASSIGNOR),
         ({"member_id": "x" * 65}, errors.INVALID_REQUEST),
@@ -94,6 +94,37 @@ def test_what_is_refused(group_client: GroupClient, group_broker: RunningBroker)
     assert member.beat(member_epoch=-2).member_epoch == -2
     assert partitions(other.join(instance_id="i")) == [0, 1, 2, 3]
     assert member.beat(member_epoch=1).error_code == errors.UNKNOWN_MEMBER_ID
+    assert group_broker.broker.context.counters.mistakes == 0
+
+
+def test_a_regular_expression_follows_the_topics(
+    group_client: GroupClient, group_broker: RunningBroker
+) -> None:
+    def held(answer: Any) -> list[str]:
+        found = answer.assignment.topic_partitions
+        by_id = group_broker.broker.context.topics.by_id
+        return sorted(by_id(each.topic_id.hex()).name for each in found)
+
+    def topics() -> list[str]:
+        asked = message(apis.CONSUMER_GROUP_DESCRIBE, group_ids=["regex"])
+        group = group_client.ask(apis.CONSUMER_GROUP_DESCRIBE, 1, asked).groups[0]
+        (found,) = group.members
+        assert found.subscribed_topic_regex in {None, "rx-.*"}
+        return sorted(found.subscribed_topic_names)
+
+    with group_broker.client() as native:
+        native.create("rx-1", 1)
+        member = Member(group_client, "regex", "m1")
+        answer = member.join(subscribed_topic_names=None, subscribed_topic_regex="rx-.*")
+        assert held(answer) == ["rx-1"]
+        native.create("rx-2", 1)
+        native.create("xrx-3", 1)
+        while held(member.beat()) != ["rx-1", "rx-2"]:
+            pass
+        assert held(member.beat(subscribed_topic_names=["t"])) == ["rx-1", "rx-2", "t"]
+        assert topics() == ["rx-1", "rx-2", "t"]
+        member.beat(subscribed_topic_regex="")
+        assert topics() == ["t"]
     assert group_broker.broker.context.counters.mistakes == 0
 
 
