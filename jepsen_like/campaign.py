@@ -75,6 +75,14 @@ MIXES: Final[tuple[Mix, ...]] = (
     Mix(name="offsets", nemeses=("kill", "storm", "partition", "pause"), workload="offsets"),
     Mix(name="offsets and power", nemeses=("power", "kill", "transfer"), workload="offsets"),
     Mix(name="offsets and disks", nemeses=("wipe", "crash-at", "slow-disk"), workload="offsets"),
+    Mix(name="membership", nemeses=("membership",), brokers=5),
+    Mix(
+        name="membership and faults",
+        nemeses=("membership", "kill", "pause", "partition"),
+        brokers=5,
+        pairs=True,
+        weight=2,
+    ),
     Mix(name="members", nemeses=("members",), workload="groups"),
     Mix(name="members and brokers", nemeses=("members", "kill", "pause"), workload="groups"),
     Mix(

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from raftlog.config.address import Address
+from raftlog.config.voters import parse_voters
 from raftlog.errors import BrokerUnavailableError
+from raftlog.server.main import STATUS_REMOVED
 from raftlog.testing.probes import POLL_INTERVAL_S
 from raftlog.testing.processes import READY_TIMEOUT_S, BrokerProcess
 
@@ -41,7 +43,7 @@ class Host:
     """One broker. ``address``: for clients; ``process.address``: where it listens.
 
     ``disk``: None if the data directory is an ordinary one. ``may_exit``: an end of the broker is
-    expected now.
+    expected now. ``leaves``: it may be removed from the cluster, and ends when it is.
     """
 
     process: BrokerProcess
@@ -49,6 +51,7 @@ class Host:
     disk: LoopDisk | None = None
     environment: dict[str, str] = field(default_factory=dict)
     may_exit: bool = False
+    leaves: bool = False
     exits: list[Exit] = field(default_factory=list)
     _words_at: int = 0  # offset in the log of the output since its last start
 
@@ -72,6 +75,14 @@ class Host:
     def broker_pid(self) -> int | None:
         """The process id of the broker itself, also under a wrapper command."""
         return self.process.broker_pid
+
+    def join(self) -> None:
+        """Configure the broker to join the cluster of its former voters at the next start."""
+        settings = dict(self.process.settings)
+        voters = parse_voters(settings.pop("voters", ""))
+        if voters:
+            addresses = [str(voter.address) for voter in voters if voter.id != self.id]
+            self.process.settings = {**settings, "join": ",".join(addresses)}
 
     def spawn(self) -> None:
         """Start the process without waiting for it. Raises ``ValueError`` if it runs."""
@@ -116,7 +127,8 @@ class Host:
 
     def _note_exit(self, status: int) -> None:
         words = self.process.last_words()
-        self.exits.append(Exit(self.id, status, words, self.may_exit, time.monotonic_ns()))
+        is_expected = self.may_exit or (self.leaves and status == STATUS_REMOVED)
+        self.exits.append(Exit(self.id, status, words, is_expected, time.monotonic_ns()))
 
 
 def how_it_ended(status: int | None) -> str:

@@ -22,6 +22,8 @@ ELSEWHERE: Final = frozenset(
      "member-kill", "member-pause", "member-churn")
 )  # fmt: skip
 MEMBER_KINDS: Final = frozenset(GROUPS["members"])
+# The fault budget does not know which brokers vote while these change it.
+MEMBERSHIP_KINDS: Final = frozenset(GROUPS["membership"])
 BROKERS_MAX: Final = 9
 AVAILABLE: Final = 0.75  # share of runs whose topics stay available while a replica is down
 FACTOR_LEAST: Final = 3  # replication factor of such a topic
@@ -126,6 +128,14 @@ def draw_plan(options: RunOptions) -> RunPlan:
 def _kinds(options: RunOptions) -> tuple[str, ...]:
     """Return the kinds of fault. Without consumer groups, ``all`` excludes faults of members."""
     kinds = expand(options.nemeses)
+    if not LOSSY.isdisjoint(kinds):
+        named = sorted(MEMBERSHIP_KINDS & set(expand([n for n in options.nemeses if n != "all"])))
+        if named:
+            raise ValueError(
+                f"{', '.join(named)}: not together with faults that lose data, such as "
+                f"{min(LOSSY & {*kinds})}. Run them separately"
+            )
+        kinds = tuple(kind for kind in kinds if kind not in MEMBERSHIP_KINDS)
     if options.workload == "groups":
         return kinds
     named = sorted(MEMBER_KINDS & {*options.nemeses})

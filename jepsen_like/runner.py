@@ -169,6 +169,7 @@ class _Run:
             cluster.net.heal()
             for text in cluster.ensure_all_up():
                 self._note(text)
+            driver.heal()  # what needs a cluster without faults
             self._phase("quiesce")
             missing = cluster.wait_quiet(QUIESCE_S)
             for each in missing:

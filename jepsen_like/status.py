@@ -101,6 +101,15 @@ class Answers:
         brokers = self.clusters[self.controller].brokers
         return frozenset(broker.id for broker in brokers if broker.live and not broker.fenced)
 
+    def changes(self) -> list[str]:
+        """Return the changes in progress that the controller reports: removals and moves."""
+        if self.controller is None:
+            return []
+        answer = self.clusters[self.controller]
+        leaving = [f"broker {broker.id} is leaving" for broker in answer.brokers if broker.draining]
+        moving = [part for part in answer.partitions if part.target]
+        return leaving + [f"{part.topic}:{part.partition} moves" for part in moving]
+
     def status(self) -> ClusterStatus:
         """Return the partitions of all existing topics, as the controller reports them if it
         responded."""
@@ -231,7 +240,7 @@ def lacking(brokers: Collection[int], up: Collection[int], answers: Answers) -> 
         lack.append("the cluster has no controller")
     elif out := set(brokers) - answers.members:
         lack.append(f"{_brokers(sorted(out))} not alive for controller {answers.controller}")
-    return lack + missing(answers.status())
+    return lack + answers.changes() + missing(answers.status())
 
 
 def until_nothing(lack: Callable[[], list[str]], *, timeout_s: float) -> list[str]:

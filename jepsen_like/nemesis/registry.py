@@ -14,6 +14,7 @@ from raftlog.jepsen_like.nemesis.failpoints import FailpointsNemesis
 from raftlog.jepsen_like.nemesis.links import LinksNemesis
 from raftlog.jepsen_like.nemesis.losses import LossesNemesis
 from raftlog.jepsen_like.nemesis.members import MembersNemesis
+from raftlog.jepsen_like.nemesis.membership import MembershipNemesis
 from raftlog.jepsen_like.nemesis.network import NetworkNemesis
 from raftlog.jepsen_like.nemesis.power import PowerNemesis
 from raftlog.jepsen_like.nemesis.process import ProcessNemesis
@@ -55,6 +56,7 @@ HOMES: Final[tuple[Home, ...]] = (
     Home(ClocksNemesis, ("clock-bases",), ("time_namespaces",)),
     Home(ResourcesNemesis, ("fds", "memory", "cpu")),
     Home(AdministrationNemesis, ("transfer", "topics", "settings")),
+    Home(MembershipNemesis, ("decommission", "reassign", "replication-factor", "rolling-restart")),
     Home(MembersNemesis, ("member-kill", "member-pause", "member-churn")),
     Home(MembersNemesis, ("member-partition",), ("namespaces", "member_places")),
 )
@@ -72,6 +74,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "clocks": ("clock-jump", "clock-strobe", "clock-bases"),
     "resources": ("fds", "memory", "cpu"),
     "admin": ("transfer", "topics", "settings"),
+    "membership": ("decommission", "reassign", "replication-factor", "rolling-restart"),
     "members": ("member-kill", "member-pause", "member-churn", "member-partition"),
     "all": tuple(KINDS),
 }

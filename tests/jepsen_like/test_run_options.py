@@ -10,7 +10,13 @@ import pytest
 
 from raftlog.jepsen_like.nemesis.registry import KINDS
 from raftlog.jepsen_like.plan import WORKLOADS, WorkloadName
-from raftlog.jepsen_like.run_options import LOSSY, MEMBER_KINDS, RunOptions, draw_plan
+from raftlog.jepsen_like.run_options import (
+    LOSSY,
+    MEMBER_KINDS,
+    MEMBERSHIP_KINDS,
+    RunOptions,
+    draw_plan,
+)
 
 
 def options(**others: Any) -> RunOptions:
@@ -34,6 +40,12 @@ def test_the_plan_has_what_was_asked_for() -> None:
     assert sum(producer.rate for producer in plan.workload.producers) < 3 * 50
 
 
+def test_all_kinds_include_those_that_lose_data_and_no_change_of_the_membership() -> None:
+    kinds = set(draw_plan(options(nemeses=("all",))).nemeses)
+    assert kinds >= LOSSY
+    assert kinds.isdisjoint(MEMBERSHIP_KINDS)
+
+
 @pytest.mark.parametrize("kind", sorted(LOSSY))
 def test_where_disks_are_lost_everything_has_copies(kind: str) -> None:
     assert kind in KINDS
@@ -55,6 +67,7 @@ def test_most_runs_and_not_all_have_topics_that_go_on_without_a_replica() -> Non
     [
         ({"workload": "juggle"}, "'juggle'. Use append, replay, admin"),
         ({"nemeses": ("explode",)}, "'explode'"),
+        ({"nemeses": ("membership", "wipe")}, "not together with faults that lose data"),
         ({"time_s": 1.0}, "5 s to"),
         ({"time_s": float("nan")}, "5 s to"),
         ({"brokers": 0}, "1 to 9"),
