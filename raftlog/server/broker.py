@@ -60,6 +60,7 @@ from raftlog.server.peers.channel import PeerConnector, SocketPeerConnector
 from raftlog.server.purgatory import Purgatory
 from raftlog.server.scrubber import LogVerifier
 from raftlog.server.tls import BrokerTls, tls_options
+from raftlog.server.tokens import BrokerTokens
 from raftlog.server.topic_table import TopicTable
 from raftlog.server.turns import Turns
 from raftlog.server.workers import Workers
@@ -170,6 +171,7 @@ class Broker:
         self._servers: list[asyncio.Server] = []
         self.disk_watch = _watch(config, loop, workers)
         self.tls = tls
+        self.tokens = BrokerTokens.of(config, loop)
         counters, events = Counters(clock.machine.monotonic), EventLog()
         verifier = LogVerifier(counters, on_damage=self._damage_found)
         services = HostServices(
@@ -201,7 +203,7 @@ class Broker:
             counters=counters,
             events=events,
             verifier=verifier,
-            authenticator=Authenticator(config, loop, surroundings.entropy),
+            authenticator=_authenticator(config, loop, clock, surroundings, self.tokens),
             operator_secret=read_secret(config) if config.operations_require_secret else b"",
             cluster_secret=read_secret(config) if config.authentication_required else b"",
             entropy=surroundings.entropy,
@@ -267,6 +269,8 @@ class Broker:
         tasks = [loop.create_task(self._keep_time())]
         if self.tls is not None:
             tasks.append(loop.create_task(self.tls.watch(self._workers.admin.run)))
+        if self.tokens is not None:
+            tasks.append(loop.create_task(self.tokens.watch()))
         return tasks
 
     async def _keep_time(self) -> None:
@@ -562,6 +566,16 @@ def _access_control(
         super_users=config.super_users,
         now=clock.monotonic,
     )
+
+
+def _authenticator(
+    config: BrokerConfig,
+    loop: asyncio.AbstractEventLoop,
+    clock: BrokerClock,
+    surroundings: Surroundings,
+    tokens: BrokerTokens | None,
+) -> Authenticator:
+    return Authenticator(config, loop, surroundings.entropy, clock.machine.wall_ms, tokens)
 
 
 def _watch(
