@@ -57,6 +57,11 @@ SCRAM_SALT_BYTES_MIN: Final = 12
 SCRAM_SALT_BYTES_MAX: Final = 128
 SASL_MESSAGE_BYTES_MAX: Final = 16 * KIB  # of one message of an exchange; tokens are the longest
 SCRAM_MESSAGE_BYTES_MAX: Final = 1_536  # the longest name, each character as "=2C", fits
+JWKS_BYTES_MAX: Final = 256 * KIB  # public keys of an identity provider
+OAUTH_TEXT_CHARS_MAX: Final = 1_024  # of an issuer, an audience, or the name of a claim
+TOKEN_LIFETIME_S_MAX: Final = 7 * 86_400  # of a session, however long its token is valid
+JWKS_TIMEOUT_S: Final = 10.0  # for each answer of the provider's server
+JWKS_RETRY_S: Final = 10.0  # between two loads of them for tokens with unknown keys
 AUTHENTICATION_FAILURES_MAX: Final = 20  # of one address at a time; further attempts are refused
 AUTHENTICATION_FAILURE_S: Final = 0.5  # then one failure of the address is forgiven
 AUTHENTICATION_DELAY_S: Final = 0.5  # before a client learns that its attempt failed

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from raftlog.client.connection import Connection
-from raftlog.client.settings import SaslSettings
+from raftlog.client.settings import SaslSettings, TokenProvider
 from raftlog.errors import (
     AuthenticationError,
     RaftlogError,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from raftlog.security.sasl import ClientExchange
 
 SESSION_PART: Final = 0.8  # of a session's lifetime, after which a client authenticates again
+TOKEN: Final = re.compile("[A-Za-z0-9._~+/-]+=*")  # RFC 6750, section 2.1
 MESSAGES_MAX: Final = 4  # of one exchange
 
 
@@ -35,7 +37,10 @@ async def authenticate(connection: Connection, sasl: SaslSettings, *, timeout_ms
     The costly hashes run in a thread. Raises ``AuthenticationError`` if the broker rejects the
     credentials, or cannot prove that it knows the user.
     """
-    exchange = _exchange(sasl)
+    if sasl.token_provider is None:
+        exchange = _exchange(sasl)
+    else:
+        exchange = TokenClientExchange(await token_of(sasl.token_provider))
     mechanism, data = sasl.mechanism, exchange.first()
     for _ in range(MESSAGES_MAX):
         request = SaslAuthenticateRequest(data=data, mechanism=mechanism)
@@ -59,6 +64,35 @@ async def authenticate(connection: Connection, sasl: SaslSettings, *, timeout_ms
         mechanism = ""
         data = await loop.run_in_executor(None, partial(exchange.next, message.data))
     raise AuthenticationError(f"the broker at {connection.address} does not end the exchange")
+
+
+class TokenClientExchange:
+    """The client's side of OAUTHBEARER (RFC 7628): one message. TLS identifies the broker."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def first(self) -> bytes:
+        return b"n,,\x01auth=Bearer " + self._token.encode() + b"\x01\x01"
+
+    def next(self, challenge: bytes) -> bytes:
+        raise AuthenticationError(f"the broker rejected the token: {challenge[:200]!r}")
+
+    def end(self, data: bytes) -> None:
+        """The broker has no proof."""
+
+
+async def token_of(provider: TokenProvider) -> str:
+    """Return a token. Raises ``AuthenticationError`` if the provider fails, or returns none."""
+    try:
+        token: object = await asyncio.to_thread(provider.token)
+    except Exception as error:
+        raise AuthenticationError(
+            f"sasl_oauth_token_provider failed: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(token, str) or not TOKEN.fullmatch(token):
+        raise AuthenticationError("sasl_oauth_token_provider returned no bearer token")
+    return token
 
 
 async def keep_authenticated(

@@ -9,7 +9,7 @@ import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict
 
 from raftlog import limits, tls
 from raftlog.client import profiles
@@ -35,6 +35,7 @@ DAY_MS: Final = 86_400_000
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+OAUTHBEARER: Final = "OAUTHBEARER"
 SASL_MECHANISM_DEFAULT: Final = "SCRAM-SHA-512"
 SASL_ARGUMENTS: Final = ("sasl_mechanism", "sasl_username", "sasl_password")
 TLS_FILES: Final = ("ssl_cafile", "ssl_certfile", "ssl_keyfile")
@@ -63,6 +64,14 @@ RESETS: Final[dict[object, OffsetReset]] = {
 }
 
 
+class TokenProvider(Protocol):
+    """Source of tokens, as in kafka-python."""
+
+    def token(self) -> str:
+        """Return a token that is valid now. Called in a thread, for each authentication."""
+        ...
+
+
 class SecurityArguments(TypedDict, total=False):
     """TLS and SASL arguments of every client, with the names of kafka-python.
 
@@ -79,8 +88,10 @@ class SecurityArguments(TypedDict, total=False):
         tls.client.ca.file. Set both or none.
     ``ssl_check_hostname``: require the host name of the broker in its certificate. Default: True.
     ``sasl_mechanism``: "SCRAM-SHA-256", "SCRAM-SHA-512" or, with TLS only, "PLAIN", which sends the
-        password to the broker. Default: "SCRAM-SHA-512".
+        password to the broker, or "OAUTHBEARER". Default: "SCRAM-SHA-512".
     ``sasl_username``, ``sasl_password``: of a user of the cluster (`raftlog user create`).
+    ``sasl_oauth_token_provider``: for OAUTHBEARER: an object with a method ``token``, which returns
+        a token of an identity provider. It is called in a thread, for each authentication.
     """
 
     profile: str | None
@@ -92,6 +103,7 @@ class SecurityArguments(TypedDict, total=False):
     sasl_mechanism: str | None
     sasl_username: str | None
     sasl_password: str | None
+    sasl_oauth_token_provider: TokenProvider | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +113,7 @@ class SaslSettings:
     mechanism: str
     username: str
     password: str = field(repr=False)
+    token_provider: TokenProvider | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,9 +429,10 @@ class Security:
 
     def sasl_settings(self) -> SaslSettings | None:
         """Return how the client authenticates; None without SASL."""
+        provider = self._given.get("sasl_oauth_token_provider")
         given = self._given.keys() & set(SASL_ARGUMENTS)
         if not self._protocol.startswith("SASL_"):
-            for name in given:
+            for name in [*given, *(("sasl_oauth_token_provider",) if provider else ())]:
                 raise InvalidRequestError(f"{name} requires security_protocol='SASL_SSL'")
             return None
         for name in given:
@@ -426,15 +440,26 @@ class Security:
                 raise TypeError(f"{name} is a {type(self._given[name]).__name__}, not a str")
         mechanism, username, password = map(self._value, SASL_ARGUMENTS)
         mechanism = mechanism or SASL_MECHANISM_DEFAULT
-        if mechanism not in SASL_MECHANISMS:
+        if mechanism not in (*SASL_MECHANISMS, OAUTHBEARER):
             raise InvalidRequestError(
                 f"sasl_mechanism={mechanism!r} is not valid. Set one of "
-                f"{', '.join(SASL_MECHANISMS)}"
+                f"{', '.join((*SASL_MECHANISMS, OAUTHBEARER))}"
             )
-        if mechanism == "PLAIN" and self._protocol != "SASL_SSL":
+        if mechanism in ("PLAIN", OAUTHBEARER) and self._protocol != "SASL_SSL":
+            what = "password" if mechanism == "PLAIN" else "token"
             raise InvalidRequestError(
-                "sasl_mechanism='PLAIN' sends the password: it requires "
+                f"sasl_mechanism={mechanism!r} sends the {what}: it requires "
                 "security_protocol='SASL_SSL'"
+            )
+        if (mechanism == OAUTHBEARER) != (provider is not None):
+            raise InvalidRequestError(
+                "sasl_mechanism='OAUTHBEARER' and sasl_oauth_token_provider require each other"
+            )
+        if provider is not None:
+            if not callable(getattr(provider, "token", None)):
+                raise TypeError("sasl_oauth_token_provider has no method token()")
+            return SaslSettings(
+                mechanism=mechanism, username="", password="", token_provider=provider
             )
         if not username or not password:
             raise InvalidRequestError(

@@ -92,6 +92,12 @@ class BrokerConfig:
     replica_lag_time_max_ms: int = 10_000
     replica_replacement_delay_ms: int = 600_000
     request_receive_timeout_ms: int = 60_000
+    sasl_oauthbearer_clock_skew_seconds: int = 30
+    sasl_oauthbearer_expected_audience: str = ""
+    sasl_oauthbearer_expected_issuer: str = ""
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = 3_600_000
+    sasl_oauthbearer_jwks_endpoint_url: str = ""
+    sasl_oauthbearer_sub_claim_name: str = "sub"
     socket_request_max_bytes: int = limits.FRAME_BYTES_MAX
     super_users: tuple[str, ...] = ("User:admin",)
     tls_ca_file: str = ""
@@ -245,6 +251,17 @@ def _check_tls(config: BrokerConfig) -> None:
 
 
 def _check_authentication(config: BrokerConfig) -> None:
+    if config.sasl_oauthbearer_jwks_endpoint_url and not (
+        config.tls_certificate_file
+        and config.sasl_oauthbearer_expected_audience
+        and config.sasl_oauthbearer_expected_issuer
+    ):
+        raise InvalidConfigError(
+            "sasl.oauthbearer.jwks.endpoint.url requires TLS, and an issuer and an audience that "
+            "tokens must have: the provider issues tokens for other services too. Set "
+            "tls.certificate.file, sasl.oauthbearer.expected.issuer and "
+            "sasl.oauthbearer.expected.audience"
+        )
     if config.authentication_required and not config.voters:
         raise InvalidConfigError(
             "authentication.required=true requires a cluster, which stores the users: set voters, "

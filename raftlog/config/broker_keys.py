@@ -38,6 +38,12 @@ def _directory(text: str) -> str:
     return text
 
 
+def _key_url(text: str) -> str:
+    if text and not text.startswith(("https://", "file:///")):
+        raise ValueError("neither https:// nor file:///")
+    return text
+
+
 def _optional_path(text: str) -> str:
     return _directory(text) if text else ""
 
@@ -594,6 +600,52 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         INT64_MAX,
         "ms",
         "Close a connection whose request is not complete so long after its first byte.",
+    ),
+    number(
+        "sasl.oauthbearer.clock.skew.seconds",
+        30,
+        0,
+        600,
+        "s",
+        "By how much the clocks of the identity provider and of the broker may differ.",
+    ),
+    ConfigKey(
+        "sasl.oauthbearer.expected.audience",
+        "",
+        _text(limits.OAUTH_TEXT_CHARS_MAX),
+        "text",
+        "The audience (aud) that tokens must have.",
+    ),
+    ConfigKey(
+        "sasl.oauthbearer.expected.issuer",
+        "",
+        _text(limits.OAUTH_TEXT_CHARS_MAX),
+        "text",
+        "The issuer (iss) that tokens must have.",
+    ),
+    number(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        3_600_000,
+        1_000,
+        INT64_MAX,
+        "ms",
+        "How often the keys of the identity provider are loaded. A token with an unknown key has "
+        "them loaded earlier.",
+    ),
+    ConfigKey(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "",
+        _key_url,
+        "an https:// or file:// URL, or nothing",
+        "Where the public keys of an identity provider are (JWKS). With it, clients can "
+        "authenticate with its tokens (OAUTHBEARER, over TLS). Requires the package `joserfc`.",
+    ),
+    ConfigKey(
+        "sasl.oauthbearer.sub.claim.name",
+        "sub",
+        _text(limits.OAUTH_TEXT_CHARS_MAX),
+        "text",
+        "The claim of a token that is the name of the user.",
     ),
     number(
         "socket.request.max.bytes",

@@ -17,6 +17,7 @@ from raftlog.security.scram import FAILED, NONCE_BYTES, ScramClient, ScramServer
 from raftlog.security.users import SCRAM_MECHANISMS, Mechanism
 
 PLAIN: Final = "PLAIN"
+OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final[tuple[str, ...]] = (*SCRAM_MECHANISMS, PLAIN)
 
 Entropy = Callable[[int], bytes]
@@ -26,12 +27,13 @@ class Accepted(NamedTuple):
     """The end of a successful exchange.
 
     ``data``: last message of the broker. ``used``: credential of a user of the cluster; None if the
-    principal is no such user.
+    principal is no such user. ``lifetime_seconds``: of the session; None for no limit.
     """
 
     principal: Principal
     data: bytes
     used: UsedCredential | None
+    lifetime_seconds: float | None = None
 
 
 class Exchange(Protocol):

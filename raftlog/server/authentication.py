@@ -7,7 +7,7 @@ import logging
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from raftlog.config import BrokerConfig
 from raftlog.errors import (
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PLAIN: Final = "PLAIN"
+OAUTHBEARER: Final = "OAUTHBEARER"
 REQUIRED: Final = (
     "this broker requires authentication. Set sasl_mechanism='SCRAM-SHA-256', sasl_username, "
     "sasl_password and security_protocol (Kafka clients: sasl.mechanism and so on), or a profile "
@@ -47,13 +48,28 @@ class Progress(NamedTuple):
     session_lifetime_ms: int
 
 
+class Tokens(Protocol):
+    """Verification of tokens of an identity provider."""
+
+    def exchange(self, wall_seconds: float) -> sasl.Exchange:
+        """Begin an exchange at this time since 1970."""
+        ...
+
+
 class Authenticator:
     """Authentication of clients, with the users of the cluster. For one event loop."""
 
     def __init__(
-        self, config: BrokerConfig, loop: AbstractEventLoop, entropy: Callable[[int], bytes]
+        self,
+        config: BrokerConfig,
+        loop: AbstractEventLoop,
+        entropy: Callable[[int], bytes],
+        wall_ms: Callable[[], int] = lambda: 0,
+        tokens: Tokens | None = None,
     ) -> None:
-        """``entropy``: returns random bytes."""
+        """``entropy``: returns random bytes. ``tokens``: how tokens are verified, if they are."""
+        self._wall_ms = wall_ms
+        self._tokens = tokens
         self._is_required = config.authentication_required
         self._session_ms = config.connections_max_reauth_ms
         self._loop = loop
@@ -88,10 +104,11 @@ class Authenticator:
         if self._is_required and not connection.is_authenticated:
             raise AuthenticationError(REQUIRED)
 
-    @staticmethod
-    def mechanisms(connection: Connection) -> tuple[str, ...]:
+    def mechanisms(self, connection: Connection) -> tuple[str, ...]:
         """Return the mechanisms that the client of the connection may use."""
-        return (*SCRAM_MECHANISMS, PLAIN) if connection.is_encrypted else SCRAM_MECHANISMS
+        if not connection.is_encrypted:
+            return SCRAM_MECHANISMS
+        return (*SCRAM_MECHANISMS, PLAIN, *((OAUTHBEARER,) if self._tokens else ()))
 
     def begin(
         self, connection: Connection, mechanism: str
@@ -104,12 +121,13 @@ class Authenticator:
         """
         self._check_failures(connection.peer_host)
         if mechanism not in self.mechanisms(connection):
-            note = " PLAIN requires TLS." if mechanism == PLAIN else ""
+            note = f" {mechanism} requires TLS." if mechanism in (PLAIN, OAUTHBEARER) else ""
             raise UnsupportedFeatureError(
                 f"sasl_mechanism={mechanism!r} is not available on this connection.{note} Use one "
                 f"of {', '.join(self.mechanisms(connection))}"
             )
-        self._check_users()
+        if mechanism != OAUTHBEARER:
+            self._check_users()
         if connection.exchange is not None or connection.is_rejected:
             self._failed(connection, mechanism)
             raise AuthenticationError("a second exchange began before the first one has ended")
@@ -159,6 +177,9 @@ class Authenticator:
     def _exchange(self, loaded: Any, mechanism: str) -> sasl.Exchange:
         if mechanism == PLAIN:
             return cast("sasl.Exchange", loaded.PlainExchange(self._store))
+        if mechanism == OAUTHBEARER:
+            assert self._tokens is not None, "checked by mechanisms()"
+            return self._tokens.exchange(self._wall_ms() / 1_000)
         scram = loaded.ScramExchange(cast(Mechanism, mechanism), self._store, self._entropy)
         return cast("sasl.Exchange", scram)
 
@@ -183,10 +204,23 @@ class Authenticator:
             if isinstance(result, bytes):
                 return Progress(result, is_complete=False, session_lifetime_ms=0)
             self._accept(connection, result)
-        except AuthenticationError:
+        except AuthenticationError as error:
+            if error.__cause__ is not None:
+                logger.warning("token rejected: reason=%s", error.__cause__)
             self._failed(connection, type(exchange).__name__)
             raise
-        return Progress(result.data, is_complete=True, session_lifetime_ms=self._session_ms)
+        except ClusterNotReadyError:
+            connection.exchange = None
+            raise
+        lifetime_ms = self._lifetime_ms(result)
+        return Progress(result.data, is_complete=True, session_lifetime_ms=lifetime_ms)
+
+    def _lifetime_ms(self, accepted: sasl.Accepted) -> int:
+        """Return the lifetime of the session; 0 for no limit."""
+        if accepted.lifetime_seconds is None:
+            return self._session_ms
+        own = int(1_000 * accepted.lifetime_seconds)
+        return min(own, self._session_ms) if self._session_ms else own
 
     def _accept(self, connection: Connection, accepted: sasl.Accepted) -> None:
         self._check_current(accepted)
@@ -199,8 +233,9 @@ class Authenticator:
         connection.principal = accepted.principal
         connection.used = accepted.used
         connection.permit_long_requests()
-        if self._session_ms:
-            connection.session_ends_seconds = self._loop.time() + self._session_ms / 1_000
+        lifetime_ms = self._lifetime_ms(accepted)
+        ends = self._loop.time() + lifetime_ms / 1_000 if lifetime_ms else None
+        connection.session_ends_seconds = ends
         logger.info("authenticated: peer=%s principal=%s", connection.peer, accepted.principal)
 
     def _failed(self, connection: Connection, how: str) -> None:

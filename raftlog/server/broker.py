@@ -62,6 +62,7 @@ from raftlog.server.peers.channel import PeerConnector, SocketPeerConnector
 from raftlog.server.purgatory import Purgatory
 from raftlog.server.scrubber import LogVerifier
 from raftlog.server.tls import BrokerTls, tls_options
+from raftlog.server.tokens import BrokerTokens
 from raftlog.server.topic_table import TopicTable
 from raftlog.server.turns import Turns
 from raftlog.server.workers import Workers
@@ -172,6 +173,7 @@ class Broker:
         self._servers: list[asyncio.Server] = []
         self.disk_watch = _watch(config, loop, workers)
         self.tls = tls
+        self.tokens = BrokerTokens.of(config, loop)
         counters, events, self.space = Counters(clock.machine.monotonic), EventLog(), _space(config)
         verifier = LogVerifier(counters, on_damage=self._damage_found)
         services = HostServices(
@@ -204,7 +206,7 @@ class Broker:
             counters=counters,
             events=events,
             verifier=verifier,
-            authenticator=Authenticator(config, loop, surroundings.entropy),
+            authenticator=_authenticator(config, loop, clock, surroundings, self.tokens),
             operator_secret=read_secret(config) if config.operations_require_secret else b"",
             cluster_secret=read_secret(config) if config.authentication_required else b"",
             entropy=surroundings.entropy,
@@ -270,6 +272,8 @@ class Broker:
         tasks = [loop.create_task(self._keep_time()), loop.create_task(self._watch_space())]
         if self.tls is not None:
             tasks.append(loop.create_task(self.tls.watch(self._workers.admin.run)))
+        if self.tokens is not None:
+            tasks.append(loop.create_task(self.tokens.watch()))
         return tasks
 
     async def _keep_time(self) -> None:
@@ -598,6 +602,16 @@ def _access_control(
         super_users=config.super_users,
         now=clock.monotonic,
     )
+
+
+def _authenticator(
+    config: BrokerConfig,
+    loop: asyncio.AbstractEventLoop,
+    clock: BrokerClock,
+    surroundings: Surroundings,
+    tokens: BrokerTokens | None,
+) -> Authenticator:
+    return Authenticator(config, loop, surroundings.entropy, clock.machine.wall_ms, tokens)
 
 
 def _watch(

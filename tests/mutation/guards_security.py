@@ -14,6 +14,8 @@ _JUDGE: Final = "raftlog/server/authentication.py"
 _REQUESTS: Final = "tests/cli/console/test_guard.py"
 _PAGES: Final = "tests/cli/console/test_app.py"
 _HTTP: Final = "tests/server/http/test_authentication.py"
+_OAUTH: Final = "tests/server/test_oauth.py"
+_TOKENS: Final = "tests/server/test_tokens.py"
 _SESSIONS: Final = "tests/cli/console/test_sessions.py"
 
 GUARDS: Final = [
@@ -300,6 +302,54 @@ GUARDS: Final = [
         function="Sessions.of",
         change=never("if CONSOLE_USERS_MAX"),
         tests=(f"{_SESSIONS}::test_clients_are_few_and_end_when_they_are_idle",),
+    ),
+    Guard(
+        name="tokens have asymmetric signatures",
+        why="everyone who has the public keys signs tokens with them",
+        module="raftlog/server/oauth.py",
+        function="TokenExchange._claims",
+        change=argument("call decode", "algorithms", '[*_, "HS256", "none"]'),
+        tests=(f"{_OAUTH}::test_only_signatures_of_the_provider_count",),
+    ),
+    Guard(
+        name="the claims of a token are compared",
+        why="tokens for other services, and expired ones, are accepted",
+        module="raftlog/server/oauth.py",
+        function="TokenExchange._claims",
+        change=drop("call validate"),
+        tests=(f"{_OAUTH}::test_other_claims_are_rejected",),
+    ),
+    Guard(
+        name="tokens require TLS, an issuer and an audience",
+        why="tokens of the provider for another service are accepted",
+        module="raftlog/config/broker.py",
+        function="_check_authentication",
+        change=never("if sasl_oauthbearer_jwks_endpoint_url"),
+        tests=(f"{_TOKENS}::test_tokens_require_tls_and_what_they_must_contain",),
+    ),
+    Guard(
+        name="a session with a token ends with it",
+        why="a client with an expired token continues for ever",
+        module=_JUDGE,
+        function="Authenticator._lifetime_ms",
+        change=never("if lifetime_seconds"),
+        tests=(f"{_TOKENS}::test_a_session_ends_with_its_token_unless_the_client_has_another",),
+    ),
+    Guard(
+        name="a token does not name another user",
+        why="a client acts as the user that it asks for",
+        module="raftlog/server/oauth.py",
+        function="TokenExchange.step",
+        change=never("if encode"),
+        tests=(f"{_OAUTH}::test_malformed_messages_and_other_users_are_rejected",),
+    ),
+    Guard(
+        name="keys of an identity provider are loaded from its server only",
+        why="a server that is redirected to replaces the keys",
+        module="raftlog/server/tokens.py",
+        function="read",
+        change=argument("call build_opener", 0, "urllib.request.HTTPRedirectHandler"),
+        tests=(f"{_TOKENS}::test_redirects_are_not_followed",),
     ),
     Guard(
         name="an exposed broker is secured",

@@ -48,6 +48,9 @@ def handle_authenticate(context: BrokerContext, request: KafkaRequest, reply: Ka
     except AuthenticationError as error:
         fail_later(reply, error)
         return
+    except ClusterNotReadyError as error:  # of a token: clients try again
+        reply.connection.abort(str(error))
+        return
     reply.send(
         _Authenticate.root(
             error_message=None,

@@ -1,0 +1,235 @@
+"""Clients of both protocols that authenticate with tokens, and the keys that verify them."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from raftlog import Acl, Admin, limits
+from raftlog.clock import SystemClock
+from raftlog.config import BrokerConfig
+from raftlog.errors import AuthenticationError, InvalidConfigError, InvalidRequestError
+from raftlog.server.tokens import BrokerTokens, read
+from raftlog.testing.certificates import Certificates
+from raftlog.testing.probes import free_port, wait_until
+from tests.server.harness import RunningBroker, running
+from tests.server.provider import AUDIENCE, ISSUER, Provider
+from tests.server.test_tls import settings_of
+
+
+class Issued:
+    """A token provider, by kafka-python's interface. Counts its tokens."""
+
+    def __init__(self, provider: Provider, **claims: Any) -> None:
+        self.provider = provider
+        self.claims = claims
+        self.count = 0
+
+    def token(self) -> str:
+        self.count += 1
+        now = time.time()
+        seconds = self.claims.get("seconds", 60)
+        claims = {name: value for name, value in self.claims.items() if name != "seconds"}
+        return self.provider.token(now, exp=int(now) + seconds, **claims)
+
+
+class Served:
+    """A broker that accepts tokens of ``provider``, whose keys are in a file."""
+
+    def __init__(self, broker: RunningBroker, files: Certificates, jwks: Path) -> None:
+        self.broker = broker
+        self.files = files
+        self.jwks = jwks
+
+    def admin(self, issued: Issued) -> Admin:
+        return Admin(
+            str(self.broker.address),
+            bootstrap_timeout_ms=20_000,
+            security_protocol="SASL_SSL",
+            ssl_cafile=str(self.files.ca),
+            sasl_mechanism="OAUTHBEARER",
+            sasl_oauth_token_provider=issued,
+        )
+
+
+PROVIDER = Provider()
+
+
+def write(path: Path, *providers: Provider) -> None:
+    path.write_text(json.dumps(providers[0].jwks(*providers[1:])))
+
+
+@pytest.fixture(scope="module")
+def served(
+    tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
+) -> Iterator[Served]:
+    directory = tmp_path_factory.mktemp("tokens")
+    jwks = directory / "jwks.json"
+    write(jwks, PROVIDER)
+    port = free_port()
+    settings = settings_of(
+        certificates,
+        listen=f"127.0.0.1:{port}",
+        voters=f"1@127.0.0.1:{port}",
+        authentication_required="true",
+        super_users="User:root",
+        sasl_oauthbearer_jwks_endpoint_url=jwks.as_uri(),
+        sasl_oauthbearer_expected_issuer=ISSUER,
+        sasl_oauthbearer_expected_audience=AUDIENCE,
+    )
+    with running(directory / "data", clock=SystemClock(), **settings) as broker:
+        made = Served(broker, certificates, jwks)
+        with made.admin(Issued(PROVIDER, sub="root")) as admin:
+            admin.create_acls([Acl("User:alice", "DESCRIBE", "CLUSTER", "kafka-cluster")])
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "AUTHENTICATION_DELAY_S", 0.01)
+
+
+def test_clients_of_raftlog_and_their_rules(served: Served) -> None:
+    with served.admin(Issued(PROVIDER)) as admin:
+        admin.describe_cluster()
+        assert admin.list_topics() == []
+    for claims in ({"aud": "another"}, {"seconds": -60}):
+        admin = served.admin(Issued(PROVIDER, **claims))
+        with admin, pytest.raises(AuthenticationError, match="invalid_token"):
+            admin.list_topics()
+
+
+@pytest.mark.parametrize(
+    ("returned", "text"), [(1, "no bearer"), ("a b", "no bearer"), (None, "E")]
+)
+def test_a_provider_that_fails_is_an_error(served: Served, returned: Any, text: str) -> None:
+    class Failing(Issued):
+        def token(self) -> str:
+            if returned is None:
+                raise ValueError("E")
+            return returned  # type: ignore[no-any-return]
+
+    with served.admin(Failing(PROVIDER)) as admin, pytest.raises(AuthenticationError, match=text):
+        admin.list_topics()
+    for wrong in ({"sasl_mechanism": "PLAIN"}, {"security_protocol": "SASL_PLAINTEXT"}):
+        arguments: dict[str, Any] = {
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauth_token_provider": Failing(PROVIDER),
+            **wrong,
+        }
+        with pytest.raises(InvalidRequestError):
+            Admin("127.0.0.1:1", **arguments)
+
+
+def test_a_session_ends_with_its_token_unless_the_client_has_another(served: Served) -> None:
+    issued = Issued(PROVIDER, seconds=2)
+    with served.admin(issued) as admin:
+        admin.list_topics()
+        wait_until(lambda: issued.count >= 3, timeout_s=20, what="a third token")
+        admin.list_topics()
+        ends = [c.session_ends_seconds for c in served.broker.broker.connections._open]
+    now = served.broker.broker.context.loop.time()
+    assert any(end is not None and end <= now + 2 for end in ends)
+
+
+def test_a_client_of_kafka(served: Served) -> None:
+    issued = Issued(PROVIDER)
+
+    def token(_config: str) -> tuple[str, float]:
+        return issued.token(), time.time() + 60
+
+    config = {
+        "bootstrap.servers": str(served.broker.address),
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(served.files.ca),
+        "sasl.mechanisms": "OAUTHBEARER",
+        "oauth_cb": token,
+    }
+    client = AdminClient(config)
+    client.poll(1)  # calls oauth_cb
+    assert client.list_topics(timeout=20).brokers.keys() == {1}
+    assert issued.count == 1
+
+
+def test_a_new_key_is_loaded_when_a_token_needs_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "JWKS_RETRY_S", 0.0)
+    newer = Provider("k2")
+    write(served.jwks, PROVIDER, newer)
+    with served.admin(Issued(newer)) as admin:
+        admin.list_topics()
+    monkeypatch.setattr(limits, "JWKS_RETRY_S", 1e9)
+    with served.admin(Issued(Provider("k3"))) as admin, pytest.raises(AuthenticationError):
+        admin.list_topics()
+
+
+class Elsewhere(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path == "/keys":
+            self.send_response(302)
+            self.send_header("Location", "/other")
+        else:
+            self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_arguments: object) -> None:
+        pass
+
+
+def test_redirects_are_not_followed() -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            assert read(f"{url}/other") == {}
+            with pytest.raises(OSError, match="302"):
+                read(f"{url}/keys")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_keys_are_bounded_and_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_bytes(b" " * (limits.JWKS_BYTES_MAX + 1))
+    with pytest.raises(ValueError, match="JWKS_BYTES_MAX"):
+        read(path.as_uri())
+
+    async def load(url: str) -> None:
+        config = BrokerConfig(sasl_oauthbearer_jwks_endpoint_url=url)
+        BrokerTokens(config, asyncio.get_running_loop())
+
+    with pytest.raises(InvalidConfigError, match="cannot be used"):
+        asyncio.run(load((tmp_path / "missing").as_uri()))
+
+
+@pytest.mark.parametrize("missing", ["tls.certificate.file", "issuer", "audience"])
+def test_tokens_require_tls_and_what_they_must_contain(missing: str) -> None:
+    settings = {
+        "tls.certificate.file": "c",
+        "tls.key.file": "k",
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "sasl.oauthbearer.jwks.endpoint.url": "https://identity.example/keys",
+    }
+    BrokerConfig.from_text(settings)
+    gone = [name for name in settings if name.endswith(missing)]
+    gone += ["tls.key.file"] if missing.startswith("tls") else []
+    with pytest.raises(InvalidConfigError, match="requires TLS, and an issuer"):
+        BrokerConfig.from_text({n: v for n, v in settings.items() if n not in gone})
+    for url in ("http://identity.example/keys", "file://host/keys", "keys.json"):
+        with pytest.raises(InvalidConfigError):
+            BrokerConfig.from_text({**settings, "sasl.oauthbearer.jwks.endpoint.url": url})
