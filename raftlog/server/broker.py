@@ -172,8 +172,7 @@ class Broker:
         self._on_fatal = on_fatal
         self._servers: list[asyncio.Server] = []
         self.disk_watch = _watch(config, loop, workers)
-        self.tls = tls
-        self.tokens = BrokerTokens.of(config, loop)
+        self.tls, self.tokens = tls, BrokerTokens.of(config, loop)
         counters, events, self.space = Counters(clock.machine.monotonic), EventLog(), _space(config)
         verifier = LogVerifier(counters, on_damage=self._damage_found)
         services = HostServices(
