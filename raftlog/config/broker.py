@@ -67,6 +67,8 @@ class BrokerConfig:
     group_max_size: int = limits.MEMBERS_PER_GROUP_MAX
     group_min_session_timeout_ms: int = limits.SESSION_TIMEOUT_MS_MIN
     insecure_allowed: bool = False
+    kafka_advertised_listen: Address | None = None
+    kafka_listen: Address | None = None
     kafka_protocol_enable: bool = True
     leader_rebalance_delay_ms: int = 300_000
     log_checkpoint_interval_ms: int = 60_000
@@ -116,6 +118,7 @@ class BrokerConfig:
         config = cls(**parse(BROKER_KEYS, overrides, what="broker"))
         _check_voters(config)
         _check_http(config)
+        _check_kafka(config)
         _check_tls(config)
         _check_authentication(config)
         _check_times(config)
@@ -160,10 +163,18 @@ def check_exposure(config: BrokerConfig) -> None:
     """
     authenticates = config.authentication_required or bool(config.tls_client_ca_file)
     is_secured = bool(config.tls_certificate_file) and authenticates
-    if is_secured or config.insecure_allowed or _is_loopback(config.listen.host):
+    if is_secured or config.insecure_allowed:
+        return
+    addresses = {"listen": config.listen, "kafka.listen": config.kafka_listen}
+    exposed = [
+        f"{name}={address}"
+        for name, address in addresses.items()
+        if address is not None and not _is_loopback(address.host)
+    ]
+    if not exposed:
         return
     raise InvalidConfigError(
-        f"listen={config.listen} is reached from other machines, and "
+        f"{' and '.join(exposed)} is reached from other machines, and "
         + ("clients need not authenticate" if config.tls_certificate_file else "TLS is off")
         + ": they could read, change and delete all data. Secure the broker: run `raftlog security "
         "init DIR --hosts HOST`, and add the settings that it prints. Or listen on 127.0.0.1. Or "
@@ -209,6 +220,27 @@ def _check_voters(config: BrokerConfig) -> None:
         raise InvalidConfigError(
             f"listen={config.listen} is every interface: set advertised.listen to the address at "
             "which the other brokers and the clients reach this broker"
+        )
+
+
+def _check_kafka(config: BrokerConfig) -> None:
+    listen, advertised = config.kafka_listen, config.kafka_advertised_listen
+    if listen is None:
+        if advertised is not None:
+            raise InvalidConfigError(
+                f"kafka.advertised.listen={advertised} requires kafka.listen. Without it, Kafka "
+                "clients get the address in advertised.listen"
+            )
+        return
+    if not config.kafka_protocol_enable:
+        raise InvalidConfigError(
+            f"kafka.listen={listen} and kafka.protocol.enable=false contradict each other: remove "
+            "one of them"
+        )
+    if config.has_peers and advertised is None and listen.host in EVERYWHERE:
+        raise InvalidConfigError(
+            f"kafka.listen={listen} is every interface: set kafka.advertised.listen to the address "
+            "at which Kafka clients reach this broker"
         )
 
 

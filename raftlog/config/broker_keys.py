@@ -393,11 +393,27 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         show=_show_switch,
     ),
     ConfigKey(
+        "kafka.advertised.listen",
+        None,
+        _optional_address,
+        "HOST:PORT, or nothing",
+        "The address that Kafka clients connect to; by default, that of `kafka.listen`.",
+    ),
+    ConfigKey(
+        "kafka.listen",
+        None,
+        _optional_address,
+        "HOST:PORT, or nothing",
+        "An address for Kafka clients only. `listen` then serves only raftlog's own clients and "
+        "other brokers. Nothing: `listen` serves both. Set it once all brokers have a release with "
+        "this setting.",
+    ),
+    ConfigKey(
         "kafka.protocol.enable",
         True,
         _switch,
         "true or false",
-        "Whether Kafka clients can connect to the address in `listen`.",
+        "Whether Kafka clients can connect, to `kafka.listen` or else to `listen`.",
         show=_show_switch,
     ),
     number(

@@ -82,6 +82,19 @@ class UnfenceBroker(ClusterCommand, frozen=True, tag="unfence_broker"):
     broker_epoch: Version
 
 
+class SetKafkaAddress(ClusterCommand, frozen=True, tag="set_kafka_address"):
+    """Set the address of a registered broker for Kafka clients. ``host`` "": its usual address.
+
+    A separate command, and not a part of ``RegisterBroker``: brokers of older releases understand
+    registrations as long as no broker has ``kafka.listen``.
+    """
+
+    id: BrokerNumber
+    broker_epoch: Version
+    host: Annotated[str, Meta(max_length=limits.HOST_CHARS_MAX)]
+    port: Annotated[int, Meta(ge=0, le=65_535)]
+
+
 class CreateTopic(ClusterCommand, frozen=True, tag="create_topic"):
     """Create a topic. Returns its ``TopicRecord``.
 
@@ -259,6 +272,7 @@ AnyClusterCommand: TypeAlias = (
     RegisterBroker
     | FenceBroker
     | UnfenceBroker
+    | SetKafkaAddress
     | CreateTopic
     | DeleteTopic
     | AlterTopic

@@ -26,7 +26,8 @@ class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
 
     ``broker_epoch``: increases with every registration (KIP-903). ``boot``: number of starts of the
     data directory. ``fenced``: the broker leads no partition and joins no ISR (KIP-841).
-    ``draining``: it is being decommissioned.
+    ``draining``: it is being decommissioned. ``kafka_host``, ``kafka_port``: its address for Kafka
+    clients; "" and 0: ``host`` and ``port``.
     """
 
     id: BrokerId
@@ -38,6 +39,8 @@ class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
     broker_epoch: int
     fenced: bool
     draining: bool = False
+    kafka_host: str = ""
+    kafka_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ from raftlog.replication.cluster_commands import (
     RegisterBroker,
     RemoveBroker,
     ReserveBrokerId,
+    SetKafkaAddress,
     SetMoveThrottle,
     SetReplicas,
     UnfenceBroker,
@@ -320,6 +321,8 @@ class ClusterMachine:
             broker_epoch=self.version + 1,
             fenced=True,
             draining=held is not None and held.draining,
+            kafka_host="" if held is None else held.kafka_host,
+            kafka_port=0 if held is None else held.kafka_port,
         )
         if command.directory_id in self.removed:
             raise BrokerRemovedError(removed_text(command.id, command.directory_id))
@@ -337,7 +340,8 @@ class ClusterMachine:
             )
         return wanted.broker_epoch, self._put_broker(wanted)
 
-    def _fence(self, command: FenceBroker | UnfenceBroker) -> tuple[None, ClusterChange]:
+    def _registered(self, command: FenceBroker | UnfenceBroker | SetKafkaAddress) -> BrokerRecord:
+        """Return the registration that the command names. Raises ``RefusedError``."""
         held = self.brokers.get(command.id)
         if held is None:
             raise RefusedError(f"broker {command.id} has never registered")
@@ -346,6 +350,15 @@ class ClusterMachine:
                 f"broker {command.id} has broker epoch {held.broker_epoch}, not "
                 f"{command.broker_epoch}: it has registered again"
             )
+        return held
+
+    def _set_kafka_address(self, command: SetKafkaAddress) -> tuple[None, ClusterChange]:
+        held = self._registered(command)
+        wanted = msgspec.structs.replace(held, kafka_host=command.host, kafka_port=command.port)
+        return None, ClusterChange() if wanted == held else self._put_broker(wanted)
+
+    def _fence(self, command: FenceBroker | UnfenceBroker) -> tuple[None, ClusterChange]:
+        held = self._registered(command)
         fenced = isinstance(command, FenceBroker)
         if held.fenced == fenced:
             return None, ClusterChange()
@@ -878,6 +891,7 @@ _HANDLERS: Final[
     RegisterBroker: ClusterMachine._register,
     FenceBroker: ClusterMachine._fence,
     UnfenceBroker: ClusterMachine._fence,
+    SetKafkaAddress: ClusterMachine._set_kafka_address,
     CreateTopic: ClusterMachine._create,
     DeleteTopic: ClusterMachine._delete,
     AlterTopic: ClusterMachine._alter,

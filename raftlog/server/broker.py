@@ -75,15 +75,16 @@ WAITING_FETCHES_PART: Final = 2
 ADMIN_VARIABLE: Final = "RAFTLOG_ADMIN_CREDENTIALS"
 
 
-def advertised(config: BrokerConfig, listening: Address) -> Address:
-    """Return the address that clients get for this broker: as configured, with the actual port.
+def advertised(listen: Address, listening: Address, configured: Address | None) -> Address:
+    """Return the address that clients get for this broker: as configured, or ``listen`` with the
+    actual port.
 
     If the broker listens on all interfaces, each client gets the address that it connected to (the
     host is empty here).
     """
-    if config.advertised_listen is not None:
-        return config.advertised_listen
-    host = config.listen.host
+    if configured is not None:
+        return configured
+    host = listen.host
     return Address("" if host in EVERYWHERE else host, listening.port)
 
 
@@ -353,6 +354,7 @@ class Broker:
                 entropy=surroundings.entropy,
                 new_id=surroundings.new_id,
                 address=lambda: context.address,
+                kafka_address=lambda: context.kafka_address,
                 on_removed=surroundings.on_removed,
             ),
         )
@@ -392,14 +394,15 @@ class Broker:
         disk: Disk,
         on_fatal: OnFatal,
         listening: Sequence[socket.socket] = (),
+        kafka_listening: socket.socket | None = None,
         any_id: bool = False,
         surroundings: Surroundings = REAL,
     ) -> Broker:
         """Recover the data directory, then serve. Raises ``DataDirectoryError``, and
         ``InvalidConfigError`` for assignors or certificates that cannot be loaded.
 
-        Without sockets to listen on, connections are created by ``connections.make()`` only. With
-        ``any_id``, the broker uses the id of the data directory, not ``config.id``.
+        Without sockets to listen on, connections are created by ``connections.make()`` only.
+        ``any_id``: use the id of the data directory. ``kafka_listening``: of ``kafka.listen``.
         """
         load_assignors(config.group_assignors)  # before any file is opened
         loop = asyncio.get_running_loop()
@@ -449,22 +452,32 @@ class Broker:
             surroundings=surroundings,
         )
         await broker._prepare()
-        await broker._listen(listening)
+        await broker._listen(listening, kafka_listening)
         if broker.context.cluster is not None:
             broker.context.cluster.start()
         return broker
 
-    async def _listen(self, listening: Sequence[socket.socket]) -> None:
-        context = self.context
+    async def _listen(
+        self, listening: Sequence[socket.socket], for_kafka: socket.socket | None
+    ) -> None:
+        context, config = self.context, self.context.config
         if listening:
-            context.address = advertised(context.config, address_of(listening[0]))
-        for sock in listening:
-            server = await context.loop.create_server(
-                self.connections.make,
-                sock=sock,
-                **tls_options(None if self.tls is None else self.tls.listener),
+            context.address = advertised(
+                config.listen, address_of(listening[0]), config.advertised_listen
             )
-            self._servers.append(server)
+        if for_kafka is not None and config.kafka_listen is not None:
+            context.kafka_address = advertised(
+                config.kafka_listen, address_of(for_kafka), config.kafka_advertised_listen
+            )
+            await self._serve(for_kafka, self.connections.make_for_kafka)
+        for sock in listening:
+            await self._serve(sock, self.connections.make)
+
+    async def _serve(self, listening: socket.socket, make: Callable[[], Connection]) -> None:
+        server = await self.context.loop.create_server(
+            make, sock=listening, **tls_options(None if self.tls is None else self.tls.listener)
+        )
+        self._servers.append(server)
 
     async def stop(self) -> None:
         """Respond to requests in flight (in bounded time), sync everything, and close.

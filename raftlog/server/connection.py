@@ -127,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         self.services = services
         self._request_bytes_max = services.first_bytes_max
         self._state: ServerConnectionState | KafkaConnectionState | ProtocolChoice = (
-            ProtocolChoice(self._request_bytes_max, services.scratch, self._chosen)
+            ProtocolChoice(self._request_bytes_max, services.scratch, self.choose)
             if services.kafka_enabled
             else self._native_state()
         )
@@ -183,8 +183,8 @@ class Connection(asyncio.BufferedProtocol):
             may_trust=services.requests.has_plenty,
         )
 
-    def _chosen(self, *, is_kafka: bool) -> ServerConnectionState | KafkaConnectionState:
-        """Set and return the state of the protocol that the client uses."""
+    def choose(self, *, is_kafka: bool) -> ServerConnectionState | KafkaConnectionState:
+        """Set the protocol of the client before its first request. Returns its state."""
         services = self.services
         self._state = state = (
             KafkaConnectionState(

@@ -58,6 +58,7 @@ class BrokerContext:
     cluster_secret: bytes = b""  # authenticates operators; b"": authentication is not required
     entropy: Callable[[int], bytes] = os.urandom
     address: Address = Address("", 0)  # address of this broker for clients
+    kafka_address: Address = Address("", 0)  # for Kafka clients; port 0: ``address``
     is_stopping: bool = False  # True: respond where possible, start no new waits
     cluster: ClusterNode | None = None  # None: single-broker mode
     # Names of topics that are being created for Kafka clients that requested their metadata.
@@ -80,17 +81,18 @@ class BrokerContext:
         """Return the state of the handlers for other brokers."""
         return None if self.cluster is None else self.cluster.peering
 
-    def brokers(self, local_host: str) -> list[BrokerInfo]:
-        """Return the brokers that clients can connect to, this one first, with ``local_host`` as
-        its host.
+    def brokers(self, local_host: str, *, for_kafka: bool = False) -> list[BrokerInfo]:
+        """Return the brokers that clients can connect to, this one first. ``local_host``: its host
+        if it listens on every interface. ``for_kafka``: with the addresses for Kafka clients.
         """
+        address = self.kafka_address if for_kafka and self.kafka_address.port else self.address
         me = BrokerInfo(
             id=self.broker_id,
-            host=self.address.host or local_host,
-            port=self.address.port,
+            host=address.host or local_host,
+            port=address.port,
             rack=self.config.rack or None,
         )
-        return [me, *self.operations.other_brokers()]
+        return [me, *self.operations.other_brokers(for_kafka=for_kafka)]
 
     def check_operator(self, connection: Connection, what: str) -> None:
         """Raise ``AccessDeniedError`` unless the connection is an operator's or another broker's,

@@ -108,7 +108,7 @@ class Connections:
         self.request_bytes_max = self.first_bytes_max = config.socket_request_max_bytes
         if config.authentication_required:
             self.first_bytes_max = min(self.request_bytes_max, limits.UNAUTHENTICATED_BYTES_MAX)
-        self.kafka_enabled = config.kafka_protocol_enable
+        self.kafka_enabled = config.kafka_protocol_enable and config.kafka_listen is None
         self.counters = counters
         self.turns = turns
         self.workers = workers
@@ -141,6 +141,12 @@ class Connections:
     def make(self) -> Connection:
         """Return a protocol for a new transport."""
         return self._make_connection(self)
+
+    def make_for_kafka(self) -> Connection:
+        """Return a protocol for a new transport of a Kafka client."""
+        connection = self._make_connection(self)
+        connection.choose(is_kafka=True)
+        return connection
 
     def connected(self, connection: Connection) -> bool:
         if self._refusing:

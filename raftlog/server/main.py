@@ -62,7 +62,9 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
     check_exposure(config)
     disk, surroundings = world(os.environ, config)
     listening = bind(config.listen)
-    http_listening = None
+    kafka_listening = http_listening = None
+    if config.kafka_listen is not None:
+        kafka_listening = bind(config.kafka_listen, "--set kafka.listen=")
     if config.http_listen is not None:
         http_listening = bind(config.http_listen, "--set http.listen=")
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -73,6 +75,7 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
         disk=disk,
         on_fatal=_end_process,
         listening=[listening],
+        kafka_listening=kafka_listening,
         surroundings=replace(
             surroundings, on_removed=partial(_on_removed, config.id, stop, removed)
         ),
@@ -85,6 +88,8 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
         http = await HttpServer.start(broker, http_listening, api)
         scheme = "https" if config.http_uses_tls else "http"
         _say(f"raftlog broker {config.id} serves {scheme}://{address_of(http_listening)}")
+    if kafka_listening is not None:
+        _say(f"raftlog broker {config.id} serves Kafka clients on {address_of(kafka_listening)}")
     gc.freeze()  # excludes long-lived objects from garbage collection
     address = Address(config.listen.host, address_of(listening).port)
     _say(f"raftlog broker {config.id} ready on {address}")

@@ -58,7 +58,7 @@ class Operations(Protocol):
         ...
 
     def controller(self) -> int | None: ...
-    def other_brokers(self) -> list[BrokerInfo]: ...
+    def other_brokers(self, *, for_kafka: bool = False) -> list[BrokerInfo]: ...
     def target(self, topic_id: str, partition: int) -> list[int]:
         """Return the replicas to which a partition moves; empty without a move in progress."""
         ...
@@ -101,7 +101,7 @@ class AloneOperations:
     def controller(self) -> int | None:
         return self._store.identity.broker_id
 
-    def other_brokers(self) -> list[BrokerInfo]:
+    def other_brokers(self, *, for_kafka: bool = False) -> list[BrokerInfo]:  # noqa: ARG002
         return []
 
     def target(self, _topic_id: str, _partition: int) -> list[int]:

@@ -285,7 +285,7 @@ class Cluster:
 
 
 # Settings of one broker, that the others of its cluster do not share.
-_OF_ONE_BROKER: Final = ("voters", "join", "bootstrap.without", "http.listen")
+_OF_ONE_BROKER: Final = ("voters", "join", "bootstrap.without", "http.listen", "kafka.listen")
 
 
 def free_address() -> Address:

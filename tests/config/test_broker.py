@@ -162,6 +162,19 @@ def test_a_secret_of_the_wrong_type_is_not_shown_either() -> None:
     assert "cluster.secret = (hidden) is a list" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"kafka.advertised.listen": "k:1"}, "requires kafka.listen"),
+        ({"kafka.listen": "k:1", "kafka.protocol.enable": "false"}, "contradict"),
+        ({"kafka.listen": "0.0.0.0:1", "voters": "1@h:1"}, "set kafka.advertised.listen"),
+    ],
+)
+def test_an_address_for_kafka_clients_can_be_reached(settings: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidConfigError, match=words):
+        BrokerConfig.from_text(settings)
+
+
 def test_every_setting_says_what_it_is_for_and_what_it_takes() -> None:
     for key in BROKER_KEYS:
         assert key.help.endswith("."), key.name
@@ -175,6 +188,7 @@ def test_every_setting_says_what_it_is_for_and_what_it_takes() -> None:
         ({"listen": "localhost:9100"}, ""),
         ({"listen": "[::1]:9100"}, ""),
         ({"listen": "0.0.0.0:9100"}, "TLS is off"),
+        ({"kafka.listen": "0.0.0.0:9092"}, "^kafka.listen=.* TLS is off"),
         ({"listen": "log1.example.org:9100"}, "TLS is off"),
         ({"listen": "10.0.0.1:9100", **TLS}, "clients need not authenticate"),
         ({"listen": "10.0.0.1:9100", **TLS, "tls.client.ca.file": "ca"}, ""),

@@ -20,6 +20,7 @@ from raftlog.replication.cluster_commands import (
     FenceBroker,
     QuotaChange,
     RegisterBroker,
+    SetKafkaAddress,
     SetReplicas,
     UnfenceBroker,
 )
@@ -123,6 +124,13 @@ commands = st.one_of(
         boot=st.integers(1, 3),
     ),
     st.builds(FenceBroker, id=ids, broker_epoch=epochs),
+    st.builds(
+        SetKafkaAddress,
+        id=ids,
+        broker_epoch=epochs,
+        host=st.sampled_from(("", "k")),
+        port=st.just(1),
+    ),
     st.builds(UnfenceBroker, id=ids, broker_epoch=epochs),
     st.builds(
         CreateTopic,

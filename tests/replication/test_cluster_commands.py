@@ -25,6 +25,7 @@ from raftlog.replication.cluster_commands import (
     QuotaChange,
     Reassign,
     RegisterBroker,
+    SetKafkaAddress,
     SetReplicas,
     UnfenceBroker,
     decode_command,
@@ -35,6 +36,7 @@ from raftlog.security.quota import QuotaEntity
 COMMANDS: list[ClusterCommand] = [
     RegisterBroker(id=1, host="h", port=9100, rack="", directory_id="d", boot=3),
     FenceBroker(id=1, broker_epoch=7),
+    SetKafkaAddress(id=2, broker_epoch=3, host="outside", port=9092),
     UnfenceBroker(id=(1 << 31) - 1, broker_epoch=(1 << 63) - 1),
     CreateTopic(
         name="t", topic_id="i", partitions=3, replication_factor=2, overrides={"retention.ms": "1"}

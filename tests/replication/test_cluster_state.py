@@ -39,6 +39,7 @@ from raftlog.replication.cluster_commands import (
     PutUser,
     QuotaChange,
     Reassign,
+    SetKafkaAddress,
     SetMoveThrottle,
     SetReplicas,
     UnfenceBroker,
@@ -123,6 +124,20 @@ def test_a_broker_epoch_grows_at_every_registration() -> None:
             "broker 3 has never registered",
         )
     done(machine, UnfenceBroker(id=1, broker_epoch=second))
+
+
+def test_an_address_for_kafka_clients_outlives_the_registration() -> None:
+    machine = cluster(1)
+    first = machine.brokers[1].broker_epoch
+    done(machine, SetKafkaAddress(id=1, broker_epoch=first, host="outside", port=9092))
+    version = machine.version
+    done(machine, SetKafkaAddress(id=1, broker_epoch=first, host="outside", port=9092))
+    assert machine.version == version
+    done(machine, registration(1, boot=2))
+    record = machine.brokers[1]
+    assert (record.kafka_host, record.kafka_port, record.port) == ("outside", 9092, 9100)
+    late = SetKafkaAddress(id=1, broker_epoch=first, host="", port=0)
+    refused(machine, late, RefusedError, "registered again")
 
 
 def test_fencing_twice_is_fencing_once() -> None:

@@ -151,6 +151,7 @@ class RunningBroker:
 
     async def _start(self) -> tuple[Broker, Address]:
         listening = bind(self.config.listen)
+        kafka_listen = self.config.kafka_listen
         try:
             broker = await Broker.start(
                 self.config,
@@ -158,6 +159,7 @@ class RunningBroker:
                 disk=self.disk,
                 on_fatal=self.fatal.append,
                 listening=[listening],
+                kafka_listening=None if kafka_listen is None else bind(kafka_listen),
             )
         except BaseException:
             listening.close()

@@ -18,6 +18,7 @@ from raftlog.replication.cluster_commands import (
     ClusterCommand,
     FenceBroker,
     RegisterBroker,
+    SetKafkaAddress,
     UnfenceBroker,
 )
 from raftlog.replication.cluster_state import BrokerRecord, ClusterMachine, Refused
@@ -41,6 +42,7 @@ class Membership:
         rack: str,
         voters: Sequence[int],
         address: Callable[[], Address],
+        kafka_address: Callable[[], Address],
         machine: ClusterMachine,
         plane: ConsensusPlane,
         liveness: Liveness,
@@ -50,6 +52,7 @@ class Membership:
     ) -> None:
         """``voters``: first voters of the cluster group, by configuration.
 
+        ``address``, ``kafka_address``: of this broker for clients; see ``SetKafkaAddress``.
         ``is_ready``: whether every replica that the cluster assigns to this broker is open.
         """
         self._broker_id = broker_id
@@ -57,6 +60,7 @@ class Membership:
         self._rack = rack
         self._voters = voters
         self._address = address
+        self._kafka_address = kafka_address
         self._machine = machine
         self._plane = plane
         self._liveness = liveness
@@ -104,6 +108,8 @@ class Membership:
         command: ClusterCommand | None = None
         if not self.is_registered:
             command = self._registration()
+        elif not self._has_kafka_address():
+            command = self._with_kafka_address()
         elif machine.brokers[self._broker_id].fenced and self._is_ready():
             mine = machine.brokers[self._broker_id]
             command = UnfenceBroker(id=mine.id, broker_epoch=mine.broker_epoch)
@@ -121,6 +127,16 @@ class Membership:
             rack=self._rack,
             directory_id=self._me.directory_id,
             boot=self._me.boot,
+        )
+
+    def _has_kafka_address(self) -> bool:
+        mine = self._machine.brokers[self._broker_id]
+        return (mine.kafka_host, mine.kafka_port) == tuple(self._kafka_address())
+
+    def _with_kafka_address(self) -> SetKafkaAddress:
+        mine, address = self._machine.brokers[self._broker_id], self._kafka_address()
+        return SetKafkaAddress(
+            id=mine.id, broker_epoch=mine.broker_epoch, host=address.host, port=address.port
         )
 
     def _fencing(self) -> FenceBroker | None:

@@ -84,6 +84,7 @@ class ClusterServices:
     entropy: Callable[[int], bytes]
     new_id: Callable[[], str]
     address: Callable[[], Address]
+    kafka_address: Callable[[], Address]
     on_removed: Callable[[str], None]
 
 
@@ -325,6 +326,7 @@ class ClusterNode:
             rack=config.rack,
             voters=[voter.id for voter in config.voters],
             address=services.address,
+            kafka_address=services.kafka_address,
             machine=self.machine,
             plane=self.plane,
             liveness=self.liveness,
@@ -494,10 +496,14 @@ class ClusterNode:
             if self._newest_session.get(follower) is session:
                 del self._newest_session[follower]
 
-    def other_brokers(self) -> list[BrokerInfo]:
-        """Return the other brokers that clients can connect to."""
+    def other_brokers(self, *, for_kafka: bool = False) -> list[BrokerInfo]:
+        """Return the other brokers that clients can connect to, with their addresses for raftlog's
+        or Kafka's clients.
+        """
         return [
-            BrokerInfo(id=b.id, host=b.host, port=b.port, rack=b.rack or None)
+            BrokerInfo(id=b.id, host=b.kafka_host, port=b.kafka_port, rack=b.rack or None)
+            if for_kafka and b.kafka_port
+            else BrokerInfo(id=b.id, host=b.host, port=b.port, rack=b.rack or None)
             for _, b in sorted(self.machine.brokers.items())
             if not b.fenced and b.id != self.broker_id
         ]

@@ -95,8 +95,8 @@ class ClusterOperations:
         is_there = leader is not None and self._node.liveness.is_linked(leader)
         return leader if is_there else None
 
-    def other_brokers(self) -> list[BrokerInfo]:
-        return self._node.other_brokers()
+    def other_brokers(self, *, for_kafka: bool = False) -> list[BrokerInfo]:
+        return self._node.other_brokers(for_kafka=for_kafka)
 
     def describe(self, request: DescribeClusterRequest) -> Describing:
         node = self._node

@@ -96,6 +96,6 @@ def hint_leaders(
     if leaders:
         response.node_endpoints = [
             structs.NodeEndpoint(node_id=each.id, host=each.host, port=each.port, rack=each.rack)
-            for each in context.brokers(local_host)
+            for each in context.brokers(local_host, for_kafka=True)
             if each.id in leaders
         ]

@@ -16,6 +16,7 @@ from raftlog.replication.cluster_commands import (
     FenceBroker,
     RegisterBroker,
     RemoveBroker,
+    SetKafkaAddress,
     UnfenceBroker,
     decode_command,
 )
@@ -35,6 +36,7 @@ class Joining:
         self.s = s
         self.is_ready = True
         self.address = Address("h", 1)
+        self.kafka_address = Address("", 0)
         s.plane.machines[CLUSTER_GROUP] = s.machine
         s.plane.statuses[CLUSTER_GROUP] = status(voters={b: DISKS[b] for b in (1, 2, 3)})
         if leads:
@@ -45,6 +47,7 @@ class Joining:
             rack="r1",
             voters=[1, 2, 3],
             address=lambda: self.address,
+            kafka_address=lambda: self.kafka_address,
             machine=s.machine,
             plane=s.plane.as_plane,
             liveness=s.liveness,
@@ -85,6 +88,25 @@ def test_from_nothing_to_a_member() -> None:
         j.agree()
         assert j.membership.is_in
         assert j.wants() is None
+
+    play(test)
+
+
+def test_its_address_for_kafka_clients_is_set_before_it_serves() -> None:
+    async def test(s: Scene) -> None:
+        named(s)
+        j = Joining(s)
+        j.kafka_address = Address("outside", 9092)
+        assert isinstance(j.wants(), RegisterBroker)
+        j.agree()
+        epoch = s.machine.brokers[1].broker_epoch
+        assert j.wants() == SetKafkaAddress(id=1, broker_epoch=epoch, host="outside", port=9092)
+        j.agree()
+        assert isinstance(j.wants(), UnfenceBroker)
+        j.agree()
+        assert j.wants() is None
+        j.kafka_address = Address("", 0)
+        assert isinstance(j.wants(), SetKafkaAddress), "kafka.listen was removed"
 
     play(test)
 

@@ -116,7 +116,7 @@ def _cluster_metadata(context: BrokerContext, reply: KafkaReply, topics: list[Me
             _Metadata.MetadataResponseBroker(
                 node_id=each.id, host=each.host, port=each.port, rack=each.rack
             )
-            for each in context.brokers(reply.connection.local_host)
+            for each in context.brokers(reply.connection.local_host, for_kafka=True)
         ],
         cluster_id=context.operations.cluster_id,
         controller_id=_controller(context),
@@ -196,7 +196,7 @@ def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaR
                 _Cluster.DescribeClusterBroker(
                     broker_id=each.id, host=each.host, port=each.port, rack=each.rack
                 )
-                for each in context.brokers(reply.connection.local_host)
+                for each in context.brokers(reply.connection.local_host, for_kafka=True)
             ],
         )
     )

@@ -51,7 +51,9 @@ def handle_find_coordinator(
         if error is not None:
             reply.fail(error)
             return
-        brokers = {each.id: each for each in context.brokers(reply.connection.local_host)}
+        brokers = {
+            each.id: each for each in context.brokers(reply.connection.local_host, for_kafka=True)
+        }
         found = []
         for key in keys:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,34 @@ import pytest
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.kafka.codec import Message
+from raftlog.protocol.frame import encode_request
+from raftlog.protocol.handshake import ApiVersionsRequest
 from raftlog.server.kafka.handlers import cluster
+from raftlog.server.listener import address_of
 from tests.kafka.wire import request
 from tests.server.harness import RunningBroker, running
 from tests.server.kafka.kafka_client import KafkaClient, connected
 
 Metadata = codec.structs("request", apis.METADATA.key)
+
+
+def test_kafka_clients_have_a_separate_address(tmp_path: Path) -> None:
+    addresses = {"kafka_listen": "127.0.0.1:0", "kafka_advertised_listen": "kafka.example:9092"}
+    with running(tmp_path, **addresses) as broker:
+        own = address_of(broker.broker._servers[0].sockets[0])
+        with closing(KafkaClient(own)) as client:
+            (me,) = client.ask(apis.METADATA, 12, Metadata.root(topics=[])).brokers
+            assert (me.host, me.port) == ("kafka.example", 9092)
+            assert client.ask(apis.DESCRIBE_CLUSTER, 1).brokers[0].host == "kafka.example"
+        with closing(KafkaClient(broker.address)) as client:
+            client.send(apis.API_VERSIONS, 0)
+            client.rest()  # an error of raftlog's protocol, and the end of the connection
+        with closing(KafkaClient(own)) as client:
+            hello = ApiVersionsRequest(client_id="test")
+            client.send_bytes(
+                b"".join(encode_request(0, version=0, correlation_id=1, message=hello))
+            )
+            assert client.is_closed(), "raftlog's clients are not served there"
 
 
 def wanted(*names: str, may_create: bool = True) -> Message:
