@@ -268,7 +268,8 @@ class Producer(ProducerThread, ProducerBase):
 
     Close the producer, or use ``with``. When the interpreter exits, records of unclosed producers
     are sent for up to 10 seconds; a ``ResourceWarning`` on stderr reports the number of records
-    that were not delivered.
+    that were not delivered. ``os._exit`` and a signal that ends the process skip this: call
+    ``flush`` before.
     """
 
     def _setup(self) -> None:

@@ -102,10 +102,16 @@ def highest(column: Buffer) -> int:
 
 
 def find_at_least(column: Buffer, bound: int) -> int:
-    """The index of the first of unsigned 64-bit integers not below ``bound``, which one is."""
-    if len(column) < NUMPY_FROM * U64_BYTES:
-        return next(index for index, integer in enumerate(u64(column)) if integer >= bound)
-    return int((u64_array(column) >= bound).argmax())
+    """The index of the first of unsigned 64-bit integers not below ``bound``; their number if there
+    is none.
+    """
+    count = len(column) // U64_BYTES
+    if count < NUMPY_FROM:
+        found = (index for index, integer in enumerate(u64(column)) if integer >= bound)
+        return next(found, count)
+    is_found = u64_array(column) >= bound
+    index = int(is_found.argmax())
+    return index if is_found[index] else count
 
 
 def splits_a_character(blob: Buffer, lengths: Buffer) -> bool:

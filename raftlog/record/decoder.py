@@ -99,14 +99,22 @@ def decode_records(
     )
 
 
-def find_timestamp(batch: Buffer, timestamp_ms: int) -> OffsetAndTimestamp | None:
-    """The first record at or after ``timestamp_ms``, in the order of offsets."""
+def find_timestamp(
+    batch: Buffer, timestamp_ms: int, *, from_offset: int = 0
+) -> OffsetAndTimestamp | None:
+    """The first record from ``from_offset`` on at or after ``timestamp_ms``, in the order of
+    offsets.
+    """
     header, rows = open_batch(batch, check_crc=True)
     if timestamp_ms > header.newest_timestamp_ms or not header.record_count:
         return None
+    row = first_row(header, rows, from_offset)
+    if not header.log_append_time:
+        row += columns.find_at_least(rows.timestamps[row * U64_BYTES :], max(timestamp_ms, 0))
+    if row == header.record_count:
+        return None
     if header.log_append_time:
-        return OffsetAndTimestamp(_offsets(header, rows, 0)[0], header.append_timestamp)
-    row = columns.find_at_least(rows.timestamps, max(timestamp_ms, 0))
+        return OffsetAndTimestamp(_offsets(header, rows, row)[0], header.append_timestamp)
     (found,) = columns.u64(rows.timestamps[row * U64_BYTES : (row + 1) * U64_BYTES])
     return OffsetAndTimestamp(_offsets(header, rows, row)[0], found)
 

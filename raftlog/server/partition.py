@@ -42,13 +42,12 @@ from raftlog.server.log_start import LogStartAdvancer
 from raftlog.server.metrics import Counters
 from raftlog.server.offset_waiters import Acknowledge, OffsetWaiters, Watcher
 from raftlog.server.workers import Workers
-from raftlog.storage import Appended, Log
+from raftlog.storage import Appended, Log, TimestampSearch
 from raftlog.types import (
     NO_BASE_OFFSET,
     Buffer,
     LeaderEpoch,
     Offset,
-    OffsetAndTimestamp,
     TopicPartition,
 )
 
@@ -534,8 +533,8 @@ class Partition:
             start_offset=start_offset, end_offset=self.log.log_end_offset, bytes_max=bytes_max
         )
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
-        """Return the first committed record at or after a time."""
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampSearch:
+        """Return the first committed record at or after a time, in steps."""
         self._check_open()
         return self.log.offset_for_timestamp(timestamp_ms, end_offset=self._high_watermark)
 

@@ -16,9 +16,10 @@ compaction; the log replaces its segments with the cleaned ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from raftlog.config import TopicConfig
 from raftlog.config.keys import INT64_MAX
@@ -30,12 +31,14 @@ from raftlog.errors import (
     OffsetOutOfRangeError,
     StorageFailedError,
 )
+from raftlog.limits import VALIDATED_ON_LOOP_BYTES_MAX
 from raftlog.record import (
     HEADER_BYTES,
     LEADER_BYTES,
     BatchHeader,
     check,
     check_batches,
+    find_timestamp,
     parse_header,
     split,
     stamp,
@@ -65,6 +68,11 @@ from raftlog.types import (
 
 if TYPE_CHECKING:  # the first compaction imports numpy
     from raftlog.storage.cleaner import CompactionTicket
+
+
+# Search by time in steps. It yields work, which any thread may run, and is sent its result.
+Found: TypeAlias = OffsetAndTimestamp | None
+TimestampSearch: TypeAlias = Generator[Callable[[], Found], Found, Found]
 
 
 class Appended(NamedTuple):
@@ -268,18 +276,37 @@ class Log:
 
     def offset_for_timestamp(
         self, timestamp_ms: TimestampMs, *, end_offset: Offset
-    ) -> OffsetAndTimestamp | None:
+    ) -> TimestampSearch:
         """Return the first record below ``end_offset`` with a timestamp of at least
         ``timestamp_ms``, or None.
 
-        Raises ``DamagedLogError``, also if that record may be in the corrupt part of the log.
+        Yields work for a thread: the decompression of a large batch, which it is sent the result
+        of. Raises ``DamagedLogError``, also if that record may be in the corrupt part of the log.
         """
-        for segment in self._segments:
-            found = segment.find_timestamp(timestamp_ms, from_offset=self.log_start_offset)
+        from_offset = self.log_start_offset
+        while (newer := self._find_newer(timestamp_ms, from_offset)) is not None:
+            segment, position, header = newer
+            batch = segment.pread(header.length, position)
+            decode = partial(find_timestamp, batch, timestamp_ms, from_offset=from_offset)
+            is_large = header.uncompressed_length > VALIDATED_ON_LOOP_BYTES_MAX
+            try:
+                found = (yield decode) if is_large else decode()
+            except CorruptBatchError as error:
+                raise segment.damaged(position, error) from error
             if found is not None:
                 return found if found.offset < end_offset else None
+            from_offset = max(header.next_offset, self.log_start_offset)  # it may have moved
         if self.damage:
             raise DamagedLogError(self.damage)
+        return None
+
+    def _find_newer(
+        self, timestamp_ms: TimestampMs, from_offset: Offset
+    ) -> tuple[Segment, int, BatchHeader] | None:
+        for segment in self._segments:
+            newer = segment.find_newer(timestamp_ms, from_offset=from_offset)
+            if newer is not None:
+                return segment, *newer
         return None
 
     @property

@@ -16,14 +16,12 @@ from raftlog.errors import CorruptBatchError, DamagedLogError
 from raftlog.record import (
     HEADER_BYTES,
     BatchHeader,
-    decode_lists,
-    find_timestamp,
     parse_header,
 )
 from raftlog.storage import index as index_codec
 from raftlog.storage.checkpoint import Anchor
 from raftlog.storage.index import SparseIndex, Summary
-from raftlog.types import Buffer, Offset, OffsetAndTimestamp, TimestampMs
+from raftlog.types import Buffer, Offset, TimestampMs
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -216,25 +214,16 @@ class Segment:
             if position == start:
                 raise self.damaged(position, "incomplete batch header")
 
-    def find_timestamp(
+    def find_newer(
         self, timestamp_ms: TimestampMs, *, from_offset: Offset
-    ) -> OffsetAndTimestamp | None:
-        """Return the first record at or after ``from_offset`` with a timestamp of at least
-        ``timestamp_ms``, or None."""
+    ) -> tuple[int, BatchHeader] | None:
+        """Return position and header of the first batch that ends after ``from_offset`` and has a
+        record with a timestamp of at least ``timestamp_ms``, or None."""
         if self.summary.newest_timestamp_ms < timestamp_ms:
             return None
         for position, header in self.headers(self.index.position_for_timestamp(timestamp_ms)):
-            if header.newest_timestamp_ms < timestamp_ms or header.next_offset <= from_offset:
-                continue
-            batch = self.pread(header.length, position)
-            try:
-                found = find_timestamp(batch, timestamp_ms)
-                if found is not None and found.offset < from_offset:
-                    found = _find_timestamp_from(batch, timestamp_ms, from_offset)
-            except CorruptBatchError as error:
-                raise self.damaged(position, error) from error
-            if found is not None:
-                return found
+            if header.newest_timestamp_ms >= timestamp_ms and header.next_offset > from_offset:
+                return position, header
         return None
 
     # -- shrinking ---------------------------------------------------------------------------------
@@ -274,14 +263,3 @@ class Segment:
         self.index, self.summary = SparseIndex(), Summary(self.base_offset)
         for header in headers:
             self.note(header, index_interval_bytes=index_interval_bytes)
-
-
-def _find_timestamp_from(
-    batch: bytes, timestamp_ms: TimestampMs, offset: Offset
-) -> OffsetAndTimestamp | None:
-    """Like ``find_timestamp``, for a batch that contains the log start ``offset``."""
-    records = decode_lists(batch)
-    for at, record_timestamp_ms in zip(records.offsets, records.timestamps_ms, strict=True):
-        if at >= offset and record_timestamp_ms >= timestamp_ms:
-            return OffsetAndTimestamp(at, record_timestamp_ms)
-    return None

@@ -168,6 +168,14 @@ HOSTS: Final = [
         ),
     ),
     Guard(
+        name="a search by time decompresses large batches in a thread",
+        why="one request of a client stops the broker for seconds, and its session ends",
+        module="raftlog/storage/log.py",
+        function="Log.offset_for_timestamp",
+        change=value("assign VALIDATED_ON_LOOP_BYTES_MAX", "False"),
+        tests=("tests/storage/test_log.py::test_a_large_batch_is_searched_by_a_thread",),
+    ),
+    Guard(
         name="a consumer of another epoch",
         why=("a consumer that knows a newer leader continues to read from the old one (KIP-320)"),
         module="raftlog/server/requests/read.py",

@@ -46,9 +46,11 @@ def test_highest_is_unsigned() -> None:
     assert columns.highest(u64(3, U64_MAX, 5)) == U64_MAX
 
 
-@pytest.mark.parametrize(("bound", "index"), [(0, 0), (4, 1), (9, 1), (10, 3)])
+@pytest.mark.parametrize(("bound", "index"), [(0, 0), (4, 1), (9, 1), (10, 3), (11, 4)])
 def test_find_at_least_takes_the_first_in_place(bound: int, index: int) -> None:
     assert columns.find_at_least(u64(3, 9, 4, 10), bound) == index
+    zeros = [0] * 1_000
+    assert columns.find_at_least(u64(*zeros, 9), bound) == (bound > 0) * 1_000 + (bound > 9)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,17 @@ def test_find_timestamp_goes_by_the_leaders_time() -> None:
     assert find_timestamp(LATE, NOW_MS + 1) is None
 
 
+@pytest.mark.parametrize("data", [STORED, SPARSE, LATE], ids=["stored", "sparse", "late"])
+def test_find_timestamp_from_an_offset(data: bytes) -> None:
+    records = decode_lists(data)
+    found = list(zip(records.offsets, records.timestamps_ms, strict=True))
+    for from_offset in range(records.offsets[0] - 1, records.offsets[-1] + 2):
+        for timestamp_ms in (0, 51, 80, NOW_MS):
+            expected = [(o, at) for o, at in found if o >= from_offset and at >= timestamp_ms]
+            at = find_timestamp(data, timestamp_ms, from_offset=from_offset)
+            assert at == (expected[0] if expected else None)
+
+
 @pytest.mark.parametrize("codec", ALL_CODECS)
 def test_every_reader_refuses_a_flipped_payload(codec: Codec) -> None:
     data = bytearray(batch_of([b"value" * 20] * 20, codec=codec))

@@ -24,7 +24,7 @@ from raftlog.errors import (
 from raftlog.record import validate
 from raftlog.storage import Appended, DeleteTask, Log, SyncTask, inspect
 from raftlog.storage.checkpoint import SLOT_BYTES, SLOTS
-from tests.storage.logs import NOW_MS, batch_of, stored
+from tests.storage.logs import NOW_MS, batch_of, searched, stored
 from tests.storage.model import (
     BATCHES_REMEMBERED,
     SEQUENCES,
@@ -232,7 +232,7 @@ class LogMachine(RuleBasedStateMachine):
     def find_timestamp(self, age_ms: int, last: int) -> None:
         end = self.offset_between(self.model.start, self.model.end, last)
         timestamp_ms = self.now_ms - age_ms
-        found = self.log.offset_for_timestamp(timestamp_ms, end_offset=end)
+        found = searched(self.log.offset_for_timestamp(timestamp_ms, end_offset=end))
         assert found == self.model.find_timestamp(timestamp_ms, end)
 
     @staticmethod

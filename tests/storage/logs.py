@@ -10,8 +10,9 @@ from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.disk import Disk
 from raftlog.record import decode_lists, encode, parse_header, seal, split, validate
-from raftlog.storage import Appended, Log
+from raftlog.storage import Appended, Log, TimestampSearch
 from raftlog.testing.disk import SimDisk, SimFile
+from raftlog.types import OffsetAndTimestamp
 
 NOW_MS: Final = 1_700_000_000_000
 DIRECTORY: Final = "log"
@@ -123,3 +124,14 @@ def count_reads(disk: SimDisk) -> list[int]:
 
     disk.open = open_counting  # type: ignore[method-assign]
     return reads
+
+
+def searched(search: TimestampSearch) -> OffsetAndTimestamp | None:
+    """The result of a search by time; its work is done at once."""
+    found = None
+    while True:
+        try:
+            found = search.send(found)()
+        except StopIteration as end:
+            result: OffsetAndTimestamp | None = end.value
+            return result

@@ -35,6 +35,7 @@ from tests.storage.logs import (
     files,
     killed,
     open_log,
+    searched,
     sim_disk,
     stored,
 )
@@ -106,10 +107,10 @@ def test_times_are_found_as_before() -> None:
     seal(log)
     compact(log)
     for number, offset in ((0, 15), (15, 15), (17, 17), (19, 19)):
-        found = log.offset_for_timestamp(NOW_MS + number, end_offset=20)
+        found = searched(log.offset_for_timestamp(NOW_MS + number, end_offset=20))
         assert found is not None
         assert found.offset == offset
-    assert log.offset_for_timestamp(NOW_MS + 20, end_offset=20) is None
+    assert searched(log.offset_for_timestamp(NOW_MS + 20, end_offset=20)) is None
 
 
 def test_retention_goes_on_with_a_compacted_log() -> None:

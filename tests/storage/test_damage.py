@@ -30,6 +30,7 @@ from tests.storage.logs import (
     fill,
     killed,
     open_log,
+    searched,
     sim_disk,
     stored,
     value_at,
@@ -211,8 +212,18 @@ def test_a_bad_batch_below_the_durable_end_is_damage(harm: str, config: TopicCon
     with pytest.raises(DamagedLogError):
         log.truncate_to(3)
     with pytest.raises(DamagedLogError):
-        log.offset_for_timestamp(NOW_MS + 1, end_offset=12)
+        searched(log.offset_for_timestamp(NOW_MS + 1, end_offset=12))
     assert problems(disk) == {inspect.DAMAGE}
+
+
+def test_a_payload_that_rots_is_damage_to_a_search_by_time() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    append(log, b"x" * 300)
+    (path,) = files(disk, ".log")
+    disk.flip_bit(path, 200 * 8)
+    with pytest.raises(DamagedLogError, match=r"\.log is corrupt at byte 0: .*verify"):
+        searched(log.offset_for_timestamp(NOW_MS, end_offset=1))
 
 
 @pytest.mark.parametrize("harm", ["length", "payload", "truncation"])

@@ -18,7 +18,17 @@ from tests.record.kafka_batches import (
     read_by_aiokafka,
 )
 from tests.storage.compactions import COMPACT, batches, compact, keys_and_values, put, seal
-from tests.storage.logs import DIRECTORY, NOW_MS, SMALL, append, killed, open_log, sim_disk, stored
+from tests.storage.logs import (
+    DIRECTORY,
+    NOW_MS,
+    SMALL,
+    append,
+    killed,
+    open_log,
+    searched,
+    sim_disk,
+    stored,
+)
 
 
 def append_sent(log: Log, sent: bytes, *, now_ms: int = NOW_MS) -> Appended:
@@ -76,7 +86,7 @@ def test_records_are_found_by_their_time() -> None:
     log = open_log(sim_disk())
     for hour in range(20):
         append_sent(log, sent_of(b"a", b"b", codec=Codec.LZ4, timestamp_ms=NOW_MS - 90 + hour))
-    found = log.offset_for_timestamp(NOW_MS - 80, end_offset=log.log_end_offset)
+    found = searched(log.offset_for_timestamp(NOW_MS - 80, end_offset=log.log_end_offset))
     assert found is not None
     assert (found.offset, found.timestamp_ms) == (20, NOW_MS - 80)
 
@@ -86,7 +96,7 @@ def test_records_without_timestamps_are_found_by_the_time_of_the_append() -> Non
     sent = kafka_resealed(sent_of(b"a"), base_timestamp=-1, max_timestamp=-1)
     for second in range(3):
         append_sent(log, sent, now_ms=NOW_MS + second)
-    found = log.offset_for_timestamp(NOW_MS + 1, end_offset=log.log_end_offset)
+    found = searched(log.offset_for_timestamp(NOW_MS + 1, end_offset=log.log_end_offset))
     assert found is not None
     assert (found.offset, found.timestamp_ms) == (1, NOW_MS + 1)
 

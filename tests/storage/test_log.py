@@ -6,6 +6,7 @@ test_full_disk, test_bad_disk and test_idempotence.
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ from tests.storage.logs import (
     fill,
     killed,
     open_log,
+    searched,
     sim_disk,
     stored,
     value_at,
@@ -241,21 +243,52 @@ def test_the_first_record_at_or_after_a_time_is_found(log: Log) -> None:
         expected = [
             OffsetAndTimestamp(offset, at) for offset, at in enumerate(flat) if at >= timestamp_ms
         ]
-        found = log.offset_for_timestamp(timestamp_ms, end_offset=7)
+        found = searched(log.offset_for_timestamp(timestamp_ms, end_offset=7))
         assert found == (expected[0] if expected else None)
 
 
 def test_a_record_at_or_past_the_end_is_not_found(log: Log) -> None:
     append(log, b"x", b"y", timestamps_ms=[10, 20])
-    assert log.offset_for_timestamp(15, end_offset=1) is None
-    assert log.offset_for_timestamp(15, end_offset=2) == OffsetAndTimestamp(1, 20)
+    assert searched(log.offset_for_timestamp(15, end_offset=1)) is None
+    assert searched(log.offset_for_timestamp(15, end_offset=2)) == OffsetAndTimestamp(1, 20)
 
 
 def test_a_deleted_record_is_not_found_by_its_time(log: Log) -> None:
     append(log, b"x", b"y", b"z", timestamps_ms=[10, 20, 30])
     log.sync()
     log.advance_log_start(1).run()
-    assert log.offset_for_timestamp(5, end_offset=3) == OffsetAndTimestamp(1, 20)
+    assert searched(log.offset_for_timestamp(5, end_offset=3)) == OffsetAndTimestamp(1, 20)
+
+
+def test_a_large_batch_is_searched_by_a_thread(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftlog.storage.log.VALIDATED_ON_LOOP_BYTES_MAX", 1_000)
+    append(log, b"x" * 100, b"y", timestamps_ms=[10, 20])
+    append(log, b"x" * 1_000, timestamps_ms=30)
+    for timestamp_ms, has_work in ((15, False), (30, True), (31, False)):
+        search = log.offset_for_timestamp(timestamp_ms, end_offset=3)
+        assert bool(list(islice(search, 1))) is has_work
+    assert searched(log.offset_for_timestamp(30, end_offset=3)) == OffsetAndTimestamp(2, 30)
+
+
+def test_the_log_may_change_while_a_thread_searches(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread has the bytes of a batch. A record that it does not find is looked for anew."""
+    monkeypatch.setattr("raftlog.storage.log.VALIDATED_ON_LOOP_BYTES_MAX", 0)
+    for number in range(8):
+        append(log, b"x" * 900, b"y", timestamps_ms=[NOW_MS + 50 - number, NOW_MS - 50 + number])
+    log.sync()
+    log.advance_log_start(1).run()
+    search = log.offset_for_timestamp(NOW_MS, end_offset=16)
+    work = next(search)
+    log.advance_log_start(9).run()
+    for _ in range(2):  # the rest of the first batch, and of the one with the new log start
+        found = work()
+        assert found is None
+        work = search.send(found)
+    with pytest.raises(StopIteration) as end:
+        search.send(work())
+    assert end.value.value == OffsetAndTimestamp(10, NOW_MS + 45)
 
 
 # -- dropping --------------------------------------------------------------------------------------

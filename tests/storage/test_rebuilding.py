@@ -22,6 +22,7 @@ from tests.storage.logs import (
     fill,
     killed,
     open_log,
+    searched,
     sim_disk,
     stored,
     value_at,
@@ -62,7 +63,7 @@ def test_a_bad_index_is_rebuilt(harm: str, number: int) -> None:
     assert (log.damage, stored(log)) == ("", whole)
     for offset in range(20):
         assert base_offsets_of(stored(log, offset))[0] == offset
-        found = log.offset_for_timestamp(NOW_MS, end_offset=20)
+        found = searched(log.offset_for_timestamp(NOW_MS, end_offset=20))
         assert found is not None
     fill(log, 1)
     log.close()

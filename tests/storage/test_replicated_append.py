@@ -30,6 +30,7 @@ from tests.storage.logs import (
     fill,
     killed,
     open_log,
+    searched,
     sim_disk,
     stored,
     values,
@@ -416,6 +417,6 @@ def test_log_append_time_is_the_leaders() -> None:
     )
     log = open_log(sim_disk())
     log.append_replicated(batch)
-    found = log.offset_for_timestamp(NOW_MS, end_offset=1)
+    found = searched(log.offset_for_timestamp(NOW_MS, end_offset=1))
     assert found is not None
     assert found.timestamp_ms == NOW_MS

@@ -31,7 +31,7 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     for index, query in enumerate(queries):
         if index:
             yield None
-        look_up(context, query, partial(_done, outcomes, index, query))
+        look_up(context, reply, query, partial(_done, outcomes, index, query))
 
 
 def _done(

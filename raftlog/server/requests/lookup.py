@@ -9,7 +9,9 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 from raftlog.errors import LeaderNotAvailableError, RaftlogError
 from raftlog.server.context import BrokerContext
 from raftlog.server.partition import Partition
-from raftlog.types import NO_TIMESTAMP, LeaderEpoch, Offset, OffsetAndTimestamp, TimestampMs
+from raftlog.server.reply import Exchange
+from raftlog.server.turns import Steps
+from raftlog.types import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs
 
 # ``newest``: the first record with the highest timestamp.
 At: TypeAlias = Literal["earliest", "latest", "newest"] | int
@@ -40,9 +42,10 @@ class Found(NamedTuple):
 OnFound: TypeAlias = Callable[[Found | RaftlogError], None]
 
 
-def look_up(context: BrokerContext, query: Query, done: OnFound) -> None:
+def look_up(context: BrokerContext, reply: Exchange, query: Query, done: OnFound) -> None:
     """Call ``done`` once the commits of all earlier leaders are known, and it is confirmed that no
-    other broker leads, which might have committed more.
+    other broker leads, which might have committed more. ``reply``: to the request; a search by time
+    takes steps of it, as it may decompress a large batch.
     """
     try:
         host = context.topics.host(query.topic, query.partition)
@@ -55,31 +58,40 @@ def look_up(context: BrokerContext, query: Query, done: OnFound) -> None:
     except RaftlogError as error:
         done(error)
         return
-    confirmed = partial(_confirmed, query, host, done)
+    confirmed = partial(_confirmed, reply, query, host, done)
     if context.cluster is not None:
         context.cluster.confirm(host, confirmed)
     else:
         confirmed(None)
 
 
-def _confirmed(query: Query, host: Partition, done: OnFound, error: RaftlogError | None) -> None:
+def _confirmed(
+    reply: Exchange, query: Query, host: Partition, done: OnFound, error: RaftlogError | None
+) -> None:
     try:
         if error is not None:
             raise error
-        found = Found(*_find(query.at, host), host)
+        if query.at == "earliest":
+            found = Found(host.committed_start, NO_TIMESTAMP, host)
+        elif query.at == "latest":
+            found = Found(host.high_watermark, NO_TIMESTAMP, host)
+        else:
+            reply.go_on(_search(query.at, host, done))
+            return
     except RaftlogError as failure:
         done(failure)
     else:
         done(found)
 
 
-def _find(at: At, host: Partition) -> OffsetAndTimestamp:
-    if at == "earliest":
-        return OffsetAndTimestamp(host.committed_start, NO_TIMESTAMP)
-    if at == "latest":
-        return OffsetAndTimestamp(host.high_watermark, NO_TIMESTAMP)
-    none = OffsetAndTimestamp(-1, NO_TIMESTAMP)
-    if at == "newest":
-        newest_ms = host.log.newest_timestamp_ms
-        return none if newest_ms < 0 else host.offset_for_timestamp(newest_ms) or none
-    return host.offset_for_timestamp(at) or none
+def _search(at: Literal["newest"] | int, host: Partition, done: OnFound) -> Steps:
+    try:
+        timestamp_ms = host.log.newest_timestamp_ms if at == "newest" else at
+        record = None
+        if timestamp_ms >= 0:
+            record = yield from host.offset_for_timestamp(timestamp_ms)
+        found = Found(*(record or (-1, NO_TIMESTAMP)), host)
+    except RaftlogError as failure:
+        done(failure)
+    else:
+        done(found)

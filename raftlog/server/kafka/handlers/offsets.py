@@ -65,7 +65,7 @@ def handle_list(context: BrokerContext, request: KafkaRequest, reply: KafkaReply
             done(answer)
             return
         query = _Query(topic, each.partition_index, each.current_leader_epoch, place)
-        look_up(context, query, partial(_found, answer, done))
+        look_up(context, reply, query, partial(_found, answer, done))
 
     def whole(topic: Message, partitions: list[Message]) -> Message:
         return _Offsets.ListOffsetsTopicResponse(name=topic.name, partitions=partitions)
@@ -116,7 +116,7 @@ def handle_epochs(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
             done(answer)
             return
         query = _Query(topic, each.partition, each.current_leader_epoch, "latest")
-        look_up(context, query, partial(_found_end, answer, each.leader_epoch, done))
+        look_up(context, reply, query, partial(_found_end, answer, each.leader_epoch, done))
 
     def whole(topic: Message, partitions: list[Message]) -> Message:
         return _Epochs.OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions)
