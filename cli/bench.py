@@ -238,14 +238,14 @@ def memory(run: Scope, stream_mib: int, partitions: int, connections: int) -> No
 @bench.command()
 @click.option(
     "--pairs",
-    default=100,
+    default=1_000,
     show_default=True,
     type=click.IntRange(2),
     help="Pairs of rounds, with and without metrics.",
 )
 @click.option(
     "--count",
-    default=500,
+    default=20,
     show_default=True,
     type=click.IntRange(10),
     help="Requests per round.",
@@ -259,7 +259,7 @@ def metrics(run: Scope, pairs: int, count: int) -> None:
 
     \b
     Example:
-      raftlog bench metrics --pairs 200
+      raftlog bench metrics --pairs 2000
     """
     from raftlog.bench.metrics import metrics as measure
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -22,10 +21,9 @@ from raftlog.cli.group import Selection, check_in_range, choose, parse_to, parti
 from raftlog.cli.offsets import From
 from raftlog.cli.overview import SORTS, TopicRow, overview
 from raftlog.cli.topic import topic_rows
-from raftlog.client.descriptions import EventDescription
+from raftlog.client.descriptions import BrokerDescription, EventDescription
 from raftlog.client.group_descriptions import GroupDescription
 from raftlog.clock import SystemClock
-from raftlog.config import BrokerConfig
 from raftlog.config.topic import TOPIC_KEYS
 from raftlog.errors import (
     GroupNotEmptyError,
@@ -50,13 +48,11 @@ class Pages:
         admin: Admin,
         view: ClusterView,
         make_reader: Callable[[], reading.Reader],
-        config: BrokerConfig,
     ) -> None:
         """``make_reader``: returns a reader of records, for one page."""
         self._admin = admin
         self._view = view
         self._reader = make_reader
-        self._data_dir = config.data_dir
         self._clock = SystemClock()
 
     # -- cluster
@@ -68,16 +64,9 @@ class Pages:
             "shown": shown,
             "topics": shown.topics[:10],
             "rates": points(self._view.rates),
-            "disk": self._disk(),
+            "fullest": fullest(now.cluster.brokers),
             "skew": leader_skew(shown.brokers),
         }
-
-    def _disk(self) -> dict[str, int] | None:
-        try:
-            usage = shutil.disk_usage(self._data_dir)
-        except OSError:
-            return None
-        return {"total": usage.total, "free": usage.free, "used": usage.total - usage.free}
 
     def broker(self, parameters: Parameters) -> Values:
         """One broker, explained. Raises ``InvalidRequestError`` if there is no such broker."""
@@ -394,6 +383,16 @@ def change(old: Offset | None, new: Offset) -> str:
     if new == old:
         return "none"
     return f"{new - old:+,}"
+
+
+def fullest(brokers: Iterable[BrokerDescription]) -> BrokerDescription | None:
+    """Return the broker with the smallest share of free disk space; None if none is known."""
+    known = [broker for broker in brokers if broker.disk is not None and broker.disk.size_bytes > 0]
+
+    def free_share(broker: BrokerDescription) -> float:
+        return 0.0 if broker.disk is None else broker.disk.free_bytes / broker.disk.size_bytes
+
+    return min(known, key=free_share, default=None)
 
 
 def leader_skew(brokers: Iterable[Mapping[str, Any]]) -> int:

@@ -72,7 +72,6 @@ class Sessions:
             admin,
             view,
             lambda: records.Reader(self._bootstrap, clock.monotonic, **security),
-            self._config,
         )
         return Session(user, admin, pages)
 

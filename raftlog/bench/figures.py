@@ -64,8 +64,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     """
     ordered = sorted(values)
     count = len(ordered)
-    rank, tail = 0, 1.0  # tail: sum of the binomial coefficients up to ``rank``
-    while 2 * (tail + math.comb(count, rank + 1)) / 2**count <= 0.05:
+    rank, tail = 0, 1  # tail: sum of the binomial coefficients up to ``rank``
+    while 40 * (tail + math.comb(count, rank + 1)) <= 2**count:  # 2 tails of 1 in 40
         rank += 1
         tail += math.comb(count, rank)
     return ordered[rank], ordered[-1 - rank]

@@ -51,22 +51,27 @@ def _counts(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id in _COUNTERS
 
 
-def versions(module: ModuleType) -> Iterator[tuple[FunctionType, CodeType]]:
-    """Return each function of the module that counts, and its code without counting."""
+def versions(module: ModuleType) -> Iterator[tuple[FunctionType, CodeType, CodeType]]:
+    """Return each function of the module that counts, with its code, and that without counting.
+
+    Both are new: the interpreter has optimized neither of them before.
+    """
     source = inspect.getsource(module)
     if not any(name in source for name in _COUNTERS):
         return
     path = module.__file__ or ""
-    tree = ast.fix_missing_locations(_WithoutCounting().visit(ast.parse(source)))
-    codes = {_place(code): code for code in _codes(compile(tree, path, "exec", dont_inherit=True))}
+    own, without = (
+        {_place(code): code for code in _codes(compile(tree, path, "exec", dont_inherit=True))}
+        for tree in (ast.parse(source), _WithoutCounting().visit(ast.parse(source)))
+    )
     for function in _functions(module):
-        code = codes.get(_place(function.__code__))
+        place = _place(function.__code__)
         if (
-            code is not None
-            and code.co_code != function.__code__.co_code
-            and code.co_freevars == function.__code__.co_freevars
+            place in own
+            and own[place].co_code != without[place].co_code
+            and own[place].co_freevars == without[place].co_freevars
         ):
-            yield function, code
+            yield function, own[place], without[place]
 
 
 def _place(code: CodeType) -> tuple[str, int]:
@@ -93,11 +98,11 @@ class Switch:
 
     def __init__(self) -> None:
         server = [module for name, module in sys.modules.items() if name.startswith(_PACKAGE)]
-        found = [pair for module in server for pair in versions(module)]
-        self.functions = [function for function, _ in found]
+        found = [each for module in server for each in versions(module)]
+        self.functions = [function for function, _, _ in found]
         self._codes = {
-            WITH: [function.__code__ for function in self.functions],
-            WITHOUT: [code for _, code in found],
+            WITH: [code for _, code, _ in found],
+            WITHOUT: [code for _, _, code in found],
         }
 
     def select(self, version: str) -> None:

@@ -12,7 +12,7 @@ from raftlog.bench.metrics_broker import WITH, WITHOUT
 
 @pytest.mark.integration
 def test_a_figure_of_few_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raftlog.bench.metrics.WARM_UP_TRIPS", 10)
+    monkeypatch.setattr("raftlog.bench.metrics.WARM_UP_ROUNDS", 1)
     monkeypatch.setattr("raftlog.bench.metrics.SCRAPES", 1)
     assert SCRAPES > 1
     figure = metrics(tmp_path, pairs=2, count=10)

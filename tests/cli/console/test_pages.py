@@ -9,7 +9,8 @@ import msgpack
 import pytest
 
 from raftlog import Admin, Consumer, Producer, TopicPartition
-from raftlog.cli.console.pages import change, leader_skew, points, whole
+from raftlog.cli.console.pages import change, fullest, leader_skew, points, whole
+from raftlog.client.descriptions import BrokerDescription, DiskDescription
 from raftlog.errors import InvalidRequestError
 from raftlog.testing import wait_until
 from tests.cli.console.conftest import Browser, Consoles
@@ -35,12 +36,23 @@ def test_values_of_forms_and_pages() -> None:
     assert points([(1.0, 2), (3.0, 4)]) == "[[1.0, 3.0], [2, 4]]"
 
 
+def test_the_fullest_disk_has_the_least_share_of_free_space() -> None:
+    def broker(number: int, free: int, size: int) -> BrokerDescription:
+        disk = DiskDescription(free, size, "normal", "") if size else None
+        return BrokerDescription(number, "h", 1, None, live=True, problem="", disk=disk)
+
+    brokers = [broker(1, 50, 100), broker(2, 60, 200), broker(3, 0, 0), broker(4, 40, 50)]
+    assert fullest(brokers) == brokers[1]
+    assert fullest(brokers[2:3]) is None
+
+
 @integration
 def test_the_cluster_and_its_broker(browser: Browser, topic: str) -> None:
     text = text_of(browser.get("/"))
     assert "Healthy." in text
     assert "Brokers 1 / 1 up" in text
-    assert "free of" in text
+    assert re.search(r"Fullest disk [\d.]+ \S+ free of [\d.]+ \S+, broker 1 ", text)
+    assert "Disk free" in text
     text = text_of(browser.get("/broker?id=1"))
     assert "Broker 1 at" in text
     assert f"{topic}:0" in text
