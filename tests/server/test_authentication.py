@@ -290,6 +290,16 @@ def test_an_exchange_is_one_attempt(secured: RunningBroker) -> None:
             client.answer(second)
 
 
+def test_a_captured_exchange_cannot_be_repeated(secured: RunningBroker) -> None:
+    with secured.client() as client:
+        proof = begin(client)
+        assert client.ask(apis.SASL_AUTHENTICATE, SaslAuthenticateRequest(data=proof)).is_complete
+    with secured.client() as client:
+        begin(client)  # the client's nonce is the same, and the broker's is not
+        with pytest.raises(AuthenticationError):
+            client.ask(apis.SASL_AUTHENTICATE, SaslAuthenticateRequest(data=proof))
+
+
 def test_a_mechanism_that_is_not_available_is_named(secured: RunningBroker) -> None:
     with secured.client() as client:
         for mechanism in ("PLAIN", "GSSAPI"):
