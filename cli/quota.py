@@ -141,11 +141,16 @@ def list_quotas(as_json: bool, bootstrap: str) -> None:
         [
             (
                 *(name or "" for name in (entity.user, entity.client_id, entity.address)),
-                *(f"{limits[key]:g}" if key in limits else "" for key in names),
+                *(_shown(limits[key]) if key in limits else "" for key in names),
             )
             for entity, limits in found.items()
         ],
     )
+
+
+def _shown(limit: float) -> str:
+    """The number with separators, and without zeros after the point."""
+    return f"{limit:,.3f}".rstrip("0").rstrip(".")
 
 
 @quota.command()

@@ -380,8 +380,10 @@ def request_add(directory: Path, count: int) -> dict[int, Address]:
         directory,
         addresses=addresses,
         settings=settings,
+        secure=(directory / CREDENTIALS_FILE).exists(),
         voters=recorded_voters(directory, addresses),
     )
+    secret = cluster.brokers[0].secret
     if len(cluster.brokers) == 1 and "cluster.secret.file" not in cluster.brokers[0].settings:
         raise RefusedError(
             f"{directory} has a broker without a cluster, and no other can join it. Start with "
@@ -396,7 +398,7 @@ def request_add(directory: Path, count: int) -> dict[int, Address]:
     def have_joined() -> bool:
         known = recorded_addresses(directory)
         return {*ids} <= known.keys() and all(
-            {*ids} <= members(known[broker], tls=tls) for broker in ids
+            {*ids} <= members(known[broker], tls=tls, secret=secret) for broker in ids
         )
 
     try:

@@ -58,6 +58,8 @@ SCRAM_SALT_BYTES_MAX: Final = 128
 SASL_MESSAGE_BYTES_MAX: Final = 16 * KIB  # of one message of an exchange; tokens are the longest
 SCRAM_MESSAGE_BYTES_MAX: Final = 1_536  # the longest name, each character as "=2C", fits
 JWKS_BYTES_MAX: Final = 256 * KIB  # public keys of an identity provider
+PRINCIPAL_RULES_CHARS_MAX: Final = 4_096  # of ssl.principal.mapping.rules
+CERTIFICATE_NAME_CHARS_MAX: Final = 1_024  # longer names of client certificates name no user
 OAUTH_TEXT_CHARS_MAX: Final = 1_024  # of an issuer, an audience, or the name of a claim
 TOKEN_LIFETIME_S_MAX: Final = 7 * 86_400  # of a session, however long its token is valid
 JWKS_TIMEOUT_S: Final = 10.0  # for each answer of the provider's server

@@ -21,6 +21,7 @@ from raftlog.config.broker_keys import (
     DISK_WATERMARK_REPLICATION,
 )
 from raftlog.config.keys import HIDDEN, parse
+from raftlog.config.principal_rules import PrincipalRule
 from raftlog.config.voters import Voter, show_voters
 from raftlog.config.watermark import Watermark
 from raftlog.errors import InvalidConfigError
@@ -101,6 +102,7 @@ class BrokerConfig:
     sasl_oauthbearer_jwks_endpoint_url: str = ""
     sasl_oauthbearer_sub_claim_name: str = "sub"
     socket_request_max_bytes: int = limits.FRAME_BYTES_MAX
+    ssl_principal_mapping_rules: tuple[PrincipalRule, ...] = ()
     super_users: tuple[str, ...] = ("User:admin",)
     tls_ca_file: str = ""
     tls_certificate_file: str = ""
@@ -133,6 +135,10 @@ class BrokerConfig:
     def http_uses_tls(self) -> bool:
         """Whether the HTTP port uses TLS: its requests contain passwords."""
         return self.authentication_required and bool(self.tls_certificate_file)
+
+    def alone(self) -> BrokerConfig:
+        """Settings of the only broker of a cluster, which has a cluster state."""
+        return replace(self, voters=(Voter(self.id, self.advertised_listen or self.listen),))
 
     def joining(self, brokers: tuple[Address, ...]) -> BrokerConfig:
         """Settings of a broker that has joined the cluster of ``brokers`` before.
@@ -293,11 +299,6 @@ def _check_authentication(config: BrokerConfig) -> None:
             "tokens must have: the provider issues tokens for other services too. Set "
             "tls.certificate.file, sasl.oauthbearer.expected.issuer and "
             "sasl.oauthbearer.expected.audience"
-        )
-    if config.authentication_required and not config.voters:
-        raise InvalidConfigError(
-            "authentication.required=true requires a cluster, which stores the users: set voters, "
-            f"also for one broker ({config.id}@{config.listen})"
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from raftlog import limits
 from raftlog.config.address import Address, parse_address, parse_addresses
 from raftlog.config.keys import HIDDEN, INT64_MAX, ConfigKey, hidden, number, word
+from raftlog.config.principal_rules import parse_principal_rules, show_principal_rules
 from raftlog.config.voters import BROKER_ID_MAX, parse_voters, show_voters
 from raftlog.config.watermark import Watermark, parse_watermark
 
@@ -226,7 +227,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "true or false",
         "Whether clients must authenticate: by SASL with a user of the cluster, or by TLS with a "
         "certificate (`tls.client.ca.file`). They may then do only what access rules allow them. "
-        "Requires `voters`. The same on each broker.",
+        "The same on each broker.",
         show=_show_switch,
     ),
     ConfigKey(
@@ -670,6 +671,17 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.FRAME_BYTES_MAX,
         "bytes",
         "The largest request.",
+    ),
+    ConfigKey(
+        "ssl.principal.mapping.rules",
+        (),
+        parse_principal_rules,
+        "RULE:pattern/replacement/[LU],... or DEFAULT, or nothing",
+        "How the distinguished name of a client certificate, such as `CN=alice,OU=apps,O=Example`, "
+        "becomes the name of the user: the first rule that matches all of it, in Kafka's syntax; "
+        "DEFAULT: all of it. A certificate that no rule matches names no user. Nothing: the "
+        "common name.",
+        show=show_principal_rules,
     ),
     ConfigKey(
         "super.users",

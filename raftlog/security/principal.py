@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
 import msgspec
 
 from raftlog import limits
+from raftlog.config.principal_rules import PrincipalRule, apply_rules
 from raftlog.errors import InvalidRequestError
 
 USER: Final = "User"
@@ -56,20 +58,53 @@ def check_name(name: str) -> str:
     return name
 
 
-def of_certificate(certificate: Mapping[str, Any]) -> Principal | None:
-    """Return the principal of a verified client certificate: the common name of its subject.
+def of_certificate(
+    certificate: Mapping[str, Any], rules: tuple[PrincipalRule, ...] = ()
+) -> Principal | None:
+    """Return the principal of a verified client certificate: the first common name of its subject,
+    or with ``rules`` what they make of its distinguished name.
 
-    ``certificate``: as ``ssl.SSLObject.getpeercert`` returns it. None if it has no common name, or
+    ``certificate``: as ``ssl.SSLObject.getpeercert`` returns it. None if it has no such name, or
     one that is not valid.
     """
-    for names in certificate.get("subject", ()):
-        for kind, name in names:
-            if kind == "commonName":
-                try:
-                    return Principal(USER, check_name(name))
-                except InvalidRequestError:
-                    return None
-    return None
+    subject = certificate.get("subject", ())
+    name: str | None
+    if rules:
+        full = distinguished_name(subject)
+        is_short = len(full) <= limits.CERTIFICATE_NAME_CHARS_MAX
+        name = apply_rules(rules, full) if is_short else None
+    else:
+        pairs = (pair for names in subject for pair in names)
+        name = next((value for kind, value in pairs if kind == "commonName"), None)
+    try:
+        return None if name is None else Principal(USER, check_name(name))
+    except InvalidRequestError:
+        return None
+
+
+_SHORT: Final = {
+    "commonName": "CN",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "STREET",
+    "userId": "UID",
+}
+_SPECIAL: Final = re.compile(r'([,+"\\<>;=])|^([ #])|( )$')
+
+
+def distinguished_name(subject: Iterable[Iterable[tuple[str, str]]]) -> str:
+    """Return a subject as text (RFC 2253): its last name first, as in ``CN=alice,O=Example``."""
+    return ",".join(
+        "+".join(
+            f"{_SHORT.get(kind, kind)}={_SPECIAL.sub(lambda m: chr(92) + m[0], value)}"
+            for kind, value in names
+        )
+        for names in reversed(list(subject))
+    )
 
 
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")

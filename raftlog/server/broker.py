@@ -575,7 +575,10 @@ def _open_files(
     if not (config.has_peers or any_id):
         saved = brokers_file.read(disk, config.data_dir)
         others = tuple(at for broker, at in sorted(saved.items()) if broker != config.id)
-        config = config.joining(others) if others else config
+        if others:
+            config = config.joining(others)
+        elif config.authentication_required:  # the cluster state stores the users
+            config = config.alone()
     if not config.has_peers:
         broker_id = None if any_id else config.id
         store = Store.open(disk, config.data_dir, broker_id=broker_id, new_id=new_id)

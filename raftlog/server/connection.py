@@ -26,6 +26,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from raftlog import limits
+from raftlog.config.principal_rules import PrincipalRule
 from raftlog.errors import RaftlogError
 from raftlog.kafka.codec import BadMessageError
 from raftlog.kafka.codec import Message as KafkaMessage
@@ -88,6 +89,7 @@ class ConnectionServices(Protocol):
     request_bytes_max: int
     first_bytes_max: int  # of a request of a client that has not authenticated
     kafka_enabled: bool
+    principal_rules: tuple[PrincipalRule, ...]  # for names of certificates
     counters: Counters
     turns: Turns
     workers: Workers
@@ -206,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
         certificate = transport.get_extra_info("peercert")
         if certificate:
-            self.principal = of_certificate(certificate) or ANONYMOUS
+            self.principal = of_certificate(certificate, self.services.principal_rules) or ANONYMOUS
             if self.is_authenticated:
                 self.permit_long_requests()
         local = transport.get_extra_info("sockname")

@@ -30,7 +30,9 @@ def test_quotas_are_set_listed_and_deleted(raftlog: Raftlog, bootstrap: str) -> 
             "limits": {"consumer_byte_rate": 7.5},
         },
     ]
-    assert b"produce-bytes" in raftlog("quota", "list").out
+    listed = raftlog("quota", "list").out.decode()
+    assert "produce-bytes" in listed
+    assert all(f" {shown}" in listed for shown in ("1,000", "7.5", "1,000,000"))
     for entity in ((*bob, "--client-id", "app"), bob, ("--address", "<default>")):
         assert raftlog("quota", "delete", *entity).status == 0
     assert b"cli-bob" not in raftlog("quota", "list").out

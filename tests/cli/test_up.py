@@ -235,6 +235,8 @@ def test_a_secured_cluster_authenticates_its_clients_and_stays_secured(
     logs = b"".join(path.read_bytes() for path in tmp_path.glob("broker-*.log"))
     for text in (password, "a new one", secret, basic):
         assert text.encode() not in logs
+    added = raftlog("up", "--data-dir", tmp_path, "--add", 1, "--json")
+    assert (added.status, added.json["added"][0]["id"]) == (0, 4), added.err
     process.terminate()
     process.wait(timeout=30)
     again = spawn("up", "--data-dir", tmp_path)

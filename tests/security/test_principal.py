@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from raftlog import limits
+from raftlog.config.principal_rules import parse_principal_rules
 from raftlog.errors import InvalidRequestError
-from raftlog.security.principal import ANONYMOUS, Principal, of_certificate
+from raftlog.security.principal import ANONYMOUS, Principal, distinguished_name, of_certificate
 
 
 @pytest.mark.parametrize("name", ["alice", "CN=a, O=b", "a:b", "x" * 256, "Zoë"])
@@ -46,3 +47,39 @@ def test_the_anonymous_principal() -> None:
 def test_a_certificate_names_its_owner(subject: list[Any], name: str | None) -> None:
     expected = None if name is None else Principal("User", name)
     assert of_certificate({"subject": subject}) == expected
+
+
+SUBJECT = [
+    [("countryName", "DE")],
+    [("organizationName", "Example, Inc.")],
+    [("organizationalUnitName", "apps"), ("userId", "7")],
+    [("commonName", "Alice")],
+]
+
+
+def test_a_distinguished_name_is_that_of_rfc_2253() -> None:
+    assert distinguished_name(SUBJECT) == r"CN=Alice,OU=apps+UID=7,O=Example\, Inc.,C=DE"
+    assert distinguished_name([[("commonName", "#a ")]]) == r"CN=\#a\ "
+    assert distinguished_name([[("emailAddress", "a@b")]]) == "emailAddress=a@b"
+
+
+@pytest.mark.parametrize(
+    ("rules", "name"),
+    [
+        ("DEFAULT", r"CN=Alice,OU=apps+UID=7,O=Example\, Inc.,C=DE"),
+        ("RULE:^CN=(.*?),OU=apps.*$/$1/L,DEFAULT", "alice"),
+        ("RULE:^CN=Bob,.*$/bob/ , RULE:.*UID=([0-9]+).*/user-$1/U", "USER-7"),
+        ("RULE:CN=Alice/alice/", None),  # it does not match all of the name
+        ("RULE:^.*$//", None),
+        ("RULE:^CN=(.*?),.*$/$1\\n/", "Alicen"),
+    ],
+)
+def test_rules_make_the_name_of_the_user(rules: str, name: str | None) -> None:
+    expected = None if name is None else Principal("User", name)
+    assert of_certificate({"subject": SUBJECT}, parse_principal_rules(rules)) == expected
+
+
+def test_a_long_name_is_not_matched() -> None:
+    subject = [[("commonName", "a" * limits.CERTIFICATE_NAME_CHARS_MAX)]]
+    rules = parse_principal_rules("RULE:.*/alice/")
+    assert of_certificate({"subject": subject}, rules) is None

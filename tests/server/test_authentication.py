@@ -217,7 +217,12 @@ def test_users_of_an_open_cluster_require_the_secret(tmp_path: Path) -> None:
             assert [user.name for user in admin.list_users()] == ["alice"]
 
 
-def test_a_certificate_authenticates_its_owner(tmp_path: Path, certificates: Certificates) -> None:
+@pytest.mark.parametrize(
+    ("rules", "name"), [("", "raftlog client"), ("RULE:CN=([a-z]+) .*/$1/U", "RAFTLOG")]
+)
+def test_a_certificate_authenticates_its_owner(
+    tmp_path: Path, certificates: Certificates, rules: str, name: str
+) -> None:
     port = free_port()
     settings = settings_of(
         certificates,
@@ -226,6 +231,7 @@ def test_a_certificate_authenticates_its_owner(tmp_path: Path, certificates: Cer
         cluster_secret=SECRET,
         authentication_required="true",
         tls_client_ca_file=str(certificates.ca),
+        ssl_principal_mapping_rules=rules,
     )
     arguments = client_of(
         certificates, ssl_certfile=certificates.client, ssl_keyfile=certificates.client_key
@@ -235,7 +241,7 @@ def test_a_certificate_authenticates_its_owner(tmp_path: Path, certificates: Cer
         admin_of(broker, **arguments) as admin,
     ):
         assert admin.list_topics() == []
-        assert connections(broker, "raftlog client") == 1
+        assert connections(broker, name) == 1
 
 
 # -- what a broker accepts on a raw connection ----------------------------------------------------
@@ -282,6 +288,16 @@ def test_an_exchange_is_one_attempt(secured: RunningBroker) -> None:
         assert isinstance(client.answer(first).message, AuthenticationError)
         with pytest.raises(AssertionError, match="closed the connection"):
             client.answer(second)
+
+
+def test_a_captured_exchange_cannot_be_repeated(secured: RunningBroker) -> None:
+    with secured.client() as client:
+        proof = begin(client)
+        assert client.ask(apis.SASL_AUTHENTICATE, SaslAuthenticateRequest(data=proof)).is_complete
+    with secured.client() as client:
+        begin(client)  # the client's nonce is the same, and the broker's is not
+        with pytest.raises(AuthenticationError):
+            client.ask(apis.SASL_AUTHENTICATE, SaslAuthenticateRequest(data=proof))
 
 
 def test_a_mechanism_that_is_not_available_is_named(secured: RunningBroker) -> None:
@@ -480,9 +496,18 @@ def test_without_the_setting_clients_need_not_authenticate() -> None:
         authenticator(authentication_required="true").check(peer())
 
 
-def test_authentication_requires_a_cluster() -> None:
-    with pytest.raises(InvalidConfigError, match="set voters"):
-        BrokerConfig.from_text({"authentication.required": "true"})
+def test_a_broker_alone_keeps_its_users(tmp_path: Path) -> None:
+    credentials = tmp_path / "admin"
+    credentials.write_text(f"admin:{ADMIN_PASSWORD}\n")
+    credentials.chmod(0o600)
+    settings = {"authentication_required": "true", "admin_credentials_file": str(credentials)}
+    for _ in range(2):
+        with (
+            running(tmp_path / "data", clock=SystemClock(), **settings) as broker,
+            admin_of(broker) as admin,
+        ):
+            assert [user.name for user in admin.list_users()] == ["admin"]
+        credentials.unlink(missing_ok=True)
 
 
 # -- the first user --------------------------------------------------------------------------------

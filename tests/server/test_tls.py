@@ -205,6 +205,27 @@ def test_new_certificates_are_used_without_a_restart(
         assert list(connected.list_topics()) == ["t"], "open connections continue"
 
 
+def test_certificates_change_and_expire_under_load(tmp_path: Path, own: Certificates) -> None:
+    with (
+        running(tmp_path / "data", clock=SystemClock(), **settings_of(own)) as broker,
+        Producer(str(broker.address), acks="all", **client_of(own)) as producer,
+    ):
+        with Admin(str(broker.address), **client_of(own)) as admin:
+            admin.create_topics([NewTopic("t")])
+        sent = []
+        for days in (1, 1, -1, 1):
+            sent += [producer.send("t", b"before") for _ in range(50)]
+            create(own.directory, days=days)
+            reload(broker)
+            sent += [producer.send("t", b"after") for _ in range(50)]
+            if days < 0:
+                assert "has expired" in refusal(broker, **client_of(own))
+            else:
+                assert topics(broker, **client_of(own)) == ["t"]
+        offsets = [future.result(20).offset for future in sent]
+        assert offsets == list(range(len(sent))), "open connections continue, without a retry"
+
+
 def test_invalid_new_files_are_logged_once_and_not_used(
     tmp_path: Path, own: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -98,7 +98,6 @@ def secured(
     settings = settings_of(
         certificates,
         listen=f"127.0.0.1:{port}",
-        voters=f"1@127.0.0.1:{port}",
         authentication_required="true",
         admin_credentials_file=str(credentials),
         http_listen="127.0.0.1:0",

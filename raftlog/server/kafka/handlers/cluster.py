@@ -11,6 +11,7 @@ from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
+from raftlog.server.kafka.authorized_operations import AuthorizedOperations
 from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests.auto_create import create_soon
 from raftlog.server.topic_table import HostedTopic
@@ -91,18 +92,25 @@ def _wants_all(request: KafkaRequest) -> bool:
 
 def _describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
     message = request.message
+    operations = AuthorizedOperations(
+        context.access,
+        reply.connection,
+        is_requested=request.version >= 8 and message.include_topic_authorized_operations,
+    )
     topics: list[Message] = []
     if _wants_all(request):
         for topic in context.topics:
-            described = yield from _topic(context, topic)
+            described = yield from _topic(context, topic, operations)
             topics.append(described)
     else:
         # Before version 4, clients cannot forbid it.
         may_create = request.version < 4 or message.allow_auto_topic_creation
         for wanted in message.topics:
-            described = yield from _requested(context, request, wanted, may_create=may_create)
+            described = yield from _requested(
+                context, request, wanted, operations, may_create=may_create
+            )
             topics.append(described)
-    reply.send(_cluster_metadata(context, reply, topics))
+    reply.send(_cluster_metadata(context, request, reply, topics))
 
 
 def refuse_metadata(_request: KafkaRequest, error: RaftlogError) -> Message:
@@ -110,7 +118,13 @@ def refuse_metadata(_request: KafkaRequest, error: RaftlogError) -> Message:
     return _Metadata.root(error_code=code_of(error, Place.METADATA))
 
 
-def _cluster_metadata(context: BrokerContext, reply: KafkaReply, topics: list[Message]) -> Message:
+def _cluster_metadata(
+    context: BrokerContext, request: KafkaRequest, reply: KafkaReply, topics: list[Message]
+) -> Message:
+    is_requested = (
+        8 <= request.version <= 10 and request.message.include_cluster_authorized_operations
+    )
+    operations = AuthorizedOperations(context.access, reply.connection, is_requested=is_requested)
     return _Metadata.root(
         brokers=[
             _Metadata.MetadataResponseBroker(
@@ -121,6 +135,7 @@ def _cluster_metadata(context: BrokerContext, reply: KafkaReply, topics: list[Me
         cluster_id=context.operations.cluster_id,
         controller_id=_controller(context),
         topics=topics,
+        cluster_authorized_operations=operations.of("CLUSTER"),
     )
 
 
@@ -131,7 +146,12 @@ def _controller(context: BrokerContext) -> int:
 
 
 def _requested(
-    context: BrokerContext, request: KafkaRequest, wanted: Message, *, may_create: bool
+    context: BrokerContext,
+    request: KafkaRequest,
+    wanted: Message,
+    operations: AuthorizedOperations,
+    *,
+    may_create: bool,
 ) -> Generator[None, Any, Message]:
     try:
         if wanted.name is None:
@@ -150,10 +170,12 @@ def _requested(
         if name is None and request.version < 12:
             name = ""  # null is permitted since version 12
         return _Metadata.MetadataResponseTopic(error_code=code, name=name, topic_id=wanted.topic_id)
-    return (yield from _topic(context, topic))
+    return (yield from _topic(context, topic, operations))
 
 
-def _topic(context: BrokerContext, topic: HostedTopic) -> Generator[None, Any, Message]:
+def _topic(
+    context: BrokerContext, topic: HostedTopic, operations: AuthorizedOperations
+) -> Generator[None, Any, Message]:
     """Return a topic; a few of its partitions in each step."""
     partitions: list[Message] = []
     for index in range(len(topic.hosts)):
@@ -176,6 +198,7 @@ def _topic(context: BrokerContext, topic: HostedTopic) -> Generator[None, Any, M
         topic_id=bytes.fromhex(topic.id),
         is_internal=is_internal_topic(topic.name),
         partitions=partitions,
+        topic_authorized_operations=operations.of("TOPIC", topic.name),
     )
 
 
@@ -188,8 +211,14 @@ def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaR
         text = "this cluster has no controller endpoints: every broker accepts administration"
         reply.send(_Cluster.root(error_code=UNSUPPORTED_ENDPOINT_TYPE, error_message=text))
         return
+    operations = AuthorizedOperations(
+        context.access,
+        reply.connection,
+        is_requested=request.message.include_cluster_authorized_operations,
+    )
     reply.send(
         _Cluster.root(
+            cluster_authorized_operations=operations.of("CLUSTER"),
             cluster_id=context.operations.cluster_id,
             controller_id=_controller(context),
             brokers=[

@@ -17,6 +17,7 @@ from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
+from raftlog.server.kafka.authorized_operations import AuthorizedOperations
 from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests.groups import (
     Listed,
@@ -94,19 +95,28 @@ def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaR
     check_count(groups)
 
     def send(found: list[GroupView | RaftlogError]) -> None:
-        reply.go_on(_send_described(request, reply, found))
+        operations = AuthorizedOperations(
+            context.access,
+            reply.connection,
+            is_requested=request.version >= 3 and request.message.include_authorized_operations,
+        )
+        reply.go_on(_send_described(request, reply, found, operations))
 
     yield from describe_groups(context, groups, send)
 
 
 def _send_described(
-    request: KafkaRequest, reply: KafkaReply, found: list[GroupView | RaftlogError]
+    request: KafkaRequest,
+    reply: KafkaReply,
+    found: list[GroupView | RaftlogError],
+    operations: AuthorizedOperations,
 ) -> Steps:
     described: list[Message] = []
     for group, view in zip(request.message.groups, found, strict=True):
         one = _described(request.version, group, view)
         if isinstance(view, GroupView) and not one.error_code:
             one.members = yield from in_steps(view.members, _member)
+            one.authorized_operations = operations.of("GROUP", group)
         described.append(one)
         yield None
     reply.send(_Describe.root(groups=described))
