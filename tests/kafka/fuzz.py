@@ -27,7 +27,8 @@ from raftlog import limits
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec
 from raftlog.kafka.api import Api
-from raftlog.kafka.connection import KafkaBroken, KafkaConnectionState
+from raftlog.kafka.codec import BadMessageError
+from raftlog.kafka.connection import KafkaBroken, KafkaConnectionState, KafkaUnread
 from raftlog.kafka.schema import Field, definitions, is_struct
 from tests.kafka.wire import request
 from tests.record.kafka_batches import KafkaRecord, kafka_batch
@@ -156,13 +157,22 @@ def fuzz_decoder(requests: Requests, end: float, counts: Counter[str]) -> None:
                 piece, data = data[: len(room)], data[len(room) :]
                 room[: len(piece)] = piece
                 events += state.received(len(piece))
-            for event in events:
-                if isinstance(event, KafkaBroken):
-                    counts["rejected by the decoder"] += 1
-                else:
-                    state.finish(event)
-            if events and isinstance(events[-1], KafkaBroken):
+            if not all(_is_decoded(state, event) for event in events):
+                counts["rejected by the decoder"] += 1
                 break
+
+
+def _is_decoded(state: KafkaConnectionState, event: Any) -> bool:
+    """Read a request to its end, also a long one that a broker reads in steps."""
+    if isinstance(event, KafkaBroken):
+        return False
+    if isinstance(event, KafkaUnread):
+        try:
+            event = codec.finish(event.read)
+        except BadMessageError:
+            return False
+    state.finish(event)
+    return True
 
 
 def fuzz_broker(requests: Requests, end: float, counts: Counter[str]) -> None:
