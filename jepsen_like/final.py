@@ -57,13 +57,19 @@ FETCH_BYTES: Final = (1 << 20, 20_000, 100_000)
 
 @dataclass(slots=True)
 class _Reader:
-    """One new reader. ``found`` and ``ends``: of the current attempt, by partition."""
+    """One new reader. ``found`` and ``ends``: of the current attempt, by partition.
+
+    ``farthest``: highest end that any of the readers has seen. A producer that was closed during a
+    network partition can have left a request in a connection. It arrives up to several seconds
+    after the partition has healed, and appends between the requests of two readers.
+    """
 
     context: WorkloadContext
     name: str
     source: Source
     fetch_bytes_max: int
     left: set[TopicPartition]  # not yet read to an acceptable end
+    farthest: dict[TopicPartition, Offset]
     ends: dict[TopicPartition, Offset] = field(default_factory=dict)
     starts: dict[TopicPartition, Offset] = field(default_factory=dict)
     positions: dict[TopicPartition, Offset] = field(default_factory=dict)
@@ -108,6 +114,8 @@ class _Reader:
         process = f"{self.name}/{self._attempt}"
         async with consumer_of(self.context.bootstrap) as asking:
             self.ends = await self.context.clients.ends(asking, process, partitions)
+        for partition, end in self.ends.items():
+            self.farthest[partition] = max(end, self.farthest.get(partition, 0))
         async with consumer_of(
             self.context.bootstrap, source=self.source, fetch_bytes_max=self.fetch_bytes_max
         ) as consumer:
@@ -145,7 +153,7 @@ class _Reader:
         read."""
         for partition in sorted(self.left):
             is_whole = self.positions[partition] >= self.ends[partition]
-            if is_whole and self.ends[partition] >= self._acked(partition):
+            if is_whole and self.ends[partition] >= self._least(partition):
                 self.record(partition)
         return any(self.positions[partition] < self.ends[partition] for partition in self.left)
 
@@ -153,6 +161,12 @@ class _Reader:
         if not self._is_stable(partition):  # it may have been recreated since
             return 0
         return self.context.clients.acked.get(str(partition), 0)
+
+    def _least(self, partition: TopicPartition) -> Offset:
+        """Return the lowest acceptable end."""
+        if not self._is_stable(partition):
+            return 0
+        return max(self._acked(partition), self.farthest.get(partition, 0))
 
     def record(self, partition: TopicPartition) -> None:
         self.left.discard(partition)
@@ -196,13 +210,20 @@ async def final_reads(
     """Read each partition from its start to its end: ``readers`` times from its leader, and once
     from any replica. All at the same time, each with a separate consumer.
 
-    A partition whose end is below the acknowledged offset is read again, until it is not. Returns
-    whether all was read; the rest is noted as trouble after ``timeout_s``.
+    A partition whose end is below the acknowledged offset, or below the end that another reader has
+    seen, is read again, until it is not. Returns whether all was read; the rest is noted as trouble
+    after ``timeout_s``.
     """
     sources: list[Source] = ["leader"] * readers
+    farthest: dict[TopicPartition, Offset] = {}
     reading = [
         _Reader(
-            context, f"reader-{number}", source, FETCH_BYTES[min(number, 3) - 1], set(partitions)
+            context,
+            f"reader-{number}",
+            source,
+            FETCH_BYTES[min(number, 3) - 1],
+            set(partitions),
+            farthest,
         )
         for number, source in enumerate([*sources, "replica"], start=1)
     ]

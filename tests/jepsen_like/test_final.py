@@ -6,13 +6,15 @@ import asyncio
 import itertools
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 import raftlog
 from raftlog.aio import AsyncProducer
 from raftlog.jepsen_like import final
-from raftlog.jepsen_like.final import dump_replicas, final_reads
+from raftlog.jepsen_like.final import _Reader, dump_replicas, final_reads
 from raftlog.jepsen_like.plan import WorkloadShape
 from raftlog.jepsen_like.workload.base import WorkloadContext, create_topics
 from raftlog.testing import Cluster, cluster
@@ -226,3 +228,21 @@ def test_a_reader_that_takes_long_is_trouble(
     notes = [entry for entry in read(recorder.path) if isinstance(entry, Note)]
     assert [note.is_trouble for note in notes] == [True] * 3
     assert "reader-3 took 0 s, from replicas, to catch up" in notes[2].text
+
+
+def test_an_end_below_that_of_another_reader_is_read_again() -> None:
+    """A request that a closed producer has left in a connection is appended between the two."""
+    one, recorded = TopicPartition("one", 0), list[AnyEntry]()
+    context = SimpleNamespace(
+        clients=SimpleNamespace(acked={}),
+        plan=SimpleNamespace(shape=SimpleNamespace(topics=TOPICS)),
+        recorder=SimpleNamespace(record=recorded.append),
+    )
+    farthest = {one: 5}
+    reader = _Reader(cast(WorkloadContext, context), "reader-1", "leader", 1, {one}, farthest)
+    reader.starts, reader.found = {one: 0}, {one: []}
+    for end in (3, 5):
+        reader.ends = reader.positions = {one: end}
+        assert not reader._take_whole()
+        assert len(recorded) == (end == 5)
+    assert not reader.left

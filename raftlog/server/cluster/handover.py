@@ -1,7 +1,8 @@
 """Controlled shutdown: transfer leadership before a stop, to avoid an election timeout.
 
 The broker transfers its partitions to live members of the ISR. Then it has itself fenced, so that
-leaders no longer wait for it and no controller elects it. If any of this fails, nothing is lost:
+no controller elects it and leaders remove it from their ISRs. It copies until they have: the high
+watermark of a partition waits for every member of its ISR. If any of this fails, nothing is lost:
 the other brokers detect the stop (Kafka's controlled shutdown, KIP-841).
 """
 
@@ -40,10 +41,11 @@ class Handover:
         liveness: Liveness,
         membership: Membership,
         leading: Callable[[], Iterable[HostedPartition]],
+        hosted: Callable[[], Iterable[HostedPartition]],
         voters: Callable[[], Collection[int]],
     ) -> None:
-        """``leading``: the partitions that this broker leads now. ``voters``: of the cluster
-        group.
+        """``leading``, ``hosted``: the partitions that this broker leads, and stores or votes for,
+        now. ``voters``: of the cluster group.
         """
         self._broker_id = broker_id
         self._machine = machine
@@ -51,6 +53,7 @@ class Handover:
         self._liveness = liveness
         self._membership = membership
         self._leading = leading
+        self._hosted = hosted
         self._voters = voters
 
     async def run(self, *, seconds_max: float) -> None:
@@ -88,8 +91,21 @@ class Handover:
         await self._leave()
         # The partition controllers elect leaders for the failed transfers, as this broker is fenced
         # now.
-        while self._movable():  # noqa: ASYNC110 - what is waited for has no event
+        while (  # noqa: ASYNC110 - what is waited for has no event
+            self._movable() or any(map(self._holds_back, self._hosted()))
+        ):
             await asyncio.sleep(POLL_SECONDS)
+
+    def _holds_back(self, hosted: HostedPartition) -> bool:
+        """Whether the leader of a partition waits for this broker, and is about to remove it."""
+        record, leader = self._machine.brokers.get(self._broker_id), hosted.state.leader
+        return (
+            record is not None
+            and record.fenced
+            and leader not in (None, self._broker_id)
+            and self._liveness.is_live(leader)
+            and self._broker_id in hosted.state.isr
+        )
 
     def _movable(self) -> list[tuple[HostedPartition, Elect]]:
         """Return the partitions that this broker leads and another could, with the election

@@ -439,6 +439,7 @@ class ClusterNode:
             liveness=self.liveness,
             membership=self.membership,
             leading=self.partitions.leading,
+            hosted=self.partitions.hosted.values,
             voters=lambda: self.subscription.voters,
         ).run(seconds_max=seconds_max)
         self.subscription.answer_all()

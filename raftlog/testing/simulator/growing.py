@@ -1,4 +1,5 @@
-"""An operator who adds brokers to a simulated cluster, and decommissions others, live or lost.
+"""An operator who adds brokers to a simulated cluster, and decommissions others, live or lost. Some
+removals of live brokers are cancelled.
 
 Every removal has to end once the faults have stopped, and the cluster group must have its voters:
 ``still_changing`` lists what does not.
@@ -7,12 +8,13 @@ Every removal has to end once the faults have stopped, and the cluster group mus
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
 from raftlog.config import BrokerConfig
-from raftlog.errors import RaftlogError
+from raftlog.errors import RaftlogError, RefusedError
 from raftlog.replication.cluster_voters import voters_wanted
 from raftlog.testing.simulator.history import Outcome
 from raftlog.testing.simulator.observer import Observer, node_of
@@ -21,6 +23,7 @@ from raftlog.testing.simulator.workload import Workload
 from raftlog.testing.simulator.world import World
 
 LOST_SHARE: Final = 0.3  # of the brokers that leave, if the promise under test allows it
+CANCELLED_SHARE: Final = 0.3  # of the live brokers that leave
 ATTEMPTS_MAX: Final = 30
 RETRY_S: Final = 1.0
 
@@ -68,6 +71,7 @@ class Growing:
         self._observer = observer
         self._plan = plan
         self._founders = founders
+        self._cancellations = workload.world.random("cancellations")
 
     async def run(self, machine: ClientMachine) -> None:
         random = machine.random
@@ -94,22 +98,40 @@ class Growing:
         workload, observer = self._workload, self._observer
         leaving = random.choice(self._world.members)
         self._world.trace(f"{leaving.name} is to leave")
-        if random.random() < LOST_SHARE and observer.may_lose([leaving]):
+        is_lost = random.random() < LOST_SHARE and observer.may_lose([leaving])
+        if is_lost:
             observer.disk_lost(leaving)
             leaving.is_outside = leaving.is_kept_down = True
             leaving.wipe()
         admin = workload.admin(machine)
+        await self._repeat(machine, "decommission", admin.decommission_broker, leaving.broker_id)
+        if not is_lost and self._cancellations.random() < CANCELLED_SHARE:
+            await asyncio.sleep(self._cancellations.expovariate(1 / self._plan.pause_s))
+            cancel = admin.cancel_decommission
+            await self._repeat(machine, "cancel decommission", cancel, leaving.broker_id)
+        await admin.close()
+
+    async def _repeat(
+        self,
+        machine: ClientMachine,
+        what: str,
+        request: Callable[[int], Awaitable[object]],
+        broker: int,
+    ) -> None:
+        """Send a request until it is accepted or refused. Its outcome is unknown otherwise."""
+        history = self._workload.history
         for _attempt in range(ATTEMPTS_MAX):
-            other = workload.history.other(machine.name, "decommission")
+            other = history.other(machine.name, what)
             try:
-                await admin.decommission_broker(leaving.broker_id)
+                await request(broker)
             except RaftlogError as error:
-                workload.history.end(other, Outcome.INFO, repr(error))
+                history.end(other, Outcome.INFO, repr(error))
+                if what != "decommission" and isinstance(error, RefusedError):
+                    return  # the broker was removed before
                 await asyncio.sleep(RETRY_S)
             else:
-                workload.history.end(other, Outcome.OK)
-                break
-        await admin.close()
+                history.end(other, Outcome.OK)
+                return
 
 
 def still_changing(world: World) -> str:

@@ -1,4 +1,5 @@
-"""An operator who moves replicas of the checked topic, changes their number, and cancels moves.
+"""An operator who moves replicas of the checked topic, throttled or not, changes their number, and
+cancels moves.
 
 Every move has to end once the faults have stopped: ``still_moving`` lists those that do not.
 """
@@ -20,6 +21,9 @@ from raftlog.testing.simulator.world import World
 CANCELS: Final = 0.2  # the share of requests that cancel the moves in progress
 CHANGES_FACTOR: Final = 0.3  # the share of the others that change the number of replicas
 
+THROTTLED: Final = 0.2  # the share of requests before which the throttle changes
+THROTTLES: Final = (0, 20_000, 100_000)  # bytes per second; 0 for none
+
 
 class Moving:
     """A client that moves replicas until all is over."""
@@ -30,6 +34,7 @@ class Moving:
         self._every_s = every_s
         self._changes_factor = changes_factor
         self._factor = workload.plan.replication_factor
+        self._throttles = workload.world.random("throttles")
 
     async def run(self, machine: ClientMachine) -> None:
         workload, random = self._workload, machine.random
@@ -46,6 +51,8 @@ class Moving:
         await admin.close()
 
     async def _request(self, admin: AsyncAdmin, random: Random) -> None:
+        if self._throttles.random() < THROTTLED:
+            await admin.throttle_moves(self._throttles.choice(THROTTLES))
         if random.random() < CANCELS:
             await admin.cancel_reassignment(TOPIC)
             return

@@ -10,7 +10,7 @@ import pytest
 
 from raftlog.replication.cluster_commands import FenceBroker
 from raftlog.replication.cluster_records import founding_state
-from raftlog.replication.commands import Elect
+from raftlog.replication.commands import ChangeIsr, Elect
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.handover import Handover
 from raftlog.server.cluster.hosted_partition import HostedPartition
@@ -50,6 +50,7 @@ class Leaving:
             liveness=s.liveness,
             membership=cast(Membership, self.membership),
             leading=lambda: [m for m in self.partitions if m.state.leader == 1],
+            hosted=lambda: self.partitions,
             voters=lambda: (
                 s.plane.statuses[CLUSTER_GROUP].voters if CLUSTER_GROUP in s.plane.statuses else ()
             ),
@@ -85,8 +86,32 @@ def test_all_that_it_leads_is_led_by_others_before_it_is_fenced() -> None:
         await s.settle()
         assert leave.fencing
         s.plane.agree()
-        await task
+        await asyncio.sleep(1)
         assert s.machine.brokers[1].fenced
+        assert not task.done(), "it is in their ISRs"
+        await task
+
+    leaving(test)
+
+
+def test_it_copies_until_leaders_do_not_wait_for_it_any_more() -> None:
+    """Their high watermarks would stand still from its end until the ISR has changed."""
+
+    async def test(s: Scene) -> None:
+        leave = Leaving(s, state_of(2, 1), state_of(3, 1))
+        s.lose(3)
+        task = await leave.begin()
+        assert leave.fencing
+        s.plane.agree()
+        await asyncio.sleep(1)
+        assert not task.done()
+        (kept, _) = leave.partitions
+        kept.machine.apply(
+            ChangeIsr(kept.state.version, kept.state.leader_epoch, {2: DISKS[2]}, 1).encode()
+        )
+        begun = s.loop.time()
+        await task
+        assert s.loop.time() - begun < 1, "broker 3, which leads the other one, has failed"
 
     leaving(test)
 
