@@ -190,6 +190,8 @@ class ClusterOperations:
     async def reassign(self, request: ReassignRequest) -> ReassignResponse:
         """Store the requested replicas. The partition controllers execute the moves."""
         record = self._node.machine.topic(request.topic)
+        if record is None and not self._node.membership.is_in:
+            raise ClusterNotReadyError("this broker has not received all topics yet. Try again")
         if record is None:
             raise UnknownTopicError(f"there is no topic {request.topic!r}")
         command = _cancellation(record) if request.cancel else _reassignment(record, request)

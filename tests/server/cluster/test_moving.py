@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raftlog.errors import (
+    ClusterNotReadyError,
     InvalidConfigError,
     InvalidPartitionsError,
     RefusedError,
@@ -19,7 +20,7 @@ from raftlog.server.cluster.hosted_partition import group_id
 from raftlog.testing.simulator.scenario import dump
 from raftlog.testing.simulator.world import World
 from raftlog.types import TopicPartition
-from tests.server.cluster.simulated import Cluster, on, operations
+from tests.server.cluster.simulated import Cluster, growing_world, on, operations
 
 RECORDS = [b"%d" % number for number in range(20)]
 
@@ -266,3 +267,19 @@ def test_a_move_keeps_to_the_throttle_until_it_is_removed(cluster: Cluster) -> N
 def throttle(cluster: Cluster, bytes_per_s: int) -> None:
     request = ThrottleMovesRequest(bytes_per_s=bytes_per_s)
     on(cluster, 1, operations(cluster, 1).throttle_moves(request))
+
+
+def test_a_broker_without_a_vote_that_starts_again_does_not_deny_topics() -> None:
+    """It learns them from one with a vote."""
+    with growing_world(21, brokers=4) as world:
+        cluster = Cluster(world)
+        cluster.create()
+        cluster.join(4)
+        cluster.until(lambda: "t" in cluster.node(4).machine.topics)
+        assert 4 not in cluster.node(4).subscription.voters
+        cluster.stop(4)
+        cluster.start(4)
+        with pytest.raises(ClusterNotReadyError, match="not received all topics"):
+            cancel(cluster, 4)
+        cluster.until(lambda: cluster.is_in(4))
+        assert cancel(cluster, 4) == {}
