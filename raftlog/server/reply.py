@@ -111,7 +111,8 @@ class Exchange(ABC):
     def _ended(self) -> None:
         if self.audit is not None:
             self.audit(self.outcome)
-        self.connection.services.counters.request_ended(self.name, self._began)
+        # ``self.name`` without a call: this runs for each request.
+        self.connection.services.counters.request_ended(self.request.api.name, self._began)
 
     def run(
         self,

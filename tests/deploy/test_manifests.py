@@ -124,3 +124,20 @@ def test_kubernetes_agrees_with_the_settings() -> None:
     assert sorted(listed) == sorted(
         path.name for path in KUBERNETES.glob("*.yaml") if path.name != "kustomization.yaml"
     )
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
+def test_kubernetes_accepts_every_field_of_what_kustomize_renders() -> None:
+    """By the schemas of Kubernetes, in which an unknown field is an error."""
+    validate = pytest.importorskip("kubernetes_validate")
+    rendered = subprocess.run(
+        ["kubectl", "kustomize", str(KUBERNETES)], capture_output=True, text=True, check=True
+    )
+    kinds = []
+    for document in yaml.safe_load_all(rendered.stdout):
+        validate.validate(document, "1.30", strict=True)
+        kinds.append(document["kind"])
+    assert sorted(set(kinds)) == [
+        *("ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "StatefulSet")
+    ]

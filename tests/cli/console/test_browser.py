@@ -212,7 +212,7 @@ def test_a_topic_is_created_and_a_setting_changed(cluster: Cluster, page: Any) -
 
 def test_a_group_is_reset_after_its_preview(cluster: Cluster, page: Any) -> None:
     page.goto(url_of(cluster) + "/group?name=billing")
-    expect(page.locator(".plot .uplot")).to_be_visible()
+    expect(page.locator(".plot .uplot")).to_be_visible(timeout=WAIT_MS)  # after the second sample
     picture(page, "console-group")
     page.get_by_label("To", exact=True).fill("latest")
     page.get_by_role("button", name="Preview").click()
@@ -228,7 +228,7 @@ def test_brokers_that_are_killed_while_the_page_is_open(cluster: Cluster, page: 
     with Producer(cluster.bootstrap) as producer:
         for number in range(300):
             producer.send("page-views", b"x" * 100, partition=number % 24)
-    expect(page.locator(".plot .uplot")).to_be_visible()
+    expect(page.locator(".plot .uplot")).to_be_visible(timeout=WAIT_MS)  # after the second sample
     page.emulate_media(color_scheme="dark")
     picture(page, "console-cluster-dark")
     page.emulate_media(color_scheme="light")

@@ -35,7 +35,7 @@ class PaperConnection:
     def abort(self, reason: str) -> None:
         self.done.append(reason)
 
-    def note_refusal(self, what: str, _error: Exception) -> None:
+    def note_refusal(self, what: str, _error: Exception, _request_id: int) -> None:
         self.done.append(what)
 
 
