@@ -20,7 +20,7 @@ from raftlog.errors import (
     ProducerFencedError,
     UnknownProducerError,
 )
-from raftlog.record import BatchHeader
+from raftlog.record import KAFKA_ROWS, BatchHeader
 from raftlog.types import Offset, TimestampMs
 
 SEQUENCES: Final = 1 << 31
@@ -88,9 +88,12 @@ class ProducerTable:
 
         A duplicate has the same sequences and the same checksum as a stored batch. A batch with
         stored sequences but another checksum is rejected, because its records would be lost if it
-        counted as a duplicate. Raises ``OutOfOrderSequenceError`` for a sequence gap,
-        ``UnknownProducerError`` for a sequence above 0 of an unknown producer, and
-        ``ProducerFencedError`` for an old producer epoch.
+        counted as a duplicate. For batches of Kafka's clients the sequences decide alone, as in
+        Kafka: kafkajs repeats a batch with new timestamps.
+
+        Raises ``OutOfOrderSequenceError`` for a sequence gap, ``UnknownProducerError`` for a
+        sequence above 0 of an unknown producer, and ``ProducerFencedError`` for an old producer
+        epoch.
         """
         known = self._producers.get(header.producer_id)
         if known is not None and header.producer_epoch < known.epoch:
@@ -102,8 +105,9 @@ class ProducerTable:
         expected = 0
         if known is not None and header.producer_epoch == known.epoch:
             last = last_sequence(header.base_sequence, header.last_offset_delta + 1)
+            is_kafka = header.layout == KAFKA_ROWS
             for batch in known.batches:
-                if batch.crc32c not in (None, header.crc32c):
+                if not is_kafka and batch.crc32c not in (None, header.crc32c):
                     continue  # same sequences, other records
                 if (batch.base_sequence, batch.last_sequence) == (header.base_sequence, last):
                     return batch

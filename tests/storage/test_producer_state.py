@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from raftlog import limits
 from raftlog.errors import OutOfOrderSequenceError, ProducerFencedError
-from raftlog.record import BatchHeader, parse_header
+from raftlog.record import KAFKA_ROWS, BatchHeader, parse_header
 from raftlog.record.batch import COMPACTED
 from raftlog.storage.producer_state import (
     PRODUCER_EXPIRY_MS,
@@ -97,6 +97,15 @@ def test_other_records_in_the_place_of_a_stored_batch_are_no_duplicate() -> None
     copy = ProducerTable.from_snapshot(table.snapshot())
     with pytest.raises(OutOfOrderSequenceError):
         copy.check(header_of(2, count=2, value=b"y"))
+
+
+def test_the_sequences_of_a_kafka_batch_tell_a_duplicate() -> None:
+    """kafkajs repeats a batch with new timestamps, and so with another checksum."""
+    stored = header_of(0, count=2)._replace(layout=KAFKA_ROWS)
+    table = table_of(stored)
+    assert table.check(stored._replace(crc32c=stored.crc32c ^ 1)) is not None
+    with pytest.raises(OutOfOrderSequenceError):
+        table.check(stored._replace(crc32c=stored.crc32c ^ 1, last_offset_delta=2))
 
 
 def test_where_the_checksum_is_not_known_the_sequences_tell_a_duplicate() -> None:
