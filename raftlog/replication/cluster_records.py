@@ -13,7 +13,6 @@ from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.errors import InvalidRequestError
 from raftlog.replication.commands import BrokerId, DirectoryId
-from raftlog.replication.partition_state import PartitionState, initial_state
 from raftlog.replication.placement import Assignment
 from raftlog.security.acl import Acl
 from raftlog.security.quota import Quota, QuotaEntity, QuotaKey
@@ -51,7 +50,6 @@ class PlacementRange:
     first_partition: int
     min_isr: int
     directories: Mapping[BrokerId, DirectoryId]  # of the voters, at creation
-    boots: Mapping[BrokerId, int] = field(default_factory=dict)  # the same: their incarnations
 
 
 def joined(eras: tuple[PlacementRange, ...], era: PlacementRange) -> tuple[PlacementRange, ...]:
@@ -61,12 +59,9 @@ def joined(eras: tuple[PlacementRange, ...], era: PlacementRange) -> tuple[Place
         last is None
         or last.min_isr != era.min_isr
         or any(last.directories.get(broker, at) != at for broker, at in era.directories.items())
-        or any(last.boots.get(broker, boot) != boot for broker, boot in era.boots.items())
-        or bool(last.boots) != bool(era.boots)  # written by an earlier release
     ):
         return (*eras, era)
-    directories, boots = {**last.directories, **era.directories}, {**last.boots, **era.boots}
-    return (*eras[:-1], replace(last, directories=directories, boots=boots))
+    return (*eras[:-1], replace(last, directories={**last.directories, **era.directories}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +69,13 @@ class InitialState:
     """Initial state of a partition's group. It is immutable and equal on every broker.
 
     A broker that joins later with an empty journal must start from this state and not from the
-    current replicas, directories or settings. ``directories``: of all voters. ``leader_boot``: the
-    incarnation in which the first replica leads from the start; 0: it has to be elected.
+    current replicas, directories or settings. ``directories``: of all voters.
     """
 
     replicas: tuple[BrokerId, ...]
     witnesses: tuple[BrokerId, ...]
     directories: Mapping[BrokerId, DirectoryId]
     min_isr: int
-    leader_boot: int
-
-
-def first_state(birth: InitialState) -> PartitionState:
-    """Return the base of generation 0 of a partition's group."""
-    return initial_state(
-        birth.replicas, birth.witnesses, birth.directories, birth.min_isr, birth.leader_boot
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +96,7 @@ class TopicRecord:
         era = next(era for era in reversed(self.eras) if era.first_partition <= partition)
         replicas, witnesses = assignment.first or (assignment.replicas, assignment.witnesses)
         directories = {voter: era.directories[voter] for voter in (*replicas, *witnesses)}
-        leader_boot = era.boots.get(replicas[0], 0)
-        return InitialState(replicas, witnesses, directories, era.min_isr, leader_boot)
+        return InitialState(replicas, witnesses, directories, era.min_isr)
 
 
 @dataclass(slots=True)
@@ -146,7 +131,6 @@ class _EraRow(msgspec.Struct, frozen=True, array_like=True):
     first_partition: int
     min_isr: int
     directories: list[tuple[BrokerId, Place]]  # places in the snapshot's list of directories
-    boots: list[tuple[BrokerId, Place]] = []
 
 
 class _TopicRow(msgspec.Struct, frozen=True, array_like=True):
@@ -262,7 +246,6 @@ def _to_row(topic: TopicRecord, place_of: Mapping[DirectoryId, int]) -> _TopicRo
             first_partition=era.first_partition,
             min_isr=era.min_isr,
             directories=[(b, place_of[name]) for b, name in sorted(era.directories.items())],
-            boots=sorted(era.boots.items()),
         )
         for era in topic.eras
     ]
@@ -283,7 +266,6 @@ def _from_row(row: _TopicRow, directories: list[DirectoryId]) -> TopicRecord:
             first_partition=era.first_partition,
             min_isr=era.min_isr,
             directories={broker: directories[place] for broker, place in era.directories},
-            boots=dict(era.boots),
         )
         for era in row.eras
     )

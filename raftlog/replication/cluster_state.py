@@ -672,7 +672,6 @@ class ClusterMachine:
             first_partition=len(topic.partitions),
             min_isr=topic.config.effective_min_isr(topic.replication_factor),
             directories={voter: self.brokers[voter].directory_id for voter in voters},
-            boots={voter: self.brokers[voter].boot for voter in voters},
         )
         return replace(topic, partitions=(*topic.partitions, *placed), eras=joined(topic.eras, era))
 

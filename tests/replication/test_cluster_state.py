@@ -545,7 +545,6 @@ def test_a_partition_starts_from_the_same_whenever_it_is_opened() -> None:
         topic.partitions[0].witnesses,
         {id_: f"directory-{id_}" for id_ in (1, 2, 3)},
         1,
-        leader_boot=1,
     )
     done(machine, swap(topic, version=1))
     done(machine, AlterTopic(name="t", changes={"min.insync.replicas": "2"}))

@@ -21,12 +21,12 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from raftlog.replication.cluster_records import first_state
 from raftlog.replication.cluster_state import ClusterMachine, TopicRecord
 from raftlog.replication.events import partition_events
 from raftlog.replication.partition_state import (
     PartitionMachine,
     PartitionState,
+    initial_state,
 )
 from raftlog.server.administration import quiet
 from raftlog.server.cluster.hosted_partition import (
@@ -314,7 +314,7 @@ class Partitions:
 
     def _open_group(self, record: TopicRecord, partition: int) -> HostedPartition:
         birth = record.birth(partition)
-        base = first_state(birth)
+        base = initial_state(birth.replicas, birth.witnesses, birth.directories, birth.min_isr)
         machine = PartitionMachine(base.encode())
         log = self._copy_of(record, partition)
         hosted = HostedPartition(
@@ -325,9 +325,6 @@ class Partitions:
         if log is not None:
             self._attach(hosted, log)
         hosted.noted = machine.state
-        # A topic that this broker has just received starts with the leader of its base.
-        is_new = not self._plane.has_journaled(hosted.group_id)
-        hosted.is_known = is_new and birth.leader_boot > 0
         machine.on_change = lambda: self._state_applied(hosted)
         self._plane.open_group(
             hosted.group_id, machine, voters=birth.directories, base=base.encode()

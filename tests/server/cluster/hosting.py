@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import structs
-
 from raftlog.config import BrokerConfig
 from raftlog.replication.cluster_commands import (
     CreateTopic,
@@ -67,11 +65,6 @@ class Hosting:
     async def begin(self) -> None:
         self.s.machine.restore(founding_state("c"))
         self.s.register(1, 2, 3)
-
-    def forget_boots(self) -> None:
-        """Later topics have to elect their leaders, as those of an earlier release."""
-        brokers = self.s.machine.brokers
-        brokers.update({n: structs.replace(each, boot=0) for n, each in brokers.items()})
 
     async def create(
         self, name: str = "t", *, topic_id: str = "T1", partitions: int = 1, replicas: int = 3

@@ -74,7 +74,6 @@ def asking(test: Callable[[Asking], Coroutine[Any, Any, None]], **options: Any) 
 
 @runs(asking)
 async def test_a_topic_is_created_when_it_is_led(a: Asking) -> None:
-    a.h.forget_boots()
     task = await a.begin(a.create(config={"retention.ms": "5"}))
     assert not task.done()
     record = a.plane.agree().value
@@ -223,7 +222,6 @@ async def test_settings_are_changed_when_the_log_goes_by_them(a: Asking) -> None
 @runs(asking)
 async def test_more_partitions_are_there_when_they_are_led(a: Asking) -> None:
     await a.there()
-    a.h.forget_boots()
     task = await a.begin(a.topics.add_partitions("t", 2))
     a.plane.agree()
     await asyncio.sleep(1)

@@ -26,24 +26,7 @@ from tests.server.cluster.paper import DISKS, append, state_of, status
 
 
 @runs(hosting)
-async def test_a_new_topic_is_led_from_the_start(h: Hosting) -> None:
-    """Its first state names the leader: no election, and metadata that clients can use."""
-    record = await h.create(partitions=3)
-    for partition, assignment in enumerate(record.partitions):
-        hosted, first = h.hosted(partition=partition), assignment.replicas[0]
-        assert (hosted.state.leader, hosted.state.leader_epoch) == (first, 1)
-        assert h.partitions.state_of("T1", partition) is hosted.state
-        assert hosted.is_current
-        if first == 1:
-            assert append(h.host(partition=partition), b"a") == 1
-        else:
-            assert h.host(partition=partition).follows(first, 1)
-    assert not h.s.services.events.events
-
-
-@runs(hosting)
 async def test_a_topic_is_opened_its_group_too_and_led_when_it_is_elected(h: Hosting) -> None:
-    h.forget_boots()
     record = await h.create()
     assert h.partitions.is_ready
     hosted = h.hosted()
@@ -232,7 +215,6 @@ async def test_a_start_begins_with_what_is_on_the_disk(h: Hosting) -> None:
 async def test_a_group_that_was_in_a_term_before_is_not_current_until_it_says_so(
     h: Hosting,
 ) -> None:
-    h.forget_boots()
     h.s.plane.statuses["T1/0"] = status(term=3)
     await h.create()
     assert not h.hosted().is_current
@@ -257,7 +239,6 @@ async def test_consensus_that_has_ended_is_no_mistake(h: Hosting) -> None:
 
 @runs(hosting)
 async def test_a_state_from_before_the_start_names_no_leader(h: Hosting) -> None:
-    h.s.plane.journaled_groups.add("T1/0")
     await h.create()
     state = h.partitions.state_of("T1", 0)
     assert state is not None
@@ -322,7 +303,7 @@ async def test_many_changes_at_once_are_taken_over_as_one(h: Hosting) -> None:
         hosted.machine.apply(elect.encode())
     await h.s.settle()
     assert [hosted for hosted, _ in h.roles] == [h.hosted()]
-    assert h.host().follows(2, 4)
+    assert h.host().follows(2, 3)
 
 
 @runs(hosting)
@@ -340,16 +321,13 @@ async def test_a_new_state_is_told_to_those_who_have_no_vote(h: Hosting) -> None
 async def test_a_change_that_is_applied_is_an_event_and_one_that_is_replayed_is_none(
     h: Hosting,
 ) -> None:
-    h.s.plane.journaled_groups.add("T1/0")
     await h.create()
     await h.elect(1)  # this broker knows no leader of the group yet: it may be a replay
     events = h.s.services.events
     assert not events.events
     h.hosted().is_known = True
     await h.elect(2)
-    state = h.hosted().state
-    isr = {2: DISKS[2], 3: DISKS[3]}
-    await h.apply(ChangeIsr(state.version, state.leader_epoch, isr, 1))
+    await h.apply(ChangeIsr(h.hosted().state.version, 2, {2: DISKS[2], 3: DISKS[3]}, 1))
     kinds = [(event.kind, event.broker) for _, event in events.events]
     assert kinds == [("leader-elected", 2), ("isr-shrunk", -1)]
     assert {at_ms for at_ms, _ in events.events} == {h.s.services.clock.wall_ms()}
