@@ -27,7 +27,7 @@ class PaperRecovery:
     def __init__(self) -> None:
         self.revived: list[ReviveRequest] = []
 
-    def survey(self, groups: list[str]) -> list[GroupReport]:
+    async def survey(self, groups: list[str]) -> list[GroupReport]:
         return [GroupReport(group=group) for group in groups]
 
     async def revive(self, request: ReviveRequest) -> None:
@@ -47,8 +47,9 @@ def ask(s: Scene, handler: Any, message: Any) -> tuple[PaperReply, PaperRecovery
 
 
 @runs(play)
-async def test_a_survey_is_answered_at_once(s: Scene) -> None:
+async def test_a_survey_is_answered(s: Scene) -> None:
     reply, _ = ask(s, recovery.handle_survey, SurveyRequest(groups=["a", "b"]))
+    await asyncio.sleep(0.01)
     assert reply.answers == [
         (SurveyResponse(reports=[GroupReport(group="a"), GroupReport(group="b")]), ())
     ]
