@@ -6,7 +6,8 @@ from raftlog.storage.catalog import Topic
 from raftlog.storage.compactor import CompactionStatus
 from raftlog.storage.disk_tasks import DeleteTask, SyncTask
 from raftlog.storage.identity import Identity
-from raftlog.storage.log import Appended, Log, ReplicatedAppend, TimestampSearch
+from raftlog.storage.log import Appended, Log, ReplicatedAppend
+from raftlog.storage.segment import TimestampSearch
 from raftlog.storage.store import Store
 
 if TYPE_CHECKING:  # the first compaction imports numpy

@@ -16,10 +16,10 @@ compaction; the log replaces its segments with the cleaned ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from raftlog.config import TopicConfig
 from raftlog.config.keys import INT64_MAX
@@ -54,7 +54,7 @@ from raftlog.storage.faults import storage_error
 from raftlog.storage.opening import Opened, open_log, rebuild_producers
 from raftlog.storage.producer_state import ProducerTable
 from raftlog.storage.retention import SegmentInfo
-from raftlog.storage.segment import Segment
+from raftlog.storage.segment import Segment, TimestampSearch
 from raftlog.storage.segment_list import SegmentList
 from raftlog.types import (
     NO_BASE_OFFSET,
@@ -62,17 +62,11 @@ from raftlog.types import (
     Buffer,
     LeaderEpoch,
     Offset,
-    OffsetAndTimestamp,
     TimestampMs,
 )
 
 if TYPE_CHECKING:  # the first compaction imports numpy
     from raftlog.storage.cleaner import CompactionTicket
-
-
-# Search by time in steps. It yields work, which any thread may run, and is sent its result.
-Found: TypeAlias = OffsetAndTimestamp | None
-TimestampSearch: TypeAlias = Generator[Callable[[], Found], Found, Found]
 
 
 class Appended(NamedTuple):

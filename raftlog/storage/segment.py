@@ -6,9 +6,9 @@ producers, epochs and retention.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 from raftlog import limits
 from raftlog.disk import NO_DESCRIPTOR, Disk, File
@@ -21,7 +21,7 @@ from raftlog.record import (
 from raftlog.storage import index as index_codec
 from raftlog.storage.checkpoint import Anchor
 from raftlog.storage.index import SparseIndex, Summary
-from raftlog.types import Buffer, Offset, TimestampMs
+from raftlog.types import Buffer, Offset, OffsetAndTimestamp, TimestampMs
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -30,6 +30,10 @@ NAME_DIGITS: Final = 20
 
 # Read size in bytes for scans of a whole segment.
 _WALK_BYTES: Final = 256 * limits.KIB
+
+# Search by time in steps. It yields work, which any thread may run, and is sent its result.
+Found: TypeAlias = OffsetAndTimestamp | None
+TimestampSearch: TypeAlias = Generator[Callable[[], Found], Found, Found]
 
 
 def file_name(base_offset: Offset, suffix: str) -> str:
