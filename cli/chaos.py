@@ -120,7 +120,7 @@ def checked(*, nemeses: str, seed: int | None, directory: Path | None, **others:
         raise click.UsageError("--control is for a cluster that runs already: give --bootstrap too")
     if others["source"] is not None and others["bootstrap"] is not None:
         raise click.UsageError("--source is for brokers that are started here, not for --bootstrap")
-    if others["client"] == "kafka":
+    if others.get("client") == "kafka":
         options.check_confluent_kafka()
         if others.get("secure"):
             raise click.UsageError("--secure is for raftlog's own clients, not for --client kafka")

@@ -46,6 +46,7 @@ COLOURS: Final[dict[str, tuple[str, str]]] = {
     "resources": ("#7a5c52", "#c3a398"),
     "admin": ("#5a6672", "#9aa7b4"),
     "members": ("#0f7a5c", "#45c29c"),
+    "membership": ("#8a3f5a", "#d487a3"),
     "other": ("#5a6672", "#9aa7b4"),
 }
 

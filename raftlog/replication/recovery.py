@@ -179,6 +179,13 @@ def plan(reports: Sequence[Report], birth: PartitionState) -> Plan:
         note = f"broker {leader.broker} was in sync: no acknowledged record is lost"
         base = _above_unseen(state)
         return GoOn(leader.broker, generation, base, None, may_lose=False, note=note)
+    disks = {*state.isr.items(), *state.elr.items(), *loss.newest.voters.items()}
+    for report in reports:
+        if report.standing is None and (report.broker, report.directory_id) in disks:
+            return Blocked(
+                f"broker {report.broker} has just started, and has not opened its copy yet. Repeat "
+                "the command in a few seconds"
+            )
     copies = [there[b] for b in state.replicas if b in there and _can_lead(there[b])]
     if not copies:
         names = ", ".join(map(str, state.replicas))

@@ -78,7 +78,7 @@ CLUSTER: Final = [
         name="fencing is for one registration",
         why="a broker that rejoined is fenced for an older incarnation (KIP-903)",
         module="raftlog/replication/cluster_state.py",
-        function="ClusterMachine._fence",
+        function="ClusterMachine._registered",
         change=never("if broker_epoch"),
         tests=(
             (

@@ -91,6 +91,22 @@ GUARDS: Final = [
         ),
     ),
     Guard(
+        name="a copy that is not open yet is waited for",
+        why="an empty disk leads instead of the only copy, whose broker has just started",
+        module=_RECOVERY,
+        function="plan",
+        change=never("if directory_id"),
+        tests=(f"{_PLANS}::test_a_member_that_has_not_opened_its_copy_is_waited_for",),
+    ),
+    Guard(
+        name="a broker that has just gone may return before a loss",
+        why="records are given up that a restarting broker has",
+        module="raftlog/server/cluster/recovery.py",
+        function="Recovery._survey_all",
+        change=never("if accept_loss"),
+        tests=("tests/server/cluster/test_recovery.py::test_a_loss_waits_for_who_has_just_gone",),
+    ),
+    Guard(
         name="a copy that may lack its end needs the operator's consent",
         why="a torn copy leads as if it were complete, and acknowledged records are lost",
         module=_RECOVERY,
@@ -113,7 +129,7 @@ GUARDS: Final = [
         why=("it continues although the others had another ISR, and acknowledged records are lost"),
         module=_RECOVERY,
         function="plan",
-        change=replace("compare broker", "loss.newest.broker in state.replicas"),
+        change=replace("compare newest", "loss.newest.broker in state.replicas"),
         tests=(f"{_PLANS}::test_a_restarted_broker_with_the_only_replica_has_missed_nothing",),
     ),
     Guard(

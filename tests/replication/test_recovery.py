@@ -77,6 +77,18 @@ def report(
     )
 
 
+def test_a_member_that_has_not_opened_its_copy_is_waited_for() -> None:
+    """It is the only one that has records: two new disks know the first state of the group."""
+    new = [report(standing(b, disk="new", rank=(0, 0, 0)), BIRTH, 0) for b in (2, 3)]
+    survivor = standing(1)
+    step = plan([*new, Report(broker=1, directory_id=DISKS[1], boot=7)], BIRTH)
+    assert isinstance(step, Blocked)
+    assert "broker 1 has just started" in step.reason
+    step = plan([*new, report(survivor, state(1, 2, 3), 11)], BIRTH)
+    assert isinstance(step, GoOn)
+    assert step.leader == 1
+
+
 # -- what is left of a group
 
 

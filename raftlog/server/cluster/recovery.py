@@ -72,6 +72,9 @@ from raftlog.server.peers.links import PeerLinks
 logger = logging.getLogger(__name__)
 
 SETTLE_SECONDS: Final = 5.0
+# Seconds that a broker must be away before records that it may have are given up: it may be
+# restarting, and was there when the operator accepted a loss.
+AWAY_SECONDS: Final = 3.0
 POLL_SECONDS: Final = 0.02
 SURVEY_SECONDS: Final = 10.0  # timeout for the report of a broker
 FORWARDED_SECONDS: Final = 240.0  # timeout for another broker to recover the cluster
@@ -189,18 +192,27 @@ class Recovery:
         known = {*self._machine.brokers, *self._voters} - {self._broker_id}
         return [broker for broker in sorted(known) if self._liveness.is_linked(broker)]
 
-    async def _survey_all(self, groups: Sequence[str]) -> dict[str, dict[int, GroupReport]]:
-        """Return the reports of all connected brokers, by group and broker.
+    def _is_any_just_gone(self) -> bool:
+        known = {*self._machine.brokers, *self._voters} - {self._broker_id}
+        return any(0.0 < self._liveness.silent_seconds(each) < AWAY_SECONDS for each in known)
+
+    async def _survey_all(
+        self, groups: Sequence[str], request: RecoverClusterRequest
+    ) -> dict[str, dict[int, GroupReport]]:
+        """Return the reports of all connected brokers, by group and broker. Before a loss, wait for
+        brokers that have just disconnected.
 
         Raises ``BrokerUnavailableError`` if one of them does not respond.
         """
+        if request.accept_loss and not request.dry_run:
+            await self._until(lambda: not self._is_any_just_gone())
         found: dict[str, dict[int, GroupReport]] = {
             report.group: {self._broker_id: report} for report in await self.survey(groups)
         }
         for start in range(0, len(groups), GROUPS_PER_SURVEY):
-            request = SurveyRequest(groups=list(groups[start : start + GROUPS_PER_SURVEY]))
+            survey = SurveyRequest(groups=list(groups[start : start + GROUPS_PER_SURVEY]))
             for peer in self._peers():
-                answer = await self._ask(peer, apis.SURVEY, request, SURVEY_SECONDS)
+                answer = await self._ask(peer, apis.SURVEY, survey, SURVEY_SECONDS)
                 assert isinstance(answer, SurveyResponse)
                 for report in answer.reports:
                     found.setdefault(report.group, {})[peer] = report
@@ -229,7 +241,7 @@ class Recovery:
         Safe only if the lost brokers never return. Raises ``InvalidRequestError`` if no broker has
         data of the cluster, ``BrokerUnavailableError`` if a broker does not respond.
         """
-        reports = (await self._survey_all([CLUSTER_GROUP]))[CLUSTER_GROUP]
+        reports = (await self._survey_all([CLUSTER_GROUP], request))[CLUSTER_GROUP]
         standings = [self._as_standing(b, r) for b, r in sorted(reports.items())]
         loss = group_loss(standings)
         note = ""
@@ -329,7 +341,7 @@ class Recovery:
             if request.topics is None or name in request.topics
             for partition in range(len(record.partitions))
         ]
-        surveyed = await self._survey_all([group_id(r.id, p) for r, p in records])
+        surveyed = await self._survey_all([group_id(r.id, p) for r, p in records], request)
         recovered = []
         for record, partition in records:
             reports = [

@@ -8,7 +8,8 @@ from typing import Final
 from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.client.descriptions import RecoveryDescription
 from raftlog.errors import RaftlogError
-from raftlog.testing.simulator.process import ClientMachine
+from raftlog.testing.simulator.observer import node_of
+from raftlog.testing.simulator.process import BrokerMachine, ClientMachine
 from raftlog.testing.simulator.world import CLUSTER_SECRET, World
 
 PAUSE_S: Final = 1.0  # between two attempts
@@ -21,7 +22,7 @@ async def recover(world: World, machine: ClientMachine) -> None:
 
     Only for clusters in which an in-sync replica of each partition remains: then no record is lost,
     whether or not the brokers can know that. The operator accepts a loss only while all brokers
-    run, and no network partition hides one: a broker that is away may have the records.
+    are connected to each other: one that is away, or has just started, may have the records.
     """
     attempts = 0
     while True:
@@ -47,9 +48,17 @@ async def recover(world: World, machine: ClientMachine) -> None:
 
 
 def _are_all_there(world: World) -> bool:
-    names = {machine.name for machine in world.brokers if machine.broker is not None}
-    is_cut = any({*link} <= names for link in world.network.cuts)
-    return len(names) == len(world.brokers) and not is_cut
+    is_cut = any(
+        {*link} <= {machine.name for machine in world.brokers} for link in world.network.cuts
+    )
+    return not is_cut and all(_is_connected(world, machine) for machine in world.brokers)
+
+
+def _is_connected(world: World, machine: BrokerMachine) -> bool:
+    node = node_of(machine)
+    return node is not None and all(
+        node.liveness.is_linked(other.broker_id) for other in world.brokers
+    )
 
 
 def _is_whole(done: RecoveryDescription) -> bool:

@@ -340,6 +340,24 @@ def test_with_the_operators_word_it_goes_on_from_what_is_left(cluster: Cluster) 
     assert cluster.read(2) == [b"a", b"b"]
 
 
+def test_a_loss_waits_for_who_has_just_gone(cluster: Cluster) -> None:
+    """The operator accepts a loss while a broker restarts that has all records."""
+    cluster.create(copies=3)
+    cluster.send(b"a")
+    kept, *lost = cluster.leader(1), *({1, 2, 3} - {cluster.leader(1)})
+    cluster.lose(*lost)
+    cluster.start(*lost)
+    cluster.world.run_for(2)
+    down(cluster, kept)
+    cluster.world.run_for(0.5)
+    machine = cluster.world.brokers[kept - 1]
+    machine.is_kept_down = False
+    machine.start_later(1.0)
+    recover(cluster, lost[0], accept_loss=True)
+    cluster.until(lambda: cluster.state(kept).leader is not None)
+    assert cluster.read(1) == [b"a"]
+
+
 def test_a_torn_copy_goes_on_with_what_it_has(cluster: Cluster) -> None:
     cluster.create()
     cluster.send(b"a", b"b")

@@ -202,6 +202,7 @@ def test_a_deleted_key_stays_deleted_when_a_follower_comes_back_an_hour_slow() -
         assert removed_below > log_end, "or there is nothing to see here"
         jump(cluster, away, -HOUR_MS)
         cluster.start(away)
+        cluster.until(lambda: "t" in cluster.node(away).machine.topics)
         cluster.until(lambda: log_of(cluster, away).log_end_offset == end)
         assert b"k" not in values(cluster, away)
 

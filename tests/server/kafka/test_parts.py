@@ -32,7 +32,8 @@ class Paper:
     hosts = (None, None)
 
     @staticmethod
-    def brokers(_local_host: str) -> list[BrokerInfo]:
+    def brokers(_local_host: str, *, for_kafka: bool) -> list[BrokerInfo]:
+        assert for_kafka
         return [BrokerInfo(id=number, host="h", port=number) for number in (1, 2, 3)]
 
 

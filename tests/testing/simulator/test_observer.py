@@ -77,7 +77,7 @@ class Watched:
         self.hosts[broker] = host
         node = SimpleNamespace(me=SimpleNamespace(directory_id=DIRECTORIES[broker]))
         machine = self.world.brokers[broker - 1]
-        self.observer._look(machine, cast("Any", node), 0, state, host)
+        self.observer._observe_replica(machine, cast("Any", node), 0, state, host)
 
     def restart(self, broker: int) -> None:
         self.world.brokers[broker - 1].boots += 1
@@ -417,7 +417,7 @@ def test_a_disk_may_be_lost_only_when_nothing_else_is_missing() -> None:
 
 
 def test_a_copy_whose_files_have_vanished_is_missing_though_nobody_has_noticed() -> None:
-    with World(7, brokers=3) as world:
+    with World(3, brokers=3) as world:
         observer = Observer(world, [P])
         world.boot()
         admin = world.add_client("admin", make_topic)

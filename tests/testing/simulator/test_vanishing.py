@@ -50,7 +50,7 @@ def test_where_there_is_nothing_nothing_vanishes() -> None:
 
 def test_clusters_lose_nothing_with_the_files_of_one_broker() -> None:
     struck: set[str] = set()
-    for seed in (3, 5, 11):
+    for seed in (1, 6, 10):
         scenario = Scenario.draw(seed, brokers=3, light=True)
         faults = FaultPlan(kinds=("vanish", "roll_back"), every_s=0.5)
         verdict = run(replace(scenario, duration_s=5.0, faults=faults))
