@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import always, argument, calls, never, replace, swap, value
+from tests.mutation.change import always, argument, calls, drop, never, replace, swap, value
 from tests.mutation.guard import Guard
 
 _FOUNDING: Final = "raftlog/server/cluster/founding.py"
@@ -105,6 +105,19 @@ GUARDS: Final = [
         function="Recovery._survey_all",
         change=never("if accept_loss"),
         tests=("tests/server/cluster/test_recovery.py::test_a_loss_waits_for_who_has_just_gone",),
+    ),
+    Guard(
+        name="a recovery succeeds once it is durable",
+        why="a power failure reverts a recovery that the operator saw succeed: no leader",
+        module="raftlog/server/cluster/recovery.py",
+        function="Recovery.revive",
+        change=drop("call _until"),
+        tests=(
+            (
+                "tests/testing/simulator/test_operator.py"
+                "::test_a_recovery_outlives_the_power_cut_that_follows_it"
+            ),
+        ),
     ),
     Guard(
         name="a copy that may lack its end needs the operator's consent",

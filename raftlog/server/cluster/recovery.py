@@ -167,6 +167,7 @@ class Recovery:
             raise InvalidRequestError(f"this broker is not a member of group {request.group}")
         if request.base is not None:
             state = decode_state(request.base)
+            ended = self._plane.status(request.group).generation
             logger.warning(
                 "partition recovery: partition=%s voters=%d state=%s",
                 hosted,
@@ -179,12 +180,19 @@ class Recovery:
                 base=request.base,
                 above=request.generation,
             )
+            # Votes are durable, and so is the generation of an elected leader. Before that, a power
+            # failure would revert a recovery that the operator saw succeed.
+            await self._until(lambda: self._has_leader(request.group, above=ended))
             return
         outcome = await self._plane.propose(request.group, request.command or b"")
         if not isinstance(outcome, Accepted):
             raise LeaderNotAvailableError(
                 f"{hosted}: the partition changed during the request. Try again"
             )
+
+    def _has_leader(self, group: str, *, above: int) -> bool:
+        status = self._plane.status(group)
+        return status.generation > above and status.leader is not None
 
     # -- what all have -----------------------------------------------------------------------------
 
