@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import resource
@@ -25,6 +24,7 @@ from raftlog.failpoints import VARIABLE, FailpointDisk, Failpoints
 from raftlog.server import failpoints, log_lines
 from raftlog.server.broker import REAL, Broker, Surroundings
 from raftlog.server.listener import address_of, bind
+from raftlog.server.long_lived import LongLivedObjects
 
 if TYPE_CHECKING:
     from raftlog.server.http.app import MoreRoutes
@@ -90,11 +90,13 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
         _say(f"raftlog broker {config.id} serves {scheme}://{address_of(http_listening)}")
     if kafka_listening is not None:
         _say(f"raftlog broker {config.id} serves Kafka clients on {address_of(kafka_listening)}")
-    gc.freeze()  # excludes long-lived objects from garbage collection
+    long_lived = LongLivedObjects(lambda: broker.context.topics.partition_count)
+    watching = loop.create_task(long_lived.watch())
     address = Address(config.listen.host, address_of(listening).port)
     _say(f"raftlog broker {config.id} ready on {address}")
     await stop.wait()
     logger.info("broker stopping: broker=%d", config.id)
+    watching.cancel()
     await broker.stop()
     if http is not None:
         await http.stop()  # the last one, so that /readyz reports the stop
