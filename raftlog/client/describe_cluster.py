@@ -30,6 +30,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
+from raftlog.protocol.api import Api
 from raftlog.protocol.cluster import (
     BrokerStatus,
     DescribeClusterRequest,
@@ -77,7 +78,7 @@ async def describe_cluster(
             if status.id not in known and status.port
         }
         answers = {**answers, **await _ask(cluster, request, others)}
-        check_answered(answers, DescribeClusterResponse)
+        _check_answered(answers, DescribeClusterResponse)
         return answers
 
     answers = await cluster.persist(attempt, repeatable=True)
@@ -102,14 +103,7 @@ async def describe_disks(cluster: Cluster) -> list[DiskUseDescription]:
     Raises ``BrokerUnavailableError`` if no broker responds.
     """
     request = DescribeClusterRequest(topics=[], include_partitions=False, include_disk=True)
-
-    async def attempt() -> _Answers:
-        await cluster.refresh()
-        answers = await _ask(cluster, request, dict(cluster.view.brokers))
-        check_answered(answers, DescribeClusterResponse)
-        return answers
-
-    answers = await cluster.persist(attempt, repeatable=True)
+    answers = await ask_every_broker(cluster, apis.DESCRIBE_CLUSTER, request)
     return [_disk_use(broker, answer) for broker, answer in sorted(answers.items())]
 
 
@@ -150,7 +144,24 @@ async def _ask(
     )
 
 
-def check_answered(answers: _Answers, kind: type[Message]) -> None:
+async def ask_every_broker(cluster: Cluster, api: Api, request: Message) -> _Answers:
+    """Return the response or the error of every broker of the metadata, by broker ID.
+
+    Retries until a broker responds. Raises the error of a broker if none does.
+    """
+
+    async def attempt() -> _Answers:
+        await cluster.refresh()
+        answers = await cluster.ask_all(
+            api, request, brokers=cluster.view.brokers, patience_s=PATIENCE_S
+        )
+        _check_answered(answers, api.response)
+        return answers
+
+    return await cluster.persist(attempt, repeatable=True)
+
+
+def _check_answered(answers: _Answers, kind: type[Message]) -> None:
     """Raise the error of a broker if no broker has responded."""
     errors = [answer for answer in answers.values() if isinstance(answer, RaftlogError)]
     if not any(isinstance(answer, kind) for answer in answers.values()):
@@ -340,16 +351,7 @@ async def _describe_page(
 ) -> tuple[list[TopicDescription], str | None]:
     """Return the first of these topics, and the name of the last one; None after all of them."""
     request = DescribeTopicsRequest(topics=names, after=after, paged=True)
-
-    async def attempt() -> _Answers:
-        await cluster.refresh()
-        answers = await cluster.ask_all(
-            apis.DESCRIBE_TOPICS, request, brokers=cluster.view.brokers, patience_s=PATIENCE_S
-        )
-        check_answered(answers, DescribeTopicsResponse)
-        return answers
-
-    answers = await cluster.persist(attempt, repeatable=True)
+    answers = await ask_every_broker(cluster, apis.DESCRIBE_TOPICS, request)
     pages = {
         source: answer
         for source, answer in answers.items()

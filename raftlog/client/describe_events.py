@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from raftlog.client.cluster import Cluster
-from raftlog.client.describe_cluster import PATIENCE_S, check_answered
+from raftlog.client.describe_cluster import ask_every_broker
 from raftlog.client.descriptions import EventDescription
 from raftlog.protocol import api as apis
 from raftlog.protocol.events import DescribeEventsRequest, DescribeEventsResponse, EventStatus
@@ -23,21 +23,13 @@ async def describe_events(cluster: Cluster, since_ms: TimestampMs) -> list[Event
     Raises ``BrokerUnavailableError`` if no broker responds.
     """
     request = DescribeEventsRequest(since_ms=max(0, since_ms - APART_MS))
-
-    async def attempt() -> list[EventStatus]:
-        await cluster.refresh()
-        answers = await cluster.ask_all(
-            apis.DESCRIBE_EVENTS, request, brokers=cluster.view.brokers, patience_s=PATIENCE_S
-        )
-        check_answered(answers, DescribeEventsResponse)
-        return [
-            event
-            for answer in answers.values()
-            if isinstance(answer, DescribeEventsResponse)
-            for event in answer.events
-        ]
-
-    found = merged(await cluster.persist(attempt, repeatable=True))
+    answers = await ask_every_broker(cluster, apis.DESCRIBE_EVENTS, request)
+    found = merged(
+        event
+        for answer in answers.values()
+        if isinstance(answer, DescribeEventsResponse)
+        for event in answer.events
+    )
     return [event for event in found if event.at_ms >= since_ms]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from raftlog.client.cluster import Cluster
-from raftlog.client.describe_cluster import PATIENCE_S, check_answered
+from raftlog.client.describe_cluster import ask_every_broker
 from raftlog.client.descriptions import (
     BrokerFeatures,
     ClusterFeatures,
@@ -24,16 +24,7 @@ async def describe_features(cluster: Cluster) -> ClusterFeatures:
     Raises ``BrokerUnavailableError`` if no broker responds.
     """
     request = ApiVersionsRequest(client_id=cluster.settings.client_id)
-
-    async def attempt() -> dict[int, Message | RaftlogError]:
-        await cluster.refresh()
-        answers = await cluster.ask_all(
-            apis.API_VERSIONS, request, brokers=cluster.view.brokers, patience_s=PATIENCE_S
-        )
-        check_answered(answers, ApiVersionsResponse)
-        return answers
-
-    answers = await cluster.persist(attempt, repeatable=True)
+    answers = await ask_every_broker(cluster, apis.API_VERSIONS, request)
     brokers = [_broker(broker_id, answers[broker_id]) for broker_id in sorted(answers)]
     return ClusterFeatures(
         brokers=tuple(brokers),
@@ -62,19 +53,19 @@ def _broker(broker_id: int, answer: Message | RaftlogError) -> BrokerFeatures:
     )
 
 
-def common(told: Sequence[Mapping[str, FeatureVersions]]) -> tuple[FeatureDescription, ...]:
+def common(reported: Sequence[Mapping[str, FeatureVersions]]) -> tuple[FeatureDescription, ...]:
     """Return each feature with the versions that all brokers read, in the order of the names.
 
-    ``told``: the features of each broker that responded.
+    ``reported``: the features of each broker that responded.
     """
     return tuple(
-        _common(name, [features.get(name) for features in told])
-        for name in sorted({name for features in told for name in features})
+        _common(name, [features.get(name) for features in reported])
+        for name in sorted({name for features in reported for name in features})
     )
 
 
-def _common(name: str, told: Sequence[FeatureVersions | None]) -> FeatureDescription:
-    known = [each for each in told if each is not None]
+def _common(name: str, reported: Sequence[FeatureVersions | None]) -> FeatureDescription:
+    known = [each for each in reported if each is not None]
     low = max(each.version_min for each in known)
     high = min(each.version_max for each in known)
     levels = {each.level for each in known}
@@ -82,6 +73,6 @@ def _common(name: str, told: Sequence[FeatureVersions | None]) -> FeatureDescrip
         name=name,
         version_min=low,
         version_max=high,
-        level=levels.pop() if len(levels) == 1 and len(known) == len(told) else None,
+        level=levels.pop() if len(levels) == 1 and len(known) == len(reported) else None,
         compatible=all(low <= each.level <= high for each in known),
     )

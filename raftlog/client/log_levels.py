@@ -26,5 +26,5 @@ async def describe_log_levels(cluster: Cluster, broker: int) -> dict[str, LogLev
 
 def alteration(changes: Mapping[str, str | None]) -> AlterLogLevelsRequest:
     """Return the request that changes levels."""
-    told = [LogLevelChange(logger=name, level=level) for name, level in changes.items()]
-    return AlterLogLevelsRequest(changes=told)
+    requested = [LogLevelChange(logger=name, level=level) for name, level in changes.items()]
+    return AlterLogLevelsRequest(changes=requested)

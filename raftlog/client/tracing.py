@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from raftlog.client.aio.producer import AsyncProducer
 from raftlog.client.delivery import DeliveryFuture, RangesFuture
@@ -51,8 +51,7 @@ class TracedProducer(Producer):
         partition: int | None = None,
     ) -> DeliveryFuture:
         """``Producer.send``, in a span that ends with the acknowledgement."""
-        span = _SendSpan(topic, self._core.cluster.settings.client_id)
-        with span:
+        with _SendSpan(topic, self._core.cluster.settings.client_id) as span:
             return span.follow(
                 super().send(topic, value, key, span.headers(headers), timestamp_ms, partition)
             )
@@ -68,8 +67,7 @@ class TracedProducer(Producer):
         partition: int | None = None,
     ) -> RangesFuture:
         """``Producer.send_many``, in one span, whose context all records have."""
-        span = _SendSpan(topic, self._core.cluster.settings.client_id, len(values))
-        with span:
+        with _SendSpan(topic, self._core.cluster.settings.client_id, len(values)) as span:
             found = super().send_many(
                 topic,
                 values,
@@ -97,8 +95,7 @@ class TracedAsyncProducer(AsyncProducer):
         partition: int | None = None,
     ) -> DeliveryFuture:
         """``AsyncProducer.send``, in a span that ends with the acknowledgement."""
-        span = _SendSpan(topic, self._core.cluster.settings.client_id)
-        with span:
+        with _SendSpan(topic, self._core.cluster.settings.client_id) as span:
             return span.follow(
                 await super().send(
                     topic, value, key, span.headers(headers), timestamp_ms, partition
@@ -116,8 +113,7 @@ class TracedAsyncProducer(AsyncProducer):
         partition: int | None = None,
     ) -> RangesFuture:
         """``AsyncProducer.send_many``, in one span, whose context all records have."""
-        span = _SendSpan(topic, self._core.cluster.settings.client_id, len(values))
-        with span:
+        with _SendSpan(topic, self._core.cluster.settings.client_id, len(values)) as span:
             found = await super().send_many(
                 topic,
                 values,
@@ -246,8 +242,8 @@ class _SendSpan:
         self._span.set_attribute("error.type", type(error).__name__)
         self._span.set_status(Status(StatusCode.ERROR, str(error)))
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:

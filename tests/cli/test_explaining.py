@@ -338,7 +338,7 @@ USE = DiskUseDescription(1, LOW, GIB // 2, GIB // 2, (CLICKS, STATE))
 
 
 @pytest.mark.parametrize(
-    ("use", "told", "not_told"),
+    ("use", "expected", "absent"),
     [
         (
             USE,
@@ -370,9 +370,11 @@ USE = DiskUseDescription(1, LOW, GIB // 2, GIB // 2, (CLICKS, STATE))
         (DiskUseDescription(2, None), ["the size of its disk is unknown"], ["Other files"]),
     ],
 )
-def test_a_disk_is_explained(use: DiskUseDescription, told: list[str], not_told: list[str]) -> None:
+def test_a_disk_is_explained(
+    use: DiskUseDescription, expected: list[str], absent: list[str]
+) -> None:
     text = " ".join(explain_disk(use))
-    for part in told:
+    for part in expected:
         assert part in text
-    for part in not_told:
+    for part in absent:
         assert part not in text

@@ -19,8 +19,8 @@ from tests.running import runs
 OLD, NEW = FeatureVersions(1, 1, 1), FeatureVersions(1, 2, 2)
 
 
-def of(*told: FeatureVersions | None) -> FeatureDescription:
-    (found,) = common([{} if each is None else {"f": each} for each in told])
+def of(*reported: FeatureVersions | None) -> FeatureDescription:
+    (found,) = common([{} if each is None else {"f": each} for each in reported])
     return found
 
 
@@ -39,7 +39,7 @@ def test_a_broker_without_the_feature_leaves_no_level() -> None:
     assert of(NEW, None) == FeatureDescription("f", 1, 2, None, compatible=True)
 
 
-def tell(peer: Peer, request: Request) -> None:
+def respond(peer: Peer, request: Request) -> None:
     assert isinstance(request.message, ApiVersionsRequest)
     assert request.message.client_id == "ops"  # the broker's log continues to name the client
     message = ApiVersionsResponse(
@@ -56,7 +56,7 @@ def tell(peer: Peer, request: Request) -> None:
 async def test_every_broker_is_asked(fake: FakeCluster) -> None:
     async with AsyncAdmin(fake.bootstrap, host=fake.host, client_id="ops") as admin:
         await admin.describe_cluster(partitions=False)  # connects to all: handshakes as usual
-        fake.always[apis.API_VERSIONS] = tell
+        fake.always[apis.API_VERSIONS] = respond
         fake.kill(3)
         found = await admin.describe_features()
     assert [(each.id, each.software) for each in found.brokers] == [

@@ -25,7 +25,7 @@ from raftlog.server.consensus_plane import ConsensusPlane
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN_SECONDS: Final = 1.0  # without a change of the cluster state; brokers fail and return
+CHECK_AGAIN_SECONDS: Final = 1.0  # without a change of the cluster state; brokers fail and return
 
 
 class Decommissioning:
@@ -58,8 +58,8 @@ class Decommissioning:
         """Propose the next step, if there is one and none is in flight."""
         machine, now = self._machine, self._now()
         leaving = [record for _, record in sorted(machine.brokers.items()) if record.draining]
-        version, looked_at = self._polled
-        is_due = version != machine.version or now - looked_at >= LOOK_AGAIN_SECONDS
+        version, checked_at = self._polled
+        is_due = version != machine.version or now - checked_at >= CHECK_AGAIN_SECONDS
         if not leaving or self._deciding or not is_due:
             return
         self._polled = machine.version, now

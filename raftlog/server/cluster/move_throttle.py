@@ -52,7 +52,7 @@ class MoveThrottle:
         self._resume[copy] = resume
         self._copies.wait(copy, received, self._loop.time())
         if self._timer is None:
-            self._look()
+            self._poll()
 
     def forget(self, copy: Hashable) -> None:
         """Stop throttling a copy: it has caught up, or is not copied any longer."""
@@ -74,8 +74,8 @@ class MoveThrottle:
         target = record.partitions[partition].target
         return target is not None and self._broker_id not in target.origin
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         due, seconds = self._copies.due(self._loop.time())
-        self._timer = None if seconds is None else self._loop.call_later(seconds, self._look)
+        self._timer = None if seconds is None else self._loop.call_later(seconds, self._poll)
         for copy in due:
             self._resume.pop(copy)()

@@ -196,13 +196,16 @@ class Recovery:
 
     # -- what all have -----------------------------------------------------------------------------
 
+    def _others(self) -> set[int]:
+        return {*self._machine.brokers, *self._voters} - {self._broker_id}
+
     def _peers(self) -> list[int]:
-        known = {*self._machine.brokers, *self._voters} - {self._broker_id}
-        return [broker for broker in sorted(known) if self._liveness.is_linked(broker)]
+        return [broker for broker in sorted(self._others()) if self._liveness.is_linked(broker)]
 
     def _is_any_just_gone(self) -> bool:
-        known = {*self._machine.brokers, *self._voters} - {self._broker_id}
-        return any(0.0 < self._liveness.silent_seconds(each) < AWAY_SECONDS for each in known)
+        return any(
+            0.0 < self._liveness.silent_seconds(each) < AWAY_SECONDS for each in self._others()
+        )
 
     async def _survey_all(
         self, groups: Sequence[str], request: RecoverClusterRequest
