@@ -68,8 +68,10 @@ CONTROL: Final = 1 << 5
 NO_EPOCH: Final = -1
 
 _LEADER_FIELDS: Final = "BBHIqQqi"
+_LEADER_FIELDS_COUNT: Final = len(_LEADER_FIELDS)
 _SUMS: Final = "II"
 _SEALED_FIELDS: Final = "HhIIqqqiI"
+_SEALED_FIELDS_COUNT: Final = len(_SEALED_FIELDS)
 _HEADER: Final = struct.Struct("<" + _LEADER_FIELDS + _SUMS + _SEALED_FIELDS)
 _LEADER: Final = struct.Struct("<" + _LEADER_FIELDS)  # what leader_crc covers
 _SEALED: Final = struct.Struct("<" + _SEALED_FIELDS)  # what crc32c covers, before the payload
@@ -225,45 +227,49 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 def _fault_of_leader(header: BatchHeader) -> str:
     """Return the fields of the leader's section that are out of bounds; "" if none is."""
-    if header.leader_flags & ~(LOG_APPEND_TIME | COMPACTED):
-        return f"unknown leader flags {header.leader_flags:#06x}"
-    if not HEADER_BYTES < header.length <= limits.BATCH_BYTES_MAX:
-        return f"length {header.length}, not {HEADER_BYTES + 1} to {limits.BATCH_BYTES_MAX}"
-    if not 0 <= header.base_offset <= _OFFSET_MAX - header.last_offset_delta:
-        return f"offsets from {header.base_offset} on leave the range of offsets"
-    earliest_ms = 0 if header.leader_flags else NO_TIMESTAMP
-    if not earliest_ms <= header.append_timestamp <= limits.TIMESTAMP_MS_MAX:
-        return f"append timestamp {header.append_timestamp} is not a time"
-    if header.leader_epoch < NO_EPOCH:
-        return f"leader epoch {header.leader_epoch} is negative"
+    _, _, flags, length, base_offset, _, append_ms, epoch = header[:_LEADER_FIELDS_COUNT]
+    if flags & ~(LOG_APPEND_TIME | COMPACTED):
+        return f"unknown leader flags {flags:#06x}"
+    if not HEADER_BYTES < length <= limits.BATCH_BYTES_MAX:
+        return f"length {length}, not {HEADER_BYTES + 1} to {limits.BATCH_BYTES_MAX}"
+    if not 0 <= base_offset <= _OFFSET_MAX - header.last_offset_delta:
+        return f"offsets from {base_offset} on leave the range of offsets"
+    earliest_ms = 0 if flags else NO_TIMESTAMP
+    if not earliest_ms <= append_ms <= limits.TIMESTAMP_MS_MAX:
+        return f"append timestamp {append_ms} is not a time"
+    if epoch < NO_EPOCH:
+        return f"leader epoch {epoch} is negative"
     return ""
 
 
 def _fault_of_producer(header: BatchHeader) -> str:
     """Return the fields of the producer's section that are out of bounds; "" if none is."""
-    count, size = header.record_count, header.uncompressed_length
+    # A header is parsed for each batch: local names cost less than the fields of a named tuple.
+    attributes, epoch, count, delta, first_ms, max_ms, producer_id, sequence, size = header[
+        -_SEALED_FIELDS_COUNT:
+    ]
     is_columns = header.layout == COLUMNS
-    has_snappy = header.attributes & CODEC_MASK == Codec.SNAPPY
-    if header.attributes not in _ATTRIBUTES or (has_snappy and is_columns):
-        return f"unknown attributes {header.attributes:#06x}"
+    codec = attributes & CODEC_MASK
+    if attributes not in _ATTRIBUTES or (is_columns and codec == Codec.SNAPPY):
+        return f"unknown attributes {attributes:#06x}"
     if count > limits.RECORDS_PER_BATCH_MAX:
         return f"{count} records; a batch has 0 to {limits.RECORDS_PER_BATCH_MAX}"
-    if not count and header.max_timestamp:
-        return f"timestamp {header.max_timestamp} without a record"
-    if not count - 1 <= header.last_offset_delta <= limits.OFFSET_DELTA_MAX:
-        return f"{count} records do not fit {header.last_offset_delta + 1} offsets"
+    if not count and max_ms:
+        return f"timestamp {max_ms} without a record"
+    if not count - 1 <= delta <= limits.OFFSET_DELTA_MAX:
+        return f"{count} records do not fit {delta + 1} offsets"
     if not is_columns and (header.is_compacted or not header.is_dense):
         return "a batch as a Kafka client sent it, and compacted"
-    if not header.has_timestamps and header.append_timestamp >= 0 and not header.log_append_time:
-        return "records without timestamps, and not with the time of the append"
-    has_times = 0 <= header.first_timestamp <= header.max_timestamp <= limits.TIMESTAMP_MS_MAX
-    if not has_times and (is_columns or header.has_timestamps):
-        return f"timestamps {header.first_timestamp} and {header.max_timestamp}: no times in order"
+    if not 0 <= first_ms <= max_ms <= limits.TIMESTAMP_MS_MAX:
+        if is_columns or header.has_timestamps:
+            return f"timestamps {first_ms} and {max_ms}: no times in order"
+        if header.append_timestamp >= 0 and not header.log_append_time:
+            return "records without timestamps, and not with the time of the append"
     if not count * _RECORD_BYTES_MIN[header.layout] < size <= limits.BATCH_UNCOMPRESSED_BYTES_MAX:
         return f"a payload of {size} bytes for {count} records"
-    if not header.attributes & CODEC_MASK and size != header.length - HEADER_BYTES:
+    if not codec and size != header.length - HEADER_BYTES:
         return f"{header.length - HEADER_BYTES} bytes of payload where {size} are promised"
-    producer = (header.producer_id, header.producer_epoch, header.base_sequence)
+    producer = producer_id, epoch, sequence
     if min(producer) < 0 and producer != (NO_PRODUCER_ID, NO_EPOCH, NO_SEQUENCE):
         return f"producer id, epoch and sequence {producer}: all must be given, or none (-1)"
     return ""
