@@ -155,7 +155,9 @@ class OsFile:
     def __init__(self, path: str, fd: int) -> None:
         self._path = path
         self._fd = fd
-        self._size = os.fstat(fd).st_size
+        status = os.fstat(fd)
+        self._size = status.st_size
+        self._identity = status.st_ino, status.st_dev
 
     @property
     def path(self) -> str:
@@ -166,9 +168,10 @@ class OsFile:
 
     def is_in_place(self) -> bool:
         try:
-            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+            status = os.stat(self._path)
         except OSError as error:
             return error.errno not in MISSING
+        return (status.st_ino, status.st_dev) == self._identity
 
     def append(self, buffers: Sequence[Buffer]) -> None:
         total = sum(len(buffer) for buffer in buffers)

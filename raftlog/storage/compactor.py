@@ -84,8 +84,8 @@ class Compactor:
         return self._ticket is not None
 
     @property
-    def tombstones_removed_below(self) -> Offset:
-        return self._state.tombstones_removed_below
+    def state(self) -> CompactionState:
+        return self._state
 
     def status(self, segments: Iterable[Segment], log_start: Offset) -> CompactionStatus:
         clean_end = self._clean_end(log_start)

@@ -57,13 +57,13 @@ class EpochCache:
 
         Returns (-1, -1) if every known epoch is larger.
         """
-        index = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
+        entries = self._entries
+        if entries and epoch >= entries[-1].epoch:
+            return EpochStart(entries[-1].epoch, log_end_offset)
+        index = bisect_right(entries, epoch, key=lambda entry: entry.epoch)
         if index == 0:
             return EpochStart(-1, -1)
-        end = log_end_offset
-        if index < len(self._entries):
-            end = self._entries[index].start_offset
-        return EpochStart(self._entries[index - 1].epoch, end)
+        return EpochStart(entries[index - 1].epoch, entries[index].start_offset)
 
     def cut(self, log_end_offset: Offset) -> bool:
         """Remove epochs that start above the log end. Returns True if any was removed."""

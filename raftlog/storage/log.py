@@ -123,7 +123,7 @@ class Log:
         self._compactor = Compactor(
             disk, opened.checkpoint, opened.compaction_files, opened.compaction_state
         )
-        self.on_missing: Callable[[], None] = _ignore  # called when files are missing
+        self.on_missing: Callable[[], None] = lambda: None  # called when files are missing
 
     @classmethod
     def open(
@@ -1010,7 +1010,11 @@ class Log:
     def tombstones_removed_below(self) -> Offset:
         """Offset below which tombstones may be missing, while other replicas still have their keys.
         See ``replication.following``."""
-        return self._compactor.tombstones_removed_below
+        return self._compactor.state.tombstones_removed_below
+
+    @property
+    def clean_end_offset(self) -> Offset:
+        return self._compactor.state.clean_end_offset
 
     @property
     def _sure_start(self) -> Offset:
@@ -1194,7 +1198,3 @@ class Log:
         for segment in self._segments:
             segment.close()
         self._checkpoint.close()
-
-
-def _ignore() -> None:
-    """Default of ``on_missing``: do nothing."""

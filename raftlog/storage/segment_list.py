@@ -80,11 +80,15 @@ class SegmentList:
         while start_offset < end_offset and (bytes_max > 0 or not parts):
             segment = self._segment_of(start_offset)
             try:
-                start, first = self._locate(segment, start_offset)
-                if parts and first.length > bytes_max:
-                    break
-                end = self._end_position(segment, end_offset)
-                stop = segment.end_of_read(start=start, first=first, end=end, bytes_max=bytes_max)
+                start = self._start_position(segment, start_offset)
+                stop = end = self._end_position(segment, end_offset)
+                if end - start > bytes_max:  # a read of all needs no header
+                    first = segment.header_at(start)
+                    if parts and first.length > bytes_max:
+                        break
+                    stop = segment.end_of_read(
+                        start=start, first=first, end=end, bytes_max=bytes_max
+                    )
                 if stop > start:  # else the only remaining batch contains ``end_offset``
                     parts.append(segment.pread(stop - start, start))
             except DamagedLogError:
@@ -119,11 +123,19 @@ class SegmentList:
 
     def _locate(self, segment: Segment, offset: Offset) -> tuple[int, BatchHeader]:
         """Return position and header of the batch that contains ``offset``."""
-        position = self._positions.get(offset)
-        # The end offset of a segment is also the base offset of the next one, at position 0.
-        if position is not None and offset > segment.base_offset:
+        position = self._known_position(segment, offset)
+        if position is not None:
             return position, segment.header_at(position)
         return segment.find(offset)
+
+    def _start_position(self, segment: Segment, offset: Offset) -> int:
+        """Return the position of the batch that contains ``offset``. The batch may be corrupt."""
+        position = self._known_position(segment, offset)
+        return segment.find(offset)[0] if position is None else position
+
+    def _known_position(self, segment: Segment, offset: Offset) -> int | None:
+        # The end offset of a segment is also the base offset of the next one, at position 0.
+        return self._positions.get(offset) if offset > segment.base_offset else None
 
     def _end_position(self, segment: Segment, end_offset: Offset) -> int:
         """Return the position of ``end_offset``: a batch's base offset, or past the segment.
