@@ -7,7 +7,7 @@ trusted time, so that the next start can compare its clock with it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from raftlog.clock import Clock
@@ -34,6 +34,7 @@ class BrokerClock:
         first start.
         """
         self.machine = clock
+        self.monotonic: Callable[[], float] = clock.monotonic  # seconds
         self._trusted = TrustedTime(
             broker_id=broker_id,
             voters=voters,
@@ -48,9 +49,6 @@ class BrokerClock:
 
     def wall_ms(self) -> TimestampMs:
         return self._trusted.record_ms(self.machine.monotonic(), self.machine.wall_ms())
-
-    def monotonic(self) -> float:
-        return self.machine.monotonic()
 
     def deletion_ms(self) -> TimestampMs | None:
         """Return the time by which data may expire; None: nothing may expire now."""

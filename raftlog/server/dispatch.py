@@ -100,15 +100,15 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.THROTTLE_MOVES.number: cluster.handle_throttle_moves,
 }
 
-# A connection may send these before it has authenticated.
+# Numbers of the APIs that a connection may use before it has authenticated.
 BEFORE_AUTHENTICATION: Final = frozenset(
     (
-        api.API_VERSIONS,
-        api.SASL_AUTHENTICATE,
-        api.PEER_HELLO,
-        api.PEER_PROVE,
-        api.OPERATOR_HELLO,
-        api.OPERATOR_PROVE,
+        api.API_VERSIONS.number,
+        api.SASL_AUTHENTICATE.number,
+        api.PEER_HELLO.number,
+        api.PEER_PROVE.number,
+        api.OPERATOR_HELLO.number,
+        api.OPERATOR_PROVE.number,
     )
 )
 
@@ -133,7 +133,7 @@ def dispatch(context: BrokerContext, connection: Connection, request: Request) -
 
 def _check_access(context: BrokerContext, connection: Connection, request: Request) -> None:
     """Raise ``AccessDeniedError`` if the connection has not authenticated as required."""
-    if request.api not in BEFORE_AUTHENTICATION:
+    if request.api.number not in BEFORE_AUTHENTICATION:
         context.authenticator.check(connection)
     if request.api.peer_only and connection.peer_identity is None:
         raise AccessDeniedError(

@@ -83,6 +83,9 @@ class Turns:
         """Begin a new turn of the loop: waiting connections go first. At least one of them makes a
         step.
         """
+        if not self._waiting:
+            self._in_turn = False
+            return
         now = self._now()
         self._turn_ends = now + TURN_SECONDS
         for _ in range(len(self._waiting)):
