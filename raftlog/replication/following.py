@@ -116,18 +116,14 @@ def may_lose_committed(*, last_epoch: LeaderEpoch, unclean_epoch: LeaderEpoch) -
     return last_epoch < unclean_epoch
 
 
-def lacks_committed(differs: Diverged | OutOfRange | None, *, high_watermark: Offset) -> bool:
+def lacks_committed(differs: Diverged | OutOfRange, *, high_watermark: Offset) -> bool:
     """Return whether the leader's log lacks records that the follower knows to be committed.
 
     ``differs``: the leader's response to the follower. ``high_watermark``: of the follower. An
     eligible leader has all committed records, so such a leader has lost a part of its log.
     """
-    match differs:
-        case Diverged(end_offset=end_offset):
-            return end_offset < high_watermark
-        case OutOfRange(log_start=log_start):
-            return log_start < high_watermark
-    return False
+    end = differs.end_offset if isinstance(differs, Diverged) else differs.log_start
+    return end < high_watermark
 
 
 def must_restart(*, log_end: Offset, copied_below: Offset, removed_below: Offset) -> bool:

@@ -11,7 +11,7 @@ the rules of joining, KIP-966 for the freeze below ``min_isr``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -130,16 +130,14 @@ class Leadership:
         proposed = self.state.min_isr if self._pending is None else self._pending.min_isr
         return len(self.state.isr) >= max(self.state.min_isr, proposed)
 
-    def maximal_isr(self) -> set[tuple[BrokerId, DirectoryId]]:
+    def maximal_isr(self) -> Set[tuple[BrokerId, DirectoryId]]:
         """Return the committed ISR and all proposed additions that are not decided (KIP-497).
 
         A proposed follower may already be in the ISR and be elected, so records that it lacks must
         not be committed. For the same reason, a proposed removal does not count before its commit.
         """
-        members = set(self.state.isr.items())
-        if self._pending is not None:
-            members.update(self._pending.isr.items())
-        return members
+        members = self.state.isr.items()
+        return members if self._pending is None else members | self._pending.isr.items()
 
     def _advance(self) -> bool:
         """Move the high watermark to the least durable end over the maximal ISR, and the committed
@@ -151,19 +149,21 @@ class Leadership:
         """
         if not self.has_quorum:
             return False
-        start = min(self._log_start_of(*member) for member in self.maximal_isr())
+        committed = start = INT64_MAX
+        for broker_id, directory_id in self.maximal_isr():
+            if broker_id == self.broker_id:
+                end, log_start = self.durable_end, self.log_start
+            else:
+                copy = self._copy(broker_id, directory_id)
+                if copy is None:
+                    return False  # it has not fetched in this epoch
+                end, log_start = copy.durable_end, copy.log_start
+            committed, start = min(committed, end), min(start, log_start)
         self.committed_start = max(self.committed_start, start)
-        committed = min(self._durable_end_of(*member) for member in self.maximal_isr())
         if committed <= self.high_watermark:
             return False
         self.high_watermark = committed
         return True
-
-    def _durable_end_of(self, broker_id: BrokerId, directory_id: DirectoryId) -> Offset:
-        if broker_id == self.broker_id:
-            return self.durable_end
-        follower = self._copy(broker_id, directory_id)
-        return UNKNOWN if follower is None else follower.durable_end
 
     def _copy(self, broker_id: BrokerId, directory_id: DirectoryId) -> _Follower | None:
         """Return the progress of a copy; None for another directory of the broker (S10, S20)."""
@@ -171,12 +171,6 @@ class Leadership:
         if follower is None or follower.directory_id != directory_id:
             return None
         return follower
-
-    def _log_start_of(self, broker_id: BrokerId, directory_id: DirectoryId) -> Offset:
-        if broker_id == self.broker_id:
-            return self.log_start
-        follower = self._copy(broker_id, directory_id)
-        return UNKNOWN if follower is None else follower.log_start
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -200,7 +194,9 @@ class Leadership:
         """Apply the leader's own log end and durable end. Return whether the watermark advanced."""
         assert log_end >= self.log_end and durable_end <= log_end, "a leader's log shrank"
         self.log_end = log_end
-        self.durable_end = max(self.durable_end, durable_end)
+        if durable_end <= self.durable_end:
+            return False
+        self.durable_end = durable_end
         return self._advance()
 
     def on_local_start(self, log_start: Offset) -> None:
@@ -251,10 +247,12 @@ class Leadership:
         progress.directory_id = directory_id
         progress.end = max(progress.end, fetch_offset)
         progress.told_end, progress.told_at = fetch_offset, now
+        # Always true for the first fetch of a copy: the offsets of a new one are UNKNOWN.
+        has_more = durable_offset > progress.durable_end or log_start > progress.log_start
         progress.durable_end = max(progress.durable_end, durable_offset)
         progress.log_start = max(progress.log_start, log_start)
         self._note_caught_up(progress, now)
-        return self._advance()
+        return has_more and self._advance()
 
     def has_lost(self, follower: BrokerId) -> bool:
         """Return whether a member of the ISR has lost acknowledged records.
@@ -292,11 +290,10 @@ class Leadership:
         slower disk does not accumulate lag.
         """
         others = [
-            self._durable_end_of(*member)
-            for member in self.state.isr.items()
-            if member[0] != self.broker_id
+            self._copy(*member) for member in self.state.isr.items() if member[0] != self.broker_id
         ]
-        end = min(others, default=UNKNOWN)
+        ends = [UNKNOWN if copy is None else copy.durable_end for copy in others]
+        end = min(ends, default=UNKNOWN)
         own = self._own
         if self.durable_end >= end:
             own.caught_up_at = now

@@ -26,18 +26,26 @@ COPYING: Final = [
         name="a log that differs is not counted",
         why="other records of the same offsets are counted as copies (S02)",
         module="raftlog/server/cluster/fetch_session.py",
-        function="FetchSession._count",
-        change=drop("if _differs"),
+        function="FetchSession._set_position",
+        change=always("if _count"),
         tests=(
             f"{FETCH_SESSION}::test_a_log_that_is_no_prefix_counts_for_nothing_until_it_is_cut",
         ),
+    ),
+    Guard(
+        name="a new position is compared with the log",
+        why="a follower that differs is counted because an earlier position of it was a prefix",
+        module="raftlog/server/cluster/fetch_session.py",
+        function="FetchSession._set_position",
+        change=drop("assign is_prefix"),
+        tests=(f"{FETCH_SESSION}::test_each_position_is_compared_with_the_log",),
     ),
     Guard(
         name="progress of another epoch is not counted",
         why="what a follower had on its disk under an old leader is counted",
         module="raftlog/server/cluster/fetch_session.py",
         function="FetchSession.progress",
-        change=always("if leader_epoch"),
+        change=value("assign leader_epoch", "True"),
         tests=(f"{FETCH_SESSION}::test_progress_of_another_epoch_counts_for_nothing",),
     ),
     Guard(
@@ -212,7 +220,7 @@ COMMITTED: Final = [
         why="a leader whose files vanished unnoticed commits over what its followers hold",
         module="raftlog/server/cluster/fetch_session.py",
         function="FetchSession._check_complete",
-        change=never("if _differs"),
+        change=never("if lacks_committed"),
         tests=(f"{FETCH_SESSION}::test_a_leader_that_lacks_committed_records_gives_its_copy_up",),
     ),
     Guard(

@@ -241,7 +241,7 @@ DELETING: Final = [
         why="records whose deletion was confirmed to a client reappear with the next leader",
         module="raftlog/replication/leadership.py",
         function="Leadership._advance",
-        change=value("assign _log_start_of", "self.log_start"),
+        change=value("assign durable_end #2/2", "(copy.durable_end, self.log_start)"),
         tests=(
             f"{LEADERSHIP}::test_a_start_is_committed_when_every_member_of_the_isr_starts_there",
         ),

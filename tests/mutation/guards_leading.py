@@ -36,7 +36,7 @@ LEADING: Final = [
         why="a leader acknowledges what only it has; the next leader does not have it",
         module="raftlog/replication/leadership.py",
         function="Leadership._advance",
-        change=value("assign _durable_end_of", "self.durable_end"),
+        change=value("assign durable_end #2/2", "(self.durable_end, copy.log_start)"),
         tests=(f"{LEADERSHIP}::test_the_high_watermark_is_the_least_durable_end_over_the_isr",),
     ),
     Guard(
@@ -45,7 +45,7 @@ LEADING: Final = [
         "(S07)",
         module="raftlog/replication/leadership.py",
         function="Leadership.maximal_isr",
-        change=argument("call update", 0, "{}"),
+        change=value("return _pending", "members"),
         tests=(f"{ISR_PROPOSALS}::test_a_proposed_addition_counts_at_once",),
     ),
     Guard(
@@ -86,8 +86,8 @@ LEADING: Final = [
         name="the leader's own disk counts",
         why="records are committed that the leader loses in a power failure",
         module="raftlog/replication/leadership.py",
-        function="Leadership._durable_end_of",
-        change=value("return durable_end #1/2", "self.log_end"),
+        function="Leadership._advance",
+        change=value("assign durable_end #1/2", "(self.log_end, self.log_start)"),
         tests=(f"{LEADERSHIP}::test_the_leaders_own_disk_counts_like_any_other",),
     ),
     Guard(
@@ -179,7 +179,7 @@ LEADING: Final = [
         why="a late fetch delays commits, or removes a member from the ISR",
         module="raftlog/replication/leadership.py",
         function="Leadership.on_fetch",
-        change=value("assign durable_end #2/2", "_.args[1]"),
+        change=value("assign durable_end #3/3", "durable_offset"),
         tests=(f"{GUARDS_LEADING}::test_a_fetch_that_comes_late_takes_nothing_back",),
     ),
     Guard(

@@ -202,7 +202,6 @@ def test_committed_records_may_be_lost_only_to_a_later_unclean_election(
 @pytest.mark.parametrize(
     ("differs", "lacks"),
     [
-        (None, False),
         (Diverged(3, 6), True),
         (Diverged(3, 7), False),
         (OutOfRange(6), True),
@@ -210,7 +209,7 @@ def test_committed_records_may_be_lost_only_to_a_later_unclean_election(
     ],
 )
 def test_a_leader_lacks_what_its_follower_knows_is_committed(
-    differs: Diverged | OutOfRange | None, lacks: bool
+    differs: Diverged | OutOfRange, lacks: bool
 ) -> None:
     assert lacks_committed(differs, high_watermark=7) is lacks
 

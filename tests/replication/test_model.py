@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from raftlog.replication import following, partition_state
 from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Command
 from raftlog.replication.following import Diverged
-from raftlog.replication.leadership import UNKNOWN, Leadership
+from raftlog.replication.leadership import Leadership
 from raftlog.replication.partition_state import Accepted, PartitionState, Rejected
 from tests.replication import partition_driver
 from tests.replication.partition_mutants import (
@@ -218,13 +218,10 @@ def joins_on_any_disk() -> Patch:
 def counts_any_disk() -> Patch:
     """S20: a follower with another disk stands for the member of the ISR."""
 
-    def durable_end_of(self: Leadership, broker: int, directory_id: str) -> int:
-        if broker == self.broker_id:
-            return self.durable_end
-        follower = self._followers.get(broker)
-        return UNKNOWN if follower is None else follower.durable_end
+    def copy(self: Leadership, broker: int, _directory_id: str) -> Any:
+        return self._followers.get(broker)
 
-    return Leadership, "_durable_end_of", durable_end_of
+    return Leadership, "_copy", copy
 
 
 def counts_what_is_not_durable() -> Patch:

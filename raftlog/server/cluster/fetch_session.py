@@ -157,7 +157,8 @@ class FetchSession:
             hosted = self._find(position.topic_id, position.partition)
             if copied is None or hosted is None or hosted.host is None:
                 continue
-            if position.leader_epoch == copied.at.leader_epoch:
+            is_current = position.leader_epoch == copied.at.leader_epoch
+            if is_current and self._differs(copied, hosted.host) is None:
                 self._count(hosted, copied, position.durable_offset, position.log_start)
 
     def follows(self, topic_id: str, partition: int, leader_epoch: int) -> bool:
@@ -209,10 +210,15 @@ class FetchSession:
         if self._sent.get(key) == (at.leader_epoch, at.fetch_offset):
             self._doubt(copied)
         if hosted is not None and hosted.host is not None:
-            self._check_complete(hosted.host, at)
-            self._count(hosted, copied, at.durable_offset, at.log_start)
+            differs = self._differs(copied, hosted.host)
+            if differs is None:
+                self._count(hosted, copied, at.durable_offset, at.log_start)
+            else:
+                self._check_complete(hosted.host, at, differs)
 
-    def _check_complete(self, host: Partition, at: ReplicaPosition) -> None:
+    def _check_complete(
+        self, host: Partition, at: ReplicaPosition, differs: Diverged | OutOfRange
+    ) -> None:
         """Replace this broker's own copy if it lacks records that the follower knows to be
         committed.
 
@@ -230,7 +236,7 @@ class FetchSession:
         if self.follower not in state.replicas or is_accepted:
             return
         high_watermark = min(at.high_watermark, at.fetch_offset)
-        if lacks_committed(self._differs(host, at), high_watermark=high_watermark):
+        if lacks_committed(differs, high_watermark=high_watermark):
             end = host.log.log_end_offset
             reason = (
                 f"{host.log.directory} ends at offset {end} and lacks committed records: broker "
@@ -260,15 +266,14 @@ class FetchSession:
     def _count(
         self, hosted: HostedPartition, copied: _Copied, durable_offset: int, log_start: int
     ) -> None:
-        """Count a fetch in the leader's own epoch as the acknowledgement of all offsets below
-        it.
+        """Count a fetch in the leader's own epoch as the acknowledgement of all offsets below it.
+
+        The follower's log must be a prefix of this one.
         """
         host = hosted.host
         assert host is not None
         leadership, at = host.leadership, copied.at
         if leadership is None or at.leader_epoch != host.leader_epoch:
-            return
-        if self._differs(host, at) is not None:
             return
         host.on_follower(
             self.follower,
@@ -341,7 +346,7 @@ class FetchSession:
             if host is None:
                 raise UnknownTopicError("this broker does not store the partition, or not yet")
             _check_epoch(host, at)
-            differs = self._differs(host, at)
+            differs = self._differs(copied, host)
             if isinstance(differs, Diverged):
                 point = Divergence(epoch=differs.epoch, end_offset=differs.end_offset)
                 return self._response(copied, diverged=point), []
@@ -367,8 +372,15 @@ class FetchSession:
         self._sent[copied.key] = at.leader_epoch, at.fetch_offset
         return self._response(copied, length=sum(map(len, found))), found
 
-    def _differs(self, host: Partition, at: ReplicaPosition) -> Diverged | OutOfRange | None:
-        log = host.log
+    def _differs(self, copied: _Copied, host: Partition) -> Diverged | OutOfRange | None:
+        """Return how the follower's log differs from this one; None: it is a prefix.
+
+        The caller has compared the epochs. A leader's log only grows in its epoch, so a prefix
+        stays one.
+        """
+        if copied.is_prefix:
+            return None
+        log, at = host.log, copied.at
         return divergence(
             log.epochs,
             log_end=log.log_end_offset,
@@ -400,7 +412,7 @@ class FetchSession:
             restart_at=restart_at,
             length=length,
             tombstones_removed_below=0 if host is None else host.log.tombstones_removed_below,
-            clean_end=0 if host is None else host.log.compaction.clean_end_offset,
+            clean_end=0 if host is None else host.log.clean_end_offset,
         )
 
     def _watermarks(self) -> list[ReplicaFetched]:

@@ -132,6 +132,21 @@ async def test_a_log_that_is_no_prefix_counts_for_nothing_until_it_is_cut(s: Sce
     assert host.high_watermark == 3
 
 
+@runs(play)
+async def test_each_position_is_compared_with_the_log(s: Scene) -> None:
+    lead = Leading(s)
+    log = s.log()
+    write(log, b"a", b"b", epoch=3)
+    host = lead.leader(log)
+    end = append(host, b"c")
+    await s.settle()
+    lead.fetch(at(2, last_epoch=3, durable=0), full=True)
+    assert host.high_watermark == 0
+    reply = lead.fetch(at(end, last_epoch=4))
+    assert only(reply).diverged is not None
+    assert host.high_watermark == 0
+
+
 @pytest.mark.parametrize(
     ("position", "is_lacking"),
     [
