@@ -74,7 +74,6 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         self._core.attach(self._thread.schedule)
         self._in_use = RLock()
         self._user: Thread | None = None  # the thread that polled last
-        self._iteration: Iterator[ConsumerRecord[K, V]] | None = None  # used by ``__next__``
         self._closing = Closing(self._thread, self._core.monotonic)
         self._closed = False
 
@@ -201,39 +200,24 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         """
         return self._wait_for(self._core.take_arrow, timeout_ms)
 
-    def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
-        """Yield records one by one, without end. Raises the errors of ``poll``."""
-        return self._iterate()
+    def __iter__(self) -> Self:
+        """Return the consumer itself: an iterator without end over the next records."""
+        return self
 
     def __next__(self) -> ConsumerRecord[K, V]:
         """Wait for the next record. Raises the errors of ``poll``, and never ``StopIteration``."""
-        if self._iteration is None:
-            self._iteration = self._iterate()
         try:
-            return next(self._iteration)
+            while True:
+                for record in self._records:
+                    returned = self._deserialized(record) if self._deserializes else record
+                    self._part.position = record.offset + 1
+                    return returned
+                run = self._wait_for(self._core.next_run, None)
+                assert run is not None, "no timeout"
+                self._part, self._records = run
         except BaseException:
-            self._iteration = None  # a generator that raised cannot continue
+            self._records = iter(())  # the next call continues at the position
             raise
-
-    def _iterate(self) -> Iterator[ConsumerRecord[K, V]]:
-        deserialized = self._core.deserialized
-        while True:
-            run = self._wait_for(self._core.next_run, None)
-            assert run is not None, "no timeout"
-            part = run.part
-            if self._core.has_deserializers:
-                for record in run.records:
-                    try:
-                        done = deserialized(record)
-                    except Exception:
-                        self._subscription.all_processed()  # up to the record before this one
-                        raise
-                    part.position = record.offset + 1
-                    yield done
-            else:
-                for record in run.records:
-                    part.position = record.offset + 1
-                    yield record
 
     def _wait_for(self, take: Callable[[], T], timeout_ms: int | None) -> T:
         """Return the first non-empty result of ``take``, or the last one after ``timeout_ms``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Unpack
 
 from raftlog import limits
@@ -11,6 +11,7 @@ from raftlog.client.consumer_core import ConsumerCore
 from raftlog.client.consumer_groups.member import Member
 from raftlog.client.consumer_groups.rebalancing import Listeners, Rebalancer, check_listener
 from raftlog.client.environment import ClientEnvironment
+from raftlog.client.fetch_state import PartitionFetchState
 from raftlog.client.settings import (
     CLIENT_ID_DEFAULT,
     Arguments,
@@ -25,6 +26,7 @@ from raftlog.client.subscription import check_partitions, check_topics
 from raftlog.errors import InvalidRequestError
 from raftlog.kafka_names import answers_kafka_names
 from raftlog.types import (
+    ConsumerRecord,
     GroupMetadata,
     K,
     OffsetAndMetadata,
@@ -42,6 +44,9 @@ CLOSE_TIMEOUT_MS_DEFAULT = 5_000
 @answers_kafka_names
 class ConsumerBase(Generic[K, V]):
     """Settings of a consumer. See ``Consumer`` and ``AsyncConsumer``."""
+
+    _records: Iterator[ConsumerRecord[Any, Any]]  # rest of the batch that is being iterated
+    _part: PartitionFetchState  # partition of that batch
 
     def __init__(
         self,
@@ -125,7 +130,9 @@ class ConsumerBase(Generic[K, V]):
             **{name: function(name, arguments[name]) for name in names},
         )
         self._subscription = self._core.subscription
+        self._records = iter(())
         self._member = self._core.member
+        self._deserializes = self._core.has_deserializers
         self._rebalancer: Rebalancer | None = None
         if self._member is not None:
             self._rebalancer = Rebalancer(
@@ -177,6 +184,14 @@ class ConsumerBase(Generic[K, V]):
         if partitions is None:
             return list(self._subscription.parts)
         return check_partitions(partitions)
+
+    def _deserialized(self, record: ConsumerRecord) -> ConsumerRecord[Any, Any]:
+        """Return the next record of an iteration, deserialized."""
+        try:
+            return self._core.deserialized(record)
+        except Exception:
+            self._subscription.all_processed()  # up to the record before this one
+            raise
 
     def _check_readable(self) -> None:
         if not self._subscription.parts and not self._subscription.is_open:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures.thread  # noqa: F401 - uvloop needs it, also after the main thread has ended
 import os
 import threading
 import weakref

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import warnings
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Unpack
@@ -151,6 +152,8 @@ class ProducerThread(ThreadedClient):
             raise TypeError(f"topic={topic!r} is not the name of a topic (str)")
         if not self._used:
             self._used = True
+            if not _unclosed:
+                _flush_at_exit_of_forked_worker()
             _unclosed.add(self._core)
         return self._thread.call(lambda: self._core.prepare(topic))
 
@@ -242,17 +245,31 @@ def _flush_unclosed() -> None:
         with suppress(ClosedError):  # the thread belonged to a closed embedded log
             core.wake()
     wait_for(pending_of(deliveries), EXIT_FLUSH_SECONDS_MAX)
+    warn_of_undelivered(
+        cores,
+        "the program ended without closing the producer, and no broker acknowledged them within "
+        f"{EXIT_FLUSH_SECONDS_MAX:.0f} s. Use `with Producer(...)`, or call close()",
+    )
+
+
+def warn_of_undelivered(cores: Iterable[ProducerCore], reason: str) -> None:
+    """Emit a visible ``ResourceWarning`` with the number of undelivered records, if any."""
     count = sum(core.accumulator.undelivered() for core in cores)
     if count:
         with warnings.catch_warnings():
             warnings.simplefilter("always", ResourceWarning)  # Python hides them by default
             warnings.warn(
-                f"{count:,} records were not delivered: the program ended without closing the "
-                f"producer, and no broker acknowledged them within {EXIT_FLUSH_SECONDS_MAX:.0f} s. "
-                "Use `with Producer(...)`, or call close()",
-                ResourceWarning,
-                stacklevel=1,
+                f"{count:,} records were not delivered: {reason}", ResourceWarning, stacklevel=1
             )
+
+
+def _flush_at_exit_of_forked_worker() -> None:
+    """Register the flush with multiprocessing, whose forked workers skip ``atexit``."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _flush_unclosed, exitpriority=0)
 
 
 atexit.register(_flush_unclosed)
@@ -266,10 +283,10 @@ class Producer(ProducerThread, ProducerBase):
     The future of a record reports its error. ``send`` itself raises only for invalid arguments, for
     a full buffer (``ThrottledError``), and if the producer is closed.
 
-    Close the producer, or use ``with``. When the interpreter exits, records of unclosed producers
-    are sent for up to 10 seconds; a ``ResourceWarning`` on stderr reports the number of records
-    that were not delivered. ``os._exit`` and a signal that ends the process skip this: call
-    ``flush`` before.
+    Close the producer, or use ``with``. When the interpreter or a process of ``multiprocessing``
+    exits, records of unclosed producers are sent for up to 10 seconds; a ``ResourceWarning`` on
+    stderr reports the number of records that were not delivered. ``os._exit`` and a signal that
+    ends the process skip this: call ``flush`` before.
     """
 
     def _setup(self) -> None:

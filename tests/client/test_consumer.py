@@ -82,7 +82,9 @@ def test_a_consumer_is_an_iterator(fake: FakeCluster) -> None:
     with consumer_of(fake) as consumer:
         consumer.assign([A])
         assert isinstance(consumer, Iterator)
+        assert iter(consumer) is consumer
         assert [next(consumer).offset for _ in range(3)] == [0, 1, 2]
+        assert [record.offset for record, _ in zip(consumer, "a", strict=False)] == [3]
         consumer.seek(A, 1)
         assert next(consumer).offset == 1
         consumer.unsubscribe()
@@ -91,6 +93,24 @@ def test_a_consumer_is_an_iterator(fake: FakeCluster) -> None:
         consumer.assign([A])
         consumer.seek(A, 4)
         assert next(consumer).offset == 4, "an error does not end the iteration"
+
+
+def test_an_interrupted_iteration_skips_no_record(fake: FakeCluster) -> None:
+    interrupts = iter([None, KeyboardInterrupt(), None])
+
+    def interrupted(value: bytes) -> bytes:
+        interrupt = next(interrupts)
+        if interrupt is not None:
+            raise interrupt
+        return value
+
+    with consumer_of(fake, value_deserializer=interrupted) as consumer:
+        consumer.assign([A])
+        assert next(consumer).offset == 0
+        with pytest.raises(KeyboardInterrupt):
+            next(consumer)
+        assert consumer.position(A) == 1
+        assert next(consumer).offset == 1
 
 
 def test_iterating_with_deserializers(fake: FakeCluster) -> None:

@@ -70,6 +70,55 @@ def test_a_producer_that_is_never_closed_delivers_at_exit(raftlog_cluster: Clust
         assert consumer.end_offsets([TopicPartition("t", 0)]) == {TopicPartition("t", 0): 2_000}
 
 
+SCRIPT_OF_FORGOTTEN = """
+    import asyncio, multiprocessing, threading
+    from raftlog import Producer
+    from raftlog.aio import AsyncProducer
+
+    def work():
+        producer = Producer({bootstrap!r}, linger_ms=60_000)
+        for number in range(1_000):
+            producer.send("t", b"%d" % number)
+
+    async def use(kept):
+        producer = AsyncProducer({bootstrap!r}, linger_ms=60_000)
+        for number in range(1_000):
+            await producer.send("t", b"%d" % number)
+        kept.append(producer)
+
+    kept = []
+    {end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "is_delivered"),
+    [
+        (
+            "process = multiprocessing.get_context('fork').Process(target=work); process.start()",
+            True,
+        ),
+        ("threading.Thread(target=work).start()", True),  # the main thread ends before it sends
+        ("asyncio.run(use(kept))", False),
+        ("asyncio.run(use([]))", False),
+    ],
+    ids=["forked worker", "thread", "asyncio", "asyncio, garbage"],
+)
+def test_records_of_forgotten_producers_are_delivered_or_reported(
+    raftlog_cluster: Cluster, end: str, is_delivered: bool
+) -> None:
+    bootstrap = raftlog_cluster.bootstrap
+    with Admin(bootstrap) as admin:
+        admin.create_topics([NewTopic("t")])
+    done = python(SCRIPT_OF_FORGOTTEN.format(bootstrap=bootstrap, end=end))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.count("1,000 records were not delivered") == (not is_delivered)
+    assert "Traceback" not in done.stderr
+    with Consumer(bootstrap) as consumer:
+        ends = consumer.end_offsets([TopicPartition("t", 0)])
+    assert set(ends.values()) == {1_000 if is_delivered else 0}
+
+
 def test_clients_need_no_numpy(raftlog_cluster: Cluster) -> None:
     done = python(f"""
     import sys

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
+class AsyncConsumer(LoopBound, ConsumerBase[K, V], AsyncIterator[ConsumerRecord[K, V]]):
     """``Consumer`` for asyncio: the same arguments, and the same methods as coroutines.
 
     Can be created without a running loop, and belongs to the event loop that first uses it. One
@@ -167,20 +167,24 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V]):
         """See ``Consumer.poll_arrow``."""
         return await self._wait_for(self._core.take_arrow, timeout_ms)
 
-    async def __aiter__(self) -> AsyncIterator[ConsumerRecord[K, V]]:
-        """Yield records one by one, without end. Raises the errors of ``Consumer.poll``."""
-        core = self._core
-        while True:
-            run = await self._wait_for(core.next_run, None)
-            assert run is not None, "no timeout"
-            for record in run.records:
-                try:
-                    done = core.deserialized(record) if core.has_deserializers else record
-                except Exception:
-                    self._subscription.all_processed()  # up to the record before this one
-                    raise
-                run.part.position = record.offset + 1
-                yield done
+    def __aiter__(self) -> Self:
+        """Return the consumer itself: an iterator without end over the next records."""
+        return self
+
+    async def __anext__(self) -> ConsumerRecord[K, V]:
+        """Wait for the next record. Raises the errors of ``Consumer.poll``."""
+        try:
+            while True:
+                for record in self._records:
+                    returned = self._deserialized(record) if self._deserializes else record
+                    self._part.position = record.offset + 1
+                    return returned
+                run = await self._wait_for(self._core.next_run, None)
+                assert run is not None, "no timeout"
+                self._part, self._records = run
+        except BaseException:
+            self._records = iter(())  # the next call continues at the position
+            raise
 
     async def _wait_for(self, take: Callable[[], T], timeout_ms: int | None) -> T | None:
         """Return the first non-empty result of ``take``, or the last one after ``timeout_ms``."""

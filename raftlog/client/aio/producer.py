@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from raftlog.client.aio.loop_bound import LoopBound
 from raftlog.client.batch import TopicQueues
 from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture
-from raftlog.client.producer import CLOSE_AFTER_INTERRUPT_S, ProducerBase
-from raftlog.client.producer_core import check_partition
+from raftlog.client.producer import CLOSE_AFTER_INTERRUPT_S, ProducerBase, warn_of_undelivered
+from raftlog.client.producer_core import ProducerCore, check_partition
 from raftlog.errors import (
     ClosedError,
     KeyRequiredError,
@@ -23,17 +25,36 @@ from raftlog.errors import (
     UnknownPartitionError,
 )
 
+_unclosed: Final[set[ProducerCore]] = set()  # producers of this process that have been used
+
+
+def _report(cores: set[ProducerCore]) -> None:
+    """Warn of undelivered records of unclosed producers, which no event loop sends any longer."""
+    warn_of_undelivered(
+        cores,
+        "the AsyncProducer was not closed. Use `async with AsyncProducer(...)`, or await close(), "
+        "before its event loop ends",
+    )
+    cores.clear()
+
+
+atexit.register(_report, _unclosed)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unclosed.clear)
+
 
 class AsyncProducer(LoopBound, ProducerBase):
     """``Producer`` for asyncio: the same arguments, and the same methods as coroutines.
 
     ``await producer.send(...)`` queues a record and returns a future; ``await`` the future for the
     ``RecordMetadata``. Can be created without a running loop, and belongs to the event loop that
-    first uses it. An asynchronous context manager, which flushes and closes.
+    first uses it. An asynchronous context manager, which flushes and closes. If it is not closed, a
+    ``ResourceWarning`` on stderr reports the number of records that were not delivered.
     """
 
     def _bound(self, loop: asyncio.AbstractEventLoop) -> None:
         self._core.attach(loop.call_soon)
+        _unclosed.add(self._core)
 
     async def send(
         self,
@@ -179,6 +200,7 @@ class AsyncProducer(LoopBound, ProducerBase):
             with suppress(TimeoutError):
                 await self._flush(timeout)
         finally:
+            _unclosed.discard(self._core)
             await self._core.close()
 
     async def __aenter__(self) -> AsyncProducer:
@@ -201,3 +223,6 @@ class AsyncProducer(LoopBound, ProducerBase):
                 stacklevel=2,
                 source=self,
             )
+            if not self._loop.is_running() and self._core in _unclosed:
+                _unclosed.remove(self._core)
+                _report({self._core})

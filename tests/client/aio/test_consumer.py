@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -43,6 +44,10 @@ async def test_polling_and_iterating(fake: FakeCluster) -> None:
                 break
         assert seen == [2, 3, 4]
         assert await consumer.position(A) == 5
+        await consumer.seek(A, 1)
+        assert isinstance(consumer, AsyncIterator)
+        assert aiter(consumer) is consumer
+        assert [(await anext(consumer)).offset for _ in range(4)] == [1, 2, 3, 4]
         start = asyncio.get_running_loop().time()
         assert await consumer.poll(timeout_ms=2_000) == []
         assert asyncio.get_running_loop().time() - start == pytest.approx(2, abs=0.1)
