@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from io import BufferedReader
 from itertools import count
@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import click
 
-from raftlog import Admin, Producer
+from raftlog import Admin, Producer, RangesFuture
 from raftlog.cli import health, options, output
 from raftlog.cli.formats import ReadableStream, parse_json_line, read_lines, split_keys
 from raftlog.cli.main import Failed
@@ -97,18 +97,21 @@ def produce(
         output.progress(f"to {topic}", hidden=source.isatty()) as advance,
     ):
         feed = Feed(producer, topic, partition=partition, headers=pairs, rate=rate, advance=advance)
-        try:
-            with noting_stalls(
-                lambda: feed.sent, producer.undelivered, lambda: stall_reason(bootstrap, topic)
-            ):
+        with noting_stalls(
+            lambda: feed.sent, producer.undelivered, lambda: stall_reason(bootstrap, topic)
+        ):
+            try:
                 if jsonl:
                     feed.send_json(source)
                 else:
                     feed.send_lines(source, key_separator.encode() if key_separator else None)
                 producer.flush()
                 feed.receipts.settle_all()
-        except RaftlogError as error:
-            raise Failed(f"{error} ({feed.receipts.acknowledged} records acknowledged)") from error
+            except RaftlogError as error:
+                feed.receipts.count_all()
+                raise Failed(
+                    f"{error} ({feed.receipts.acknowledged} records acknowledged)"
+                ) from error
     summary = feed.summary(seconds=time.monotonic() - started)
     if as_json:
         output.print_json(summary)
@@ -283,8 +286,20 @@ class Receipts:
         while self._awaited:
             self._settle()
 
+    def count_all(self) -> None:
+        """Wait for every outcome after a failure, to count what is acknowledged nevertheless."""
+        while self._awaited:
+            with suppress(RaftlogError):
+                self._settle()
+
     def _settle(self) -> None:
-        outcome = self._awaited.popleft().result()
+        future = self._awaited.popleft()
+        try:
+            outcome = future.result()
+        except RaftlogError:
+            for part in future.acknowledged() if isinstance(future, RangesFuture) else ():
+                self._count(part.partition, part.first, part.last)
+            raise
         if isinstance(outcome, RecordMetadata):
             self._count(outcome.partition, outcome.offset, outcome.offset)
             return

@@ -328,7 +328,8 @@ class RangesFuture(_Future[list[OffsetRange]]):
 
     Without keys, the ranges in sequence correspond to the records in input order. With keys or a
     partitioner, the ranges of each partition correspond to the records of that partition in input
-    order. If any record cannot be delivered, ``result`` raises the first such error.
+    order. If any record cannot be delivered, ``result`` raises the first such error;
+    ``acknowledged`` returns the ranges of the others.
     """
 
     __slots__ = ("_parts", "_waited")
@@ -354,8 +355,14 @@ class RangesFuture(_Future[list[OffsetRange]]):
         return next((part[0].error for part in self._parts if part[0].error is not None), None)
 
     def _value(self) -> list[OffsetRange]:
+        return self.acknowledged()
+
+    def acknowledged(self) -> list[OffsetRange]:
+        """Return the ranges that are acknowledged so far, also if other records have failed."""
         ranges = []
         for delivery, index, count in self._parts:
+            if not delivery.done or delivery.error is not None:
+                continue
             base = delivery.base_offset
             first = base if base == NO_OFFSET else base + index
             last = base if base == NO_OFFSET else first + count - 1

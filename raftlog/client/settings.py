@@ -337,8 +337,8 @@ def parse_bootstrap(bootstrap: Bootstrap) -> tuple[Address, ...]:
     texts: Any = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
     if isinstance(texts, dict):
         raise TypeError(
-            f"{source}={bootstrap!r} is a dict. Pass settings as keyword arguments: "
-            "Producer('127.0.0.1:9100', linger_ms=5)"
+            f"{source}={bootstrap!r} is a dict. Pass settings as keyword arguments, for example "
+            "bootstrap='127.0.0.1:9100'"
         )
     if isinstance(texts, bytes) or not isinstance(texts, Sequence):
         raise TypeError(

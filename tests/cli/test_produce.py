@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from raftlog import RangesFuture
 from raftlog.cli import produce as produce_module
 from raftlog.cli.produce import AGAIN_SECONDS, FUTURES_MAX, STALL_SECONDS, Pacer, Receipts, Stall
-from raftlog.errors import RecordTooLargeError
+from raftlog.client.delivery import Delivery
+from raftlog.errors import KeyRequiredError, RecordTooLargeError
 from raftlog.testing import Cluster
 from raftlog.types import OffsetRange, RecordMetadata
 from tests.cli.conftest import Raftlog
@@ -266,6 +268,17 @@ def test_a_failure_is_raised_after_what_came_before_it() -> None:
     receipts.expect(many(0, 0, 9))
     with pytest.raises(RecordTooLargeError):
         receipts.expect(Outcome(error=RecordTooLargeError("too large")))
+    assert receipts.acknowledged == 10
+
+
+def test_after_a_failure_all_acknowledged_records_are_counted() -> None:
+    stored, keyless = Delivery("t", 0, 0), Delivery.failed("t", -1, KeyRequiredError("no key"))
+    stored.succeed(10, 0)
+    receipts = Receipts()
+    with pytest.raises(KeyRequiredError):
+        receipts.expect(RangesFuture([(keyless, 0, 1), (stored, 0, 5)]))
+    receipts.expect(many(0, 15, 19))
+    receipts.count_all()
     assert receipts.acknowledged == 10
 
 
