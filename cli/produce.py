@@ -287,7 +287,7 @@ class Receipts:
             self._settle()
 
     def count_all(self) -> None:
-        """Wait for every outcome after a failure, to count what is acknowledged nevertheless."""
+        """Wait for every outcome after a failure, and count the acknowledged records."""
         while self._awaited:
             with suppress(RaftlogError):
                 self._settle()

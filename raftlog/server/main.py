@@ -52,7 +52,7 @@ def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve(config, make_api))
     except RaftlogError as error:
-        _say(f"raftlog broker {config.id}: {error}")
+        _say(config, f"raftlog broker {config.id}: {error}")
         return 1
 
 
@@ -76,9 +76,7 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
         on_fatal=_end_process,
         listening=[listening],
         kafka_listening=kafka_listening,
-        surroundings=replace(
-            surroundings, on_removed=partial(_on_removed, config.id, stop, removed)
-        ),
+        surroundings=replace(surroundings, on_removed=partial(_on_removed, config, stop, removed)),
     )
     http = None
     if http_listening is not None:
@@ -87,13 +85,14 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
         api = None if make_api is None else make_api(reached_here(address_of(listening)), config)
         http = await HttpServer.start(broker, http_listening, api)
         scheme = "https" if config.http_uses_tls else "http"
-        _say(f"raftlog broker {config.id} serves {scheme}://{address_of(http_listening)}")
+        _say(config, f"raftlog broker {config.id} serves {scheme}://{address_of(http_listening)}")
     if kafka_listening is not None:
-        _say(f"raftlog broker {config.id} serves Kafka clients on {address_of(kafka_listening)}")
+        kafka_address = address_of(kafka_listening)
+        _say(config, f"raftlog broker {config.id} serves Kafka clients on {kafka_address}")
     long_lived = LongLivedObjects(lambda: broker.context.topics.partition_count)
     watching = loop.create_task(long_lived.watch())
     address = Address(config.listen.host, address_of(listening).port)
-    _say(f"raftlog broker {config.id} ready on {address}")
+    _say(config, f"raftlog broker {config.id} ready on {address}")
     await stop.wait()
     logger.info("broker stopping: broker=%d", config.id)
     watching.cancel()
@@ -128,8 +127,11 @@ def reached_here(listening: Address) -> Address:
     return Address(own.get(listening.host, listening.host), listening.port)
 
 
-def _say(line: str) -> None:
-    """Write a line to stderr, regardless of the log level."""
+def _say(config: BrokerConfig, line: str) -> None:
+    """Write a line to stderr, regardless of the log level, and as JSON if the log is JSON."""
+    if config.logging_format == "json":
+        record = logger.makeRecord(logger.name, logging.INFO, __file__, 0, line, (), None)
+        line = log_lines.formatter(config.logging_format).format(record)
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 
@@ -141,8 +143,10 @@ def _on_signal(number: int, stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _on_removed(broker_id: int, stop: asyncio.Event, removed: asyncio.Event, reason: str) -> None:
-    _say(f"raftlog broker {broker_id} stops: {reason}")
+def _on_removed(
+    config: BrokerConfig, stop: asyncio.Event, removed: asyncio.Event, reason: str
+) -> None:
+    _say(config, f"raftlog broker {config.id} stops: {reason}")
     removed.set()
     stop.set()
 

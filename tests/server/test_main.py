@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -70,6 +71,11 @@ class Process:
             if " ready on " in line:
                 return parse_address(line.rpartition(" ")[2])
         raise AssertionError("".join(self.said))
+
+    def first_line(self) -> str:
+        assert self._process.stderr is not None
+        self.said.append(self._process.stderr.readline())
+        return self.said[0]
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
@@ -177,6 +183,15 @@ def test_it_says_where_it_listens_and_that_it_stopped(tmp_path: Path) -> None:
         broker.signal(signal.SIGTERM)
         assert broker.end() == 0
         assert "broker stopped: broker=3" in broker.said[-1]
+
+
+def test_with_logs_in_json_every_line_is_json(tmp_path: Path) -> None:
+    with process(tmp_path / "data", **{"logging.format": "json", "logging.level": "error"}) as one:
+        ready = json.loads(one.first_line())
+        assert " ready on " in ready["message"]
+        one.signal(signal.SIGTERM)
+        assert one.end() == 0
+        assert all(json.loads(line) for line in one.said)
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:
