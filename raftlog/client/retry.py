@@ -19,10 +19,12 @@ from typing import Final, TypeAlias
 from raftlog.errors import (
     CommitUnknownError,
     FencedLeaderEpochError,
+    KeyRequiredError,
     LeaderNotAvailableError,
     NotEnoughReplicasError,
     NotLeaderError,
     OutcomeUnknownError,
+    RecordTooLargeError,
     RetriableError,
     UnknownLeaderEpochError,
     UnknownPartitionError,
@@ -41,6 +43,8 @@ _OLD_NEWS: Final = (
     CommitUnknownError,
     UnknownTopicError,
     UnknownPartitionError,
+    KeyRequiredError,  # the cleanup.policy or max.message.bytes of the topic has changed
+    RecordTooLargeError,
 )
 # Of these, the errors of a broker that lags or is isolated itself.
 _BEHIND: Final = (
