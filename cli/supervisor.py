@@ -8,6 +8,7 @@ signals it.
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -323,7 +324,11 @@ class Supervisor:
             return
         if self._up and broker.id in self._up:
             self._restart_at[broker.id] = time.monotonic() + RESTART_DELAY_S
-            self._note(f"broker {broker.id} has ended: {broker.last_words()}")
+            status = broker.exit_status or 0
+            killed = f"signal {-status}, {signal.strsignal(-status)}"
+            reason = killed if status < 0 else broker.last_words()
+            again = "" if self._restart else f". Start it: raftlog up --start {broker.id}"
+            self._note(f"broker {broker.id} has ended: {reason}{again}")
         due = self._restart and time.monotonic() >= self._restart_at.get(broker.id, 0.0)
         if wanted or due:
             request.unlink(missing_ok=True)

@@ -178,7 +178,7 @@ def test_a_killed_broker_stays_down_until_it_is_asked_for(
     broker = supervise().cluster.brokers[0]
     broker.kill()
     wait_until(lambda: recorded_pid(tmp_path) is None, what="a record of the death")
-    assert "broker 1 has ended" in notes[0]
+    assert notes[0] == "broker 1 has ended: signal 9, Killed. Start it: raftlog up --start 1"
     assert request_start(tmp_path, 1) == broker.address
     assert answers(broker.address)
     wait_until(lambda: recorded_pid(tmp_path) == broker.pid, what="a record of the new process")
