@@ -6,20 +6,22 @@
   a file ``killed`` then.
 - ``speculate``: the first attempt of task 0 stores some rows, and waits until Spark has started a
   speculative attempt that has stored rows, too; both go on. FOLDER has a file ``speculated`` then.
+
+Spark starts a speculative attempt only on another host than the first one. So the two workers have
+different addresses of this machine; in ``local-cluster[...]`` all have the same.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceWriter
 from pyspark.sql.types import StructType
@@ -30,8 +32,7 @@ from raftlog.spark_source.source import RaftlogDataSource
 from raftlog.spark_source.writer import BatchWriter, TaskReport
 from raftlog.testing import wait_until
 
-MASTER = "local-cluster[2,1,1024]"  # two executors with a core and 1 GiB each
-
+HOSTS = "127.0.0.1", "127.0.0.2"  # of the workers; each has an executor with one core
 
 SPECULATION = {  # a task whose neighbour has ended is started a second time at once
     "spark.speculation": "true",
@@ -66,7 +67,7 @@ def main(bootstrap: str, topic: str, rows: str, folder: str, fault: str) -> None
             options = SinkOptions.parse(self.options, streaming=False)
             return StruckWriter(options, schema, overwrite)
 
-    builder = SparkSession.builder.master(MASTER).appName("a shuffled write")
+    builder = SparkSession.builder.master(start_cluster(folder)).appName("a shuffled write")
     for name, value in SPECULATION.items() if fault == "speculate" else ():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
@@ -77,15 +78,31 @@ def main(bootstrap: str, topic: str, rows: str, folder: str, fault: str) -> None
     shuffled = frame.repartition(2, "value")
     options = {"bootstrap.servers": bootstrap, "topic": topic, "raftlog.batch.bytes.max": "1024"}
     shuffled.write.format("struck").mode("append").options(**options).save()
-    application = spark.sparkContext.applicationId
     spark.stop()
-    # Executors of a local cluster leave their files where Spark is installed.
-    shutil.rmtree(Path(pyspark.__file__).parent / "work" / application, ignore_errors=True)
+
+
+def start_cluster(folder: str) -> str:
+    """Start a standalone master and its workers in the JVM of the driver. Returns the master URL.
+
+    It is what Spark's LocalSparkCluster does, with a host for each worker.
+    """
+    gateway = launch_gateway()
+    SparkContext._ensure_initialized(gateway=gateway)
+    spark, option = gateway.jvm.org.apache.spark, gateway.jvm.scala.Option
+    settings = spark.SparkConf()
+    master = spark.deploy.master.Master.startRpcEnvAndEndpoint(HOSTS[0], 0, 0, settings)
+    urls = gateway.new_array(gateway.jvm.java.lang.String, 1)
+    urls[0] = f"spark://{master._1().address().hostPort()}"
+    for number, host in enumerate(HOSTS):
+        spark.deploy.worker.Worker.startRpcEnvAndEndpoint(
+            host, 0, 0, 1, 1024, urls, folder, option.apply(number), settings, option.empty()
+        )
+    return str(urls[0])
 
 
 def striker(bootstrap: str, topic: str, folder: Path, fault: str) -> Callable[[TaskContext], None]:
     """What a task does after its first rows, by the kind of fault."""
-    killed, speculated = folder / "killed", folder / "speculated"
+    killed, waiting, speculated = folder / "killed", folder / "waiting", folder / "speculated"
 
     def wait_for_rows() -> None:
         with Admin(bootstrap) as admin:
@@ -100,8 +117,12 @@ def striker(bootstrap: str, topic: str, folder: Path, fault: str) -> Callable[[T
     def wait_for_the_other(task: TaskContext) -> None:
         if task.partitionId() == 0 and task.attemptNumber() == 0:
             wait_for_rows()
-            wait_until(speculated.exists, timeout_s=120)
-        elif task.partitionId() == 0:
+            waiting.touch()
+            try:
+                wait_until(speculated.exists, timeout_s=60)
+            finally:
+                waiting.unlink()
+        elif task.partitionId() == 0 and waiting.exists():  # at the same time: no mere retry
             speculated.touch()
 
     return kill if fault == "kill" else wait_for_the_other
