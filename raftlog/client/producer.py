@@ -49,6 +49,7 @@ CLOSE_AFTER_INTERRUPT_S: Final = 1.0
 EXIT_FLUSH_SECONDS_MAX: Final = 10.0
 
 _unclosed: Final[set[ProducerCore]] = set()  # producers of this process that have been used
+_registered: Final[list[object]] = []  # the flush of a forked worker, once per process
 
 
 @answers_kafka_names
@@ -152,8 +153,7 @@ class ProducerThread(ThreadedClient):
             raise TypeError(f"topic={topic!r} is not the name of a topic (str)")
         if not self._used:
             self._used = True
-            if not _unclosed:
-                _flush_at_exit_of_forked_worker()
+            _flush_at_exit_of_forked_worker()
             _unclosed.add(self._core)
         return self._thread.call(lambda: self._core.prepare(topic))
 
@@ -266,15 +266,16 @@ def warn_of_undelivered(cores: Iterable[ProducerCore], reason: str) -> None:
 def _flush_at_exit_of_forked_worker() -> None:
     """Register the flush with multiprocessing, whose forked workers skip ``atexit``."""
     process = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None:
+    if process is not None and process.parent_process() is not None and not _registered:
         from multiprocessing.util import Finalize
 
-        Finalize(None, _flush_unclosed, exitpriority=0)
+        _registered.append(Finalize(None, _flush_unclosed, exitpriority=0))
 
 
 atexit.register(_flush_unclosed)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_unclosed.clear)
+    os.register_at_fork(after_in_child=_registered.clear)
 
 
 class Producer(ProducerThread, ProducerBase):
