@@ -10,7 +10,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from ipaddress import ip_address
 from typing import Any, Final
 
 from raftlog import limits
@@ -175,7 +174,7 @@ def check_exposure(config: BrokerConfig) -> None:
     exposed = [
         f"{name}={address}"
         for name, address in addresses.items()
-        if address is not None and not _is_loopback(address.host)
+        if address is not None and not address.is_loopback
     ]
     if not exposed:
         return
@@ -186,13 +185,6 @@ def check_exposure(config: BrokerConfig) -> None:
         "init DIR --hosts HOST`, and add the settings that it prints. Or listen on 127.0.0.1. Or "
         "accept the risk: --insecure (insecure.allowed=true)"
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _check_voters(config: BrokerConfig) -> None:
