@@ -572,6 +572,7 @@ def _open_files(
     Returns them with the settings of the broker: one that joined its cluster needs neither `voters`
     nor `join` later.
     """
+    given = config
     if not (config.has_peers or any_id):
         saved = brokers_file.read(disk, config.data_dir)
         others = tuple(at for broker, at in sorted(saved.items()) if broker != config.id)
@@ -602,10 +603,23 @@ def _open_files(
     try:
         # A broker of a cluster has votes in its journal: a missing journal is corruption.
         is_new = not store.identity.cluster_id
+        if not (is_new or disk.exists(store.journal_path) or store.was_in_cluster):
+            raise DataDirectoryError(_single_broker_text(config, given))
         return store, Journal.open(disk, store.journal_path, create=is_new), config
     except BaseException:
         store.abandon()
         raise
+
+
+def _single_broker_text(config: BrokerConfig, given: BrokerConfig) -> str:
+    setting = "voters" if given.voters else "join" if given.join else "authentication.required"
+    return (
+        f"the data directory {config.data_dir} was used in single-broker mode, and `{setting}` is "
+        "set: the broker would be part of a cluster, and the directory has no consensus journal. "
+        f"Select an empty directory. To keep the topics, start the broker without `{setting}` in "
+        "the former directory, copy them with `raftlog backup --to URL`, and restore them with "
+        "`raftlog restore --from URL`"
+    )
 
 
 def _access_control(

@@ -237,6 +237,14 @@ class Store:
         """Topics by name. If two topics have the same name, the newest one."""
         return self._catalog.topics
 
+    @property
+    def was_in_cluster(self) -> bool:
+        """Whether the directory has traces of a cluster: its brokers, or partitions that it has
+        placed. In single-broker mode, topics have all of their partitions.
+        """
+        topics = self._catalog.by_id.values()
+        return bool(self.saved_brokers) or any(topic.hosted is not None for topic in topics)
+
     def topic(self, name: str) -> Topic:
         """Return a topic. Raises ``InvalidTopicError`` or ``UnknownTopicError``."""
         return self._catalog.get(check_topic_name(name))

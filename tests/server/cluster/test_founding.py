@@ -7,15 +7,17 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
+from random import Random
 
 import pytest
 
-from raftlog.config import BrokerConfig
+from raftlog.config import Address, BrokerConfig
+from raftlog.config.voters import Voter
 from raftlog.errors import DataDirectoryError
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.server.broker import _open_files
 from raftlog.server.cluster.founding import Await, AwaitFounder, Found, Join, next_step, told
-from raftlog.testing.disk import Fault
+from raftlog.testing.disk import Fault, SimDisk
 from raftlog.testing.simulator.observer import node_of
 from raftlog.testing.simulator.process import BrokerMachine, RunningBroker
 from raftlog.testing.simulator.world import World, broker_config, start_broker
@@ -168,6 +170,31 @@ def test_a_broker_of_a_cluster_does_not_start_alone(cluster: Cluster) -> None:
     with pytest.raises(DataDirectoryError, match=r"in cluster .* and `voters` is not set"):
         _open_files(machine.disk, config, any_id=False, new_id=str)
     cluster.start(3)
+
+
+@pytest.mark.parametrize("topics", [0, 1])
+@pytest.mark.parametrize("setting", ["voters", "join", "authentication.required"])
+def test_a_directory_of_a_lone_broker_does_not_become_part_of_a_cluster(
+    setting: str, topics: int
+) -> None:
+    """It has no journal. It is not damaged, and wiping it would lose its records."""
+    disk, ids = SimDisk(Random(1)), lambda: "id"
+    given = BrokerConfig(id=1, data_dir="data", cluster_secret="a secret of the test" * 2)
+    store, _, _ = _open_files(disk, given, any_id=False, new_id=ids)
+    for number in range(topics):
+        store.create_topic(f"t{number}", partitions=1, config={})
+    store.close()
+    at = Address("h", 1)
+    config = {
+        "voters": replace(given, voters=(Voter(1, at), Voter(2, Address("h", 2)))),
+        "join": replace(given, join=(at,)),
+        "authentication.required": replace(given, authentication_required=True),
+    }[setting]
+    with pytest.raises(DataDirectoryError, match=f"single-broker mode, and `{setting}` is set"):
+        _open_files(disk, config, any_id=False, new_id=ids)
+    store, _, _ = _open_files(disk, given, any_id=False, new_id=ids)
+    assert len(store.topics) == topics
+    store.close()
 
 
 def test_brokers_with_other_voters_refuse_each_other_and_found_nothing(
