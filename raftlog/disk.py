@@ -140,6 +140,10 @@ class Disk(Protocol):
         """The one name of what may have several, by symbolic links."""
         ...
 
+    def dangling_link(self, path: str) -> str:
+        """The symbolic link at or above ``path`` because of which it does not exist; else ""."""
+        ...
+
     def reserve(self, path: str, size: int) -> None:
         """Take room for ``size`` more bytes behind the end of a file, which stays as it is.
 
@@ -280,7 +284,9 @@ class OsDisk:
     def list_dir(self, path: str) -> list[str]:
         try:
             return sorted(os.listdir(path))
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise
             return []
 
     def make_dirs(self, path: str) -> None:
@@ -307,7 +313,10 @@ class OsDisk:
 
     def remove_tree(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
+            if os.path.islink(path):
+                os.unlink(path)
+            else:
+                shutil.rmtree(path)
 
     def sync_dir(self, path: str) -> None:
         with self._spare.opened(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
@@ -360,6 +369,11 @@ class OsDisk:
 
     def real_path(self, path: str) -> str:
         return os.path.realpath(path)
+
+    def dangling_link(self, path: str) -> str:
+        while not os.path.lexists(path) and os.path.dirname(path) not in ("", path):
+            path = os.path.dirname(path)
+        return path if os.path.islink(path) and not os.path.exists(path) else ""
 
     def reserve(self, path: str, size: int) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -201,6 +201,9 @@ class FailpointDisk:
     def real_path(self, path: str) -> str:
         return self._disk.real_path(path)
 
+    def dangling_link(self, path: str) -> str:
+        return self._disk.dangling_link(path)
+
     def free_bytes(self, path: str) -> int:
         return self._disk.free_bytes(path)
 

@@ -21,6 +21,7 @@ from raftlog.storage.disk_tasks import DeleteTask
 from raftlog.storage.epoch_cache import EpochCache
 from raftlog.storage.log_files import LogFiles
 from raftlog.storage.producer_state import ProducerTable
+from raftlog.storage.quarantine import dangling_text
 from raftlog.storage.recovery import Recovered, load_leftovers, recover
 from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, base_offsets, file_name
 from raftlog.types import Offset
@@ -57,9 +58,13 @@ def open_log(
     cuts_torn: bool = True,
 ) -> Opened:
     """See ``Log.open``."""
-    if copy is None or copy.known is None:
+    # Not created: the link leads to a file system that is not mounted, or to a lost directory.
+    link = disk.dangling_link(directory)
+    if not link and (copy is None or copy.known is None):
         disk.make_dirs(directory)
-    opening = _Opening(disk, directory, config.index_interval_bytes, copy, cuts_torn=cuts_torn)
+    opening = _Opening(
+        disk, directory, config.index_interval_bytes, copy, link=link, cuts_torn=cuts_torn
+    )
     return opening.run()
 
 
@@ -73,6 +78,7 @@ class _Opening:
         index_interval_bytes: int,
         copy: Copy | None,
         *,
+        link: str,
         cuts_torn: bool,
     ) -> None:
         self._cuts_torn = cuts_torn
@@ -100,6 +106,9 @@ class _Opening:
             assert copy.known is not None
             self._durable_end = max(self._durable_end, copy.known.durable_end_offset)
             self._damage = f"{directory} {mismatch}. {copy.advice}"
+        if link:
+            where = f"{directory} cannot be opened: {dangling_text(link)}"
+            self._damage = ". ".join(filter(None, (where, self._damage)))
 
     def run(self) -> Opened:
         files, start = self._files, self._start

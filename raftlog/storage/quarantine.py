@@ -14,6 +14,14 @@ QUARANTINES_KEPT: Final = 3  # for each partition; older ones are removed
 MARK: Final = ".quarantine-"
 
 
+def dangling_text(link: str) -> str:
+    """Return what a dangling symbolic link means, and what to do. See ``Disk.dangling_link``."""
+    return (
+        f"{link} is a symbolic link to a path that does not exist. Mount the file system that it "
+        "leads to, or remove the link"
+    )
+
+
 def is_quarantine(name: str) -> bool:
     """Return True if ``name`` is the name of a quarantine directory."""
     return MARK in name
@@ -36,17 +44,31 @@ def move_aside(disk: Disk, directory: str) -> tuple[str, list[str]]:
     Returns the new path and the removed paths. The newest ``QUARANTINES_KEPT`` (3) are kept. The
     rename is atomic. A missing directory is treated as an empty one. Raises ``OSError``.
     """
+    move_dangling_link(disk, directory)
     disk.make_dirs(directory)
-    earlier = quarantines(disk, directory)
-    number = int(earlier[-1].rpartition(MARK)[2]) + 1 if earlier else 1
-    path = f"{directory}{MARK}{number}"
-    parent = directory.rpartition("/")[0]
-    disk.rename(directory, path)
-    disk.sync_dir(parent)
+    path, earlier = _rename(disk, directory)
     removed = [*earlier, path][:-QUARANTINES_KEPT]
     for old in removed:
         disk.remove_tree(old)
     return path, removed
+
+
+def move_dangling_link(disk: Disk, directory: str) -> None:
+    """Rename the link, durably, because of which ``directory`` does not exist, if there is one.
+    Raises ``OSError``.
+    """
+    if link := disk.dangling_link(directory):
+        _rename(disk, link)
+
+
+def _rename(disk: Disk, path: str) -> tuple[str, list[str]]:
+    """Return the next quarantine path, after a durable rename to it, and the earlier ones."""
+    earlier = quarantines(disk, path)
+    number = int(earlier[-1].rpartition(MARK)[2]) + 1 if earlier else 1
+    moved = f"{path}{MARK}{number}"
+    disk.rename(path, moved)
+    disk.sync_dir(path.rpartition("/")[0])
+    return moved, earlier
 
 
 def size_bytes(disk: Disk, parent: str) -> int:

@@ -108,6 +108,12 @@ class Store:
         with ExitStack() as undo:
             lock = _lock(disk, directory)
             undo.callback(lock.release)
+            link = disk.dangling_link(f"{directory}/topics")
+            if link and not has_peers:  # else other brokers may have the records
+                raise DataDirectoryError(
+                    f"data directory {directory} has no topics: {quarantine.dangling_text(link)}, "
+                    f"and {directory}/copies, to start without the records (data loss)"
+                )
             try:
                 identity_file = IdentityFile(disk, directory, new_id=new_id)
                 identity = identity_file.take(broker_id, cluster_id)

@@ -76,6 +76,7 @@ class TopicLogs:
         """Open logs, and create the missing ones. Their names are durable after
         ``make_names_durable``: one sync for all of them.
         """
+        quarantine.move_dangling_link(self._disk, self.topic_path(topic))
         self._disk.make_dirs(self.topic_path(topic))
         for partition in partitions:
             if self._copies.of(topic.id, partition).known is None:

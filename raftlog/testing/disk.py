@@ -384,6 +384,9 @@ class SimDisk:
     def real_path(self, path: str) -> str:
         return path
 
+    def dangling_link(self, path: str) -> str:  # noqa: ARG002 - there are no links here
+        return ""
+
     def free_bytes(self, path: str) -> int:  # noqa: ARG002 - one disk, one capacity
         if self.capacity_bytes is None:
             return FREE_BYTES

@@ -418,7 +418,7 @@ STATE_FILES: Final = [
         name="quarantine is durable before the new log",
         why="a power failure puts the corrupt log below the records that were copied since",
         module="raftlog/storage/quarantine.py",
-        function="move_aside",
+        function="_rename",
         change=drop("call sync_dir"),
         tests=(
             (

@@ -506,6 +506,22 @@ COPIES: Final = [
         tests=(f"{_COPIES}::test_files_that_vanish_are_damage",),
     ),
     Guard(
+        name="a copy at a dangling link is corrupt",
+        why="a broker stops at every start, or writes to the file system below a mount point",
+        module="raftlog/storage/opening.py",
+        function="open_log",
+        change=value("assign dangling_link", "''"),
+        tests=(f"{_COPIES}::test_a_link_that_leads_nowhere_is_damage_until_it_leads_somewhere",),
+    ),
+    Guard(
+        name="a lone broker does not start if `topics` is a dangling link",
+        why="it starts without any of its records, and new ones are written elsewhere",
+        module="raftlog/storage/store.py",
+        function="Store.open",
+        change=never("if dangling_text"),
+        tests=(f"{_COPIES}::test_a_lone_broker_does_not_start_without_the_place_of_its_topics",),
+    ),
+    Guard(
         name="a copy with another id is corrupt",
         why="a copy restored from quarantine counts as the one that replaced it",
         module="raftlog/storage/checkpoint.py",

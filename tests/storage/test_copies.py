@@ -6,16 +6,26 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from raftlog.disk import OsDisk
 from raftlog.errors import DamagedLogError, DataDirectoryError
 from raftlog.storage import Log, Store
 from raftlog.storage.copies import Copies, CopyRecord
 from raftlog.testing.disk import FOREVER, Fault, SimDisk, Stopped
 from tests.server.harness import values_of
 from tests.storage.crashes import sweep
-from tests.storage.directories import DATA, FIRST, SimDiskOfTrees, host, open_store, reopened
+from tests.storage.directories import (
+    DATA,
+    FIRST,
+    SECOND,
+    SimDiskOfTrees,
+    host,
+    open_store,
+    reopened,
+)
 from tests.storage.harm import overwrite
 from tests.storage.logs import append, fill, sim_disk, values
 
@@ -87,6 +97,76 @@ def test_files_that_vanish_are_damage(what: str, how: str) -> None:
             log.read(start_offset=4, end_offset=5, bytes_max=1)
         if "topic" not in what:
             assert values(store.hosted_log(FIRST, 0)) == [b"0 ".ljust(200, b".")]
+
+
+def linked(data: Path, below: str) -> Path:
+    """A data directory with two partitions, one of them with records, of which a part is at the
+    end of a symbolic link. Returns the place of that part.
+    """
+    store = Store.open(OsDisk(), str(data))
+    host(store, 0)
+    host(store, 1, count=5)
+    store.close()
+    link, place = data / below, data.parent / "mounted"
+    link.rename(place)
+    link.symlink_to(place)
+    return place
+
+
+@pytest.mark.parametrize("below", ["topics", "topics/clicks", f"topics/clicks/{FIRST}/1"])
+def test_a_link_that_leads_nowhere_is_damage_until_it_leads_somewhere(
+    tmp_path: Path, below: str
+) -> None:
+    data = tmp_path / "data"
+    place = linked(data, below)
+    away = place.rename(tmp_path / "not mounted")
+    for _start in range(2):
+        store = Store.open(OsDisk(), str(data), has_peers=True)
+        for number in range(2 if below != f"topics/clicks/{FIRST}/1" else 0):
+            assert f"{data / below} is a symbolic link" in store.hosted_log(FIRST, number).damage
+        assert "held records up to offset 5" in store.hosted_log(FIRST, 1).damage
+        store.abandon()
+    away.rename(place)
+    store = Store.open(OsDisk(), str(data), has_peers=True)
+    assert len(values(store.hosted_log(FIRST, 1))) == 5
+    assert not store.hosted_log(FIRST, 0).damage
+    store.abandon()
+
+
+@pytest.mark.parametrize("below", ["topics", "topics/clicks", f"topics/clicks/{FIRST}/1"])
+def test_a_copy_at_a_link_that_leads_nowhere_can_be_replaced(tmp_path: Path, below: str) -> None:
+    data = tmp_path / "data"
+    linked(data, below).rename(tmp_path / "not mounted")
+    store = Store.open(OsDisk(), str(data), has_peers=True)
+    store.quarantine(FIRST, 1)
+    assert (data / f"{below}.quarantine-1").is_symlink()
+    fill(store.hosted_log(FIRST, 1), 2)
+    store.close()
+    store = Store.open(OsDisk(), str(data), has_peers=True)
+    assert len(values(store.hosted_log(FIRST, 1))) == 2
+    store.drop_partitions(FIRST, [1])  # with what is in quarantine
+    assert not (data / f"topics/clicks/{FIRST}/1.quarantine-1").is_symlink()
+    store.close()
+
+
+def test_a_lone_broker_does_not_start_without_the_place_of_its_topics(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    place = linked(data, "topics")
+    away = place.rename(tmp_path / "not mounted")
+    with pytest.raises(DataDirectoryError, match=f"{data}/topics is a symbolic link to a path"):
+        Store.open(OsDisk(), str(data))
+    away.rename(place)
+    store = Store.open(OsDisk(), str(data))
+    assert len(values(store.hosted_log(FIRST, 1))) == 5
+    store.close()
+
+
+def test_a_new_topic_does_not_need_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    linked(data, "topics/clicks").rename(tmp_path / "not mounted")
+    store = Store.open(OsDisk(), str(data), has_peers=True)
+    assert not host(store, 0, id_=SECOND, count=1).damage
+    store.abandon()
 
 
 @pytest.mark.parametrize("how", ["kill", "stop", "power cut"])
