@@ -23,6 +23,7 @@ from raftlog.errors import RaftlogError
 from raftlog.replication.rebalancing import PlannedMove, rebalance
 
 WATCH_INTERVAL_S: Final = 1.0
+ANY_LOSS: Final = "any"  # --accept-loss without an ID
 STATUS_DEGRADED: Final = 3  # the exit status of `status` when something is wrong
 
 
@@ -523,8 +524,11 @@ def decommission(
 @cluster.command()
 @click.option(
     "--accept-loss",
-    is_flag=True,
-    help="Continue even if acknowledged records are or may be lost.",
+    is_flag=False,
+    flag_value=ANY_LOSS,
+    metavar="[ID]",
+    help="Continue even if acknowledged records are or may be lost. With =ID, only if the loss is "
+    "the one that --dry-run printed with this ID.",
 )
 @click.option("--topic", "topics", multiple=True, help="Recover only this topic; may be repeated.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and its losses, and change nothing.")
@@ -535,7 +539,7 @@ def decommission(
 @click.pass_context
 def recover(
     context: click.Context,
-    accept_loss: bool,
+    accept_loss: str | None,
     topics: tuple[str, ...],
     dry_run: bool,
     yes: bool,
@@ -549,7 +553,9 @@ def recover(
     in place of those that do not answer. A partition goes on by itself if one of its in-sync
     replicas is left, and the brokers that are gone were seen to end: then every acknowledged record
     is there, at its offset. Else it is said what is, or may be, lost, and nothing is done without
-    --accept-loss: the replica with the longest log leads, or an empty one where none is left.
+    --accept-loss: the replica with the longest log leads, or an empty one where none is left. The
+    loss has an ID. If the loss changes after it was printed, for example because another disk
+    fails, nothing is done, and the new loss is printed.
 
     Do this only if the others do not come back. If they live and are merely cut off, they may go on
     as well: two clusters, and what one of them accepts is discarded in the end.
@@ -559,24 +565,30 @@ def recover(
     \b
     Example:
       raftlog cluster recover --bootstrap 10.0.0.3:9100
+      raftlog cluster recover --bootstrap 10.0.0.3:9100 --accept-loss=5f0c2a91b7d4 --yes
     """
+    accepted = True if accept_loss == ANY_LOSS else accept_loss or False
     with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
         if not (yes or dry_run):
-            _confirm(admin, accept_loss=accept_loss, topics=topics or None)
-        done = admin.recover_cluster(
-            accept_loss=accept_loss, topics=topics or None, dry_run=dry_run
-        )
+            accepted = _confirm(admin, accepted, topics=topics or None)
+        done = admin.recover_cluster(accept_loss=accepted, topics=topics or None, dry_run=dry_run)
     if as_json:
         output.print_json(asdict(done))
     else:
         _print_recovery(done, dry_run=dry_run)
+    if done.refused:
+        raise Failed(
+            f"nothing was done: the loss is not the accepted one; it is {done.loss_id} now"
+        )
     left = any(part.problem or part.leader is None for part in done.partitions)
-    if not dry_run and (left or (done.needs_loss and not accept_loss)):
+    if not dry_run and (left or (done.needs_loss and not accepted)):
         context.exit(STATUS_FAILED)
 
 
-def _confirm(admin: Admin, *, accept_loss: bool, topics: tuple[str, ...] | None) -> None:
-    """Say what there is, and what is lost by it; raise unless that is wanted."""
+def _confirm(admin: Admin, accepted: bool | str, *, topics: tuple[str, ...] | None) -> bool | str:
+    """Say what there is, and what is lost by it; raise unless that is wanted. Returns the loss that
+    is accepted: the one that was printed.
+    """
     described = admin.describe_cluster()
     down = [broker.id for broker in described.brokers if not broker.live]
     unavailable = sum(not partition.is_available for partition in described.partitions)
@@ -588,24 +600,29 @@ def _confirm(admin: Admin, *, accept_loss: bool, topics: tuple[str, ...] | None)
             f"Brokers {health.ids(down)} will be removed. "
             "Continue only if they are lost permanently."
         )
-    planned = admin.recover_cluster(accept_loss=accept_loss, topics=topics, dry_run=True)
+    planned = admin.recover_cluster(accept_loss=accepted, topics=topics, dry_run=True)
     if planned.cluster_note:
         output.note(f"cluster: {planned.cluster_note}.")
     for part in planned.partitions:
         what = "LOST: " if part.may_lose else ""
         output.note(f"{part.topic}:{part.partition}: {what}{part.problem or part.note}.")
+    if isinstance(accepted, str) and planned.loss_id not in ("", accepted):
+        raise Failed(f"nothing was done: the loss is {planned.loss_id}, not {accepted}")
     try:
         agreed = click.confirm("Go on with what is left?", err=True)
     except click.Abort:
         agreed = False  # no terminal to ask
     if not agreed:
         raise Failed("nothing was done; --yes does it without asking")
+    return accepted and (planned.loss_id or False)
 
 
 def _print_recovery(done: RecoveryDescription, *, dry_run: bool) -> None:
     click.echo(f"cluster: {done.cluster_note or 'a majority is there, nothing to do'}")
     if done.needs_loss:
         click.echo("Without --accept-loss nothing is done.")
+    if done.loss_id:
+        click.echo(f"to accept this loss, and no other: --accept-loss={done.loss_id}")
     if not done.partitions:
         click.echo("partitions: nothing to do")
         return

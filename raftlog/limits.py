@@ -42,6 +42,7 @@ HOST_CHARS_MAX: Final = 255
 RACK_CHARS_MAX: Final = 256
 CLUSTER_SECRET_CHARS_MIN: Final = 16
 CLUSTER_SECRET_CHARS_MAX: Final = 4_096
+LOSS_ID_CHARS_MAX: Final = 12  # hexadecimal: two losses have the same with a chance of 2^-48
 PRINCIPAL_NAME_CHARS_MAX: Final = 256  # of a user; a distinguished name fits
 
 # -- authentication --------------------------------------------------------------------------------

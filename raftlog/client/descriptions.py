@@ -299,12 +299,15 @@ class RecoveryDescription:
     """Actions of a cluster recovery. Partitions that needed no action are omitted.
 
     ``needs_loss``: the remaining brokers may lack changes of the cluster state, and nothing was
-    done.
+    done. ``loss_id``: digest of the loss that is left to accept; empty if none is. ``refused``: the
+    loss differs from the accepted one, and nothing was done.
     """
 
     partitions: tuple[RecoveredPartition, ...]
     cluster_note: str
     needs_loss: bool = False
+    loss_id: str = ""
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,4 +427,6 @@ def recovery_description(response: operations.RecoverClusterResponse) -> Recover
         ),
         response.cluster_note,
         response.needs_loss,
+        response.loss_id,
+        response.refused,
     )

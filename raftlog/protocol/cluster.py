@@ -28,6 +28,7 @@ from raftlog.protocol.schema import (
     WireOffset,
 )
 
+_LossId = Annotated[str, Meta(max_length=limits.LOSS_ID_CHARS_MAX)]
 _Topics = Annotated[list[TopicName], Meta(max_length=limits.TOPICS_PER_REQUEST_MAX)]
 
 
@@ -243,13 +244,15 @@ class ThrottleMovesResponse(Message):
 class RecoverClusterRequest(Message):
     """Recover the cluster after a permanent loss of a majority of voters.
 
-    ``accept_loss``: also recover partitions whose acknowledged records may be lost. ``topics``:
-    None for all topics. ``dry_run``: report the actions without doing them.
+    ``accept_loss``: also recover partitions whose acknowledged records may be lost. ``loss_id``:
+    accept only the loss that an earlier response with this ``loss_id`` reported; "" for any loss.
+    ``topics``: None for all topics. ``dry_run``: report the actions without doing them.
     """
 
     accept_loss: bool = False
     topics: _Topics | None = None
     dry_run: bool = False
+    loss_id: _LossId = ""
 
 
 class RecoveredPartition(Message):
@@ -273,7 +276,9 @@ class RecoverClusterResponse(Message):
     """Recovery results. Omits partitions that need no recovery.
 
     ``cluster_note``: result for the cluster group. ``needs_loss``: the lost brokers may have
-    changed the cluster state; the broker does nothing without ``accept_loss``.
+    changed the cluster state; the broker does nothing without ``accept_loss``. ``loss_id``: digest
+    of the loss that is left to accept; "" for none. ``refused``: the loss is not the accepted one,
+    and the broker has done nothing.
     """
 
     partitions: Annotated[
@@ -281,6 +286,8 @@ class RecoverClusterResponse(Message):
     ]
     cluster_note: Note = ""
     needs_loss: bool = False
+    loss_id: _LossId = ""
+    refused: bool = False
 
 
 class VerifyCopyRequest(Message):

@@ -166,7 +166,8 @@ def test_who_does_not_know_the_secret_changes_nothing(
 
 def test_a_cluster_with_a_majority_needs_no_recovery(three: Cluster, raftlog: Raftlog) -> None:
     done = raftlog("cluster", "recover", "--yes", "--json").json
-    assert done == {"partitions": [], "cluster_note": "", "needs_loss": False}
+    assert done["partitions"] == []
+    assert (done["cluster_note"], done["needs_loss"], done["loss_id"]) == ("", False, "")
     text = raftlog("cluster", "recover", "--yes").out.decode()
     assert "a majority is there, nothing to do" in text
 
@@ -177,6 +178,8 @@ def test_the_last_of_three_goes_on_with_every_acknowledged_record(raftlog: Raftl
         assert raftlog("topic", "create", "kept", *at).status == 0
         lines = b"".join(b"%d\n" % number for number in range(100))
         assert raftlog("produce", "kept", *at, stdin=lines).status == 0
+        one = ("--partitions", 3, "--replication-factor", 1)
+        assert raftlog("topic", "create", "lost", *one, *at).status == 0
         for lost in (1, 2):
             own.broker(lost).kill()
             own.wipe(lost)
@@ -190,7 +193,7 @@ def test_the_last_of_three_goes_on_with_every_acknowledged_record(raftlog: Raftl
             assert "broker 3 becomes the only voter" in ran.err
             assert "kept:0: broker 3 was in sync: no acknowledged record is lost" in ran.err
             assert "nothing was done" in ran.err
-        done = raftlog("cluster", "recover", *survivor, stdin=b"y\n")
+        done = raftlog("cluster", "recover", "--topic", "kept", *survivor, stdin=b"y\n")
         assert done.status == 0, done.err
         assert "broker 3 becomes the only voter" in done.out.decode()
         assert "kept:0" in done.out.decode()
@@ -198,3 +201,18 @@ def test_the_last_of_three_goes_on_with_every_acknowledged_record(raftlog: Raftl
         assert (ran.out, ran.err) == (lines, "")
         assert raftlog("produce", "kept", *survivor, stdin=b"after\n").status == 0
         assert raftlog("tail", "kept", "-n", 1, *survivor).out == b"after\n"
+        own.broker(1).start()
+        recover = ("cluster", "recover", "--topic", "lost", *survivor)
+        wait_until(
+            lambda: raftlog(*recover, "--dry-run", "--json").json["loss_id"] != "",
+            timeout_s=20,
+            what="a broker for the partition of the lost disk",
+        )
+        shown = raftlog(*recover, "--dry-run").out.decode()
+        loss_id = shown.partition("--accept-loss=")[2][:12]
+        for answer in (("--yes",), ()):  # the operator saw another loss
+            ran = raftlog(*recover, "--accept-loss=0123456789ab", *answer, stdin=b"y\n")
+            assert (ran.status, "nothing was done" in ran.err) == (1, True)
+            assert loss_id in ran.err
+        raftlog(*recover, f"--accept-loss={loss_id}", "--yes")
+        assert raftlog(*recover, "--dry-run", "--json").json["loss_id"] == ""

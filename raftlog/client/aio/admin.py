@@ -612,7 +612,7 @@ class AsyncAdmin(LoopBound, AdminBase):
     async def recover_cluster(
         self,
         *,
-        accept_loss: bool = False,
+        accept_loss: bool | str = False,
         topics: Iterable[str] | None = None,
         broker: str | None = None,
         dry_run: bool = False,
@@ -623,8 +623,9 @@ class AsyncAdmin(LoopBound, AdminBase):
         collects the state of all reachable brokers. From then on, the broker with the most recent
         cluster state decides without the other voters.
 
-        ``accept_loss``: also recover topics that lose, or may lose, acknowledged records. Default:
-            False.
+        ``accept_loss``: also recover topics that lose, or may lose, acknowledged records. A text:
+            only if the loss is the one with this ``loss_id``, which a dry run returns; if it is
+            another one, nothing is done, and the result is ``refused``. Default: False.
         ``topics``: topics to recover. Default: all.
         ``broker``: "host:port" of the broker that receives the request. Default: any broker that
             responds.
@@ -635,7 +636,8 @@ class AsyncAdmin(LoopBound, AdminBase):
         """
         self._bind()
         request = RecoverClusterRequest(
-            accept_loss=accept_loss,
+            accept_loss=bool(accept_loss),
+            loss_id=accept_loss if isinstance(accept_loss, str) else "",
             topics=None if topics is None else _names(topics),
             dry_run=dry_run,
         )

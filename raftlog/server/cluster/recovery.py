@@ -10,13 +10,15 @@ without a vote.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
+from raftlog import limits
 from raftlog.errors import (
     BrokerUnavailableError,
     InvalidRequestError,
@@ -80,6 +82,10 @@ SURVEY_SECONDS: Final = 10.0  # timeout for the report of a broker
 FORWARDED_SECONDS: Final = 240.0  # timeout for another broker to recover the cluster
 GROUPS_PER_SURVEY: Final = 1_000
 UNSEEN_CHANGES: Final = 1_000  # of the cluster state, by lost brokers
+
+# What a recovery loses of a partition: topic, partition, end offset of the log that is left, and
+# number of records that are known to be lost.
+_Loss: TypeAlias = tuple[str, int, int, int]
 
 
 class Recovery:
@@ -249,13 +255,14 @@ class Recovery:
     async def recover(self, request: RecoverClusterRequest) -> RecoverClusterResponse:
         """Continue with the remaining brokers, where a majority of the voters is lost.
 
-        Safe only if the lost brokers never return. Raises ``InvalidRequestError`` if no broker has
-        data of the cluster, ``BrokerUnavailableError`` if a broker does not respond.
+        Safe only if the lost brokers never return. With a ``loss_id``, nothing is done if another
+        loss than the accepted one would occur (ADR 61). Raises ``InvalidRequestError`` if no broker
+        has data of the cluster, ``BrokerUnavailableError`` if a broker does not respond.
         """
         reports = (await self._survey_all([CLUSTER_GROUP], request))[CLUSTER_GROUP]
         standings = [self._as_standing(b, r) for b, r in sorted(reports.items())]
         loss = group_loss(standings)
-        note = ""
+        note, lost = "", tuple[int, ...]()
         if not loss.has_majority:
             survivor = loss.newest
             if not survivor.has_vote or not survivor.generation:
@@ -266,10 +273,17 @@ class Recovery:
             mine = next(each for each in standings if each.broker == self._broker_id)
             if survivor.rank > mine.rank or not mine.has_vote:
                 return await self._forward(survivor.broker, request)
-            note = self._loss_note(loss)
-            may_go_on = loss.is_certain or request.accept_loss
-            if request.dry_run or not may_go_on:
-                return await self._rehearsed(request, note, loss)
+            note, lost = self._loss_note(loss), () if loss.is_certain else loss.lost
+        accepted: Collection[_Loss] | None = None if request.accept_loss else ()
+        is_report = request.dry_run or (bool(lost) and not request.accept_loss)
+        if is_report or (request.accept_loss and request.loss_id):
+            shown = await self._rehearsed(request, note, lost)
+            if is_report:
+                return shown
+            if shown.loss_id not in ("", request.loss_id):
+                return msgspec.structs.replace(shown, refused=True)
+            accepted = {_loss_of(part) for part in shown.partitions}
+        if not loss.has_majority:
             self._plane.force_generation(
                 CLUSTER_GROUP, {self._broker_id: self._me.directory_id}, base=self._cluster_base()
             )
@@ -278,8 +292,11 @@ class Recovery:
             await self._fence({broker: loss.newest.voters[broker] for broker in loss.lost})
             # After a start, the list of partitions is known only now.
             await self._until(lambda: self._partitions.is_ready)
-        recovered = await self._recover_partitions(request)
-        return RecoverClusterResponse(partitions=recovered, cluster_note=note)
+        recovered = await self._recover_partitions(request, accepted)
+        left = [part for part in recovered if not _is_accepted(part, accepted)]
+        return RecoverClusterResponse(
+            partitions=recovered, cluster_note=note, loss_id=_loss_id((), left)
+        )
 
     def _cluster_base(self) -> bytes:
         """Return the state to continue from: all that this broker's journal has, and a version that
@@ -333,19 +350,24 @@ class Recovery:
         )
 
     async def _rehearsed(
-        self, request: RecoverClusterRequest, note: str, loss: GroupLoss
+        self, request: RecoverClusterRequest, note: str, lost: Sequence[int]
     ) -> RecoverClusterResponse:
-        """Return what would be done, by this broker's knowledge of the cluster's state."""
-        rehearsal = RecoverClusterRequest(
-            accept_loss=request.accept_loss, topics=request.topics, dry_run=True
-        )
+        """Return what would be done, by this broker's knowledge of the cluster's state. ``lost``:
+        voters that may have changed the cluster state.
+        """
+        rehearsal = msgspec.structs.replace(request, dry_run=True)
+        partitions = await self._recover_partitions(rehearsal, ())
         return RecoverClusterResponse(
-            partitions=await self._recover_partitions(rehearsal),
+            partitions=partitions,
             cluster_note=note,
-            needs_loss=not loss.is_certain,
+            needs_loss=bool(lost),
+            loss_id=_loss_id(lost, partitions),
         )
 
-    async def _recover_partitions(self, request: RecoverClusterRequest) -> list[RecoveredPartition]:
+    async def _recover_partitions(
+        self, request: RecoverClusterRequest, accepted: Collection[_Loss] | None
+    ) -> list[RecoveredPartition]:
+        """``accepted``: losses of partitions that the operator accepts; None: all."""
         records = [
             (record, partition)
             for name, record in sorted(self._machine.topics.items())
@@ -360,7 +382,7 @@ class Recovery:
                 for broker, report in sorted(surveyed[group_id(record.id, partition)].items())
             ]
             try:
-                found = await self._recover_partition(record, partition, reports, request)
+                found = await self._recover_partition(record, partition, reports, request, accepted)
             except RaftlogError as error:
                 found = RecoveredPartition(
                     topic=record.name, partition=partition, failure=Failure.of(error)
@@ -375,6 +397,7 @@ class Recovery:
         partition: int,
         reports: Sequence[Report],
         request: RecoverClusterRequest,
+        accepted: Collection[_Loss] | None,
     ) -> RecoveredPartition | None:
         step = plan(reports, _at_least(record, partition))
         if isinstance(step, Nothing):
@@ -395,7 +418,7 @@ class Recovery:
         )
         if request.dry_run:
             return done
-        if step.may_lose and not request.accept_loss:
+        if not _is_accepted(done, accepted):
             return msgspec.structs.replace(
                 done, note=f"{step.note}. To accept this loss, repeat with --accept-loss"
             )
@@ -501,6 +524,25 @@ class Recovery:
                 is_unsure=report.is_unsure,
             ),
         )
+
+
+def _loss_of(part: RecoveredPartition) -> _Loss:
+    return part.topic, part.partition, part.log_end_offset, part.lost
+
+
+def _is_accepted(part: RecoveredPartition, accepted: Collection[_Loss] | None) -> bool:
+    return not part.may_lose or accepted is None or _loss_of(part) in accepted
+
+
+def _loss_id(lost: Sequence[int], partitions: Sequence[RecoveredPartition]) -> str:
+    """Return the digest of a loss: of the voters that may have changed the cluster state, and of
+    the partitions that lose, or may lose, records. Empty if there are none.
+    """
+    losses = [_loss_of(part) for part in partitions if part.may_lose]
+    if not (lost or losses):
+        return ""
+    described = msgspec.json.encode((list(lost), losses))
+    return hashlib.sha256(described).hexdigest()[: limits.LOSS_ID_CHARS_MAX]
 
 
 def _with_copy(report: GroupReport, state: PartitionState, host: Partition | None) -> GroupReport:

@@ -208,7 +208,13 @@ def test_who_was_down_meanwhile_does_not_lead_without_the_operators_word(
     assert told.needs_loss
     assert "are not known here, and would be lost" in told.cluster_note
     assert not cluster.node(left).plane.leads(CLUSTER_GROUP), "nothing was done"
-    told = recover(cluster, left, accept_loss=True)
+    assert recover(cluster, left, accept_loss=True, loss_id="0123456789ab").refused
+    assert not cluster.node(left).plane.leads(CLUSTER_GROUP), "nothing was done"
+    told = recover(cluster, left, accept_loss=True, loss_id=told.loss_id)
+    assert cluster.node(left).plane.leads(CLUSTER_GROUP)
+    (partition,) = told.partitions
+    assert (partition.leader, partition.may_lose) == (None, True), "it was not shown before"
+    told = recover(cluster, left, accept_loss=True, loss_id=told.loss_id)
     (partition,) = told.partitions
     assert partition.leader == left
     assert partition.may_lose
@@ -338,6 +344,46 @@ def test_with_the_operators_word_it_goes_on_from_what_is_left(cluster: Cluster) 
     assert (partition.leader, partition.may_lose) == (left, True)
     cluster.send(b"b")
     assert cluster.read(2) == [b"a", b"b"]
+
+
+def test_the_operators_word_is_for_the_loss_that_was_shown(cluster: Cluster) -> None:
+    left = unclean(cluster)
+    shown = recover(cluster, left, dry_run=True)
+    assert shown.loss_id == recover(cluster, left).loss_id != ""
+    other = recover(cluster, left, accept_loss=True, loss_id="0123456789ab")
+    assert (other.refused, other.loss_id) == (True, shown.loss_id)
+    assert cluster.state(left).leader != left, "nothing was done"
+    cluster.lose(left)  # what was left of the records is lost too
+    cluster.start(left)
+    cluster.world.run_for(5)
+    worse = recover(cluster, left, accept_loss=True, loss_id=shown.loss_id)
+    assert worse.refused
+    assert [part.log_end_offset for part in worse.partitions] == [0]
+    assert worse.loss_id != shown.loss_id
+    assert cluster.state(left).leader != left, "nothing was done"
+    done = recover(cluster, left, accept_loss=True, loss_id=worse.loss_id)
+    assert (done.refused, done.partitions[0].leader) == (False, left)
+    assert recover(cluster, left, dry_run=True).loss_id == ""
+
+
+def test_a_loss_that_is_gone_is_no_obstacle(cluster: Cluster) -> None:
+    """The broker that had the records is back."""
+    cluster.create(copies=3)
+    cluster.send(b"a")
+    left = cluster.leader(1)
+    cluster.lose(*({1, 2, 3} - {left}))
+    cluster.world.run_for(5)
+    (partition,) = recover(cluster, left, accept_loss=True, loss_id="0123456789ab").partitions
+    assert (partition.leader, partition.may_lose) == (left, False)
+    assert cluster.read(1) == [b"a"]
+
+
+def test_a_loss_that_came_after_the_operators_word_is_not_accepted(cluster: Cluster) -> None:
+    left = unclean(cluster)
+    request = RecoverClusterRequest(accept_loss=True)
+    (partition,) = on(cluster, left, cluster.node(left).recovery._recover_partitions(request, ()))
+    assert "repeat with --accept-loss" in partition.note
+    assert cluster.state(left).leader != left, "nothing was done"
 
 
 def test_a_loss_waits_for_who_has_just_gone(cluster: Cluster) -> None:
