@@ -366,7 +366,7 @@ class PeerLink:
 
     def _note_failure(self, failure: Exception) -> None:
         """Store why the link is down. Log it if the reason has changed."""
-        problem = str(failure) or type(failure).__name__
+        problem = (str(failure) or type(failure).__name__) + self._other_address()
         if problem != self.problem:
             self.problem = problem
             logger.warning(
@@ -379,6 +379,19 @@ class PeerLink:
         known, self.refusal = self.refusal, refusal
         if refusal is not None and (type(known), str(known)) != (type(refusal), str(refusal)):
             self._services.on_refused(self.broker_id, refusal)
+
+    def _other_address(self) -> str:
+        """Return the address that the peer itself has, if it is connected to this broker and this
+        broker was given another one; else an empty text.
+        """
+        peer = self._services.registry.latest(self.broker_id)
+        if peer is None or not self._services.registry.is_live(self.broker_id):
+            return ""
+        has = Address(peer.host, peer.port)
+        return "" if has == self.address else (
+            f". Broker {self.broker_id} is connected to this broker, and has the address {has}. If "
+            f"this broker cannot reach it at {self.address}, correct its setting `voters`"
+        )  # fmt: skip
 
     def _dial_later(self) -> None:
         if self._stopped:

@@ -156,6 +156,27 @@ def test_dialling_backs_off_with_jitter_and_tells_a_reason_once(
     run(test)
 
 
+def test_an_address_at_which_the_peer_is_not_is_told_with_the_one_that_it_has(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A typing error in ``voters`` of one broker: the others reach it, it does not reach them."""
+
+    async def test(world: World) -> None:
+        one, two = world.broker(1), world.broker(2)
+        one.links.set_addresses({2: Address("h", 99)})
+        two.links.set_addresses(at(1))
+        await world.until(lambda: two.ups)
+        await world.pass_seconds(30)
+        assert not one.ups
+        said = f"is connected to this broker, and has the address {two.identity.host}:2"
+        texts = [record.getMessage() for record in caplog.records]
+        assert sum("address=h:99" in text and said in text for text in texts) == 1, texts
+        assert any(said in standing.problem for standing in one.links.status())
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+
+
 def test_a_peer_that_comes_in_is_dialled_at_once(run: Run) -> None:
     async def test(world: World) -> None:
         one = world.broker(1, chance=lambda: 0.999)
