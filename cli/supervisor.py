@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from raftlog.client import profiles
 from raftlog.config import Address, parse_address, parse_voters
-from raftlog.disk import Lock, OsDisk
+from raftlog.disk import DIRECTORY_MODE, Lock, OsDisk
 from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError
 from raftlog.server.main import STATUS_REMOVED
 from raftlog.testing import BrokerProcess, Cluster, wait_until
@@ -211,7 +211,7 @@ class Supervisor:
         certificates, the brokers use TLS; with an administrator, they require authentication.
         """
         self._directory = directory.resolve()
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         self._lock = self._take_lock()
         certificates = certificates_of(directory)
         settings = certificates.broker_settings() if certificates is not None else {}

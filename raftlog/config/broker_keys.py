@@ -54,8 +54,9 @@ def _secret(text: str) -> str:
         raise ValueError(f"{len(text)} characters")
     if text == HIDDEN:
         raise ValueError("that is what a dump of the settings shows in place of the secret")
-    if 0 < len(text) < limits.CLUSTER_SECRET_CHARS_MIN:
-        raise ValueError(f"{len(text)} characters can be guessed")
+    count = len(text.strip())  # as of a secret in a file
+    if text and count < limits.CLUSTER_SECRET_CHARS_MIN:
+        raise ValueError(f"{count} characters can be guessed")
     return text
 
 

@@ -25,6 +25,7 @@ from typing import Final
 
 import raftlog
 from raftlog.config.address import Address
+from raftlog.disk import FILE_MODE
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing.probes import POLL_INTERVAL_S, answers, check_free
 from raftlog.tls import client_context
@@ -145,11 +146,12 @@ class BrokerProcess:
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
         config_path = self._beside(".toml")
         config_path.parent.mkdir(parents=True, exist_ok=True)
-        config_path.write_text(self._config(), encoding="utf-8")
+        with open(config_path, "w", encoding="utf-8", opener=_private) as config:
+            config.write(self._config())
         source = str(self.source or Path(raftlog.__file__).resolve().parents[1])
         path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
         self._ending, self._status = False, None
-        with self.log_path.open("ab") as log:
+        with open(self.log_path, "ab", opener=_private) as log:
             self._process = subprocess.Popen(
                 [
                     *self.prefix,
@@ -281,6 +283,11 @@ class BrokerProcess:
             assert self._process.stdin is not None
             self._process.stdin.close()
             self._process = None
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file; a new one is for its owner alone."""
+    return os.open(path, flags, FILE_MODE)
 
 
 def _family_of(pid: int) -> list[int]:

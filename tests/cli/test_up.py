@@ -58,16 +58,19 @@ def is_alive(pid: int) -> bool:
 def test_it_runs_until_it_is_told_to_stop(
     spawn: Spawn, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    process = spawn("up", "--brokers", 1, "--data-dir", tmp_path, "--port", 0)
+    directory = tmp_path / "new"
+    process = spawn("up", "--brokers", 1, "--data-dir", directory, "--port", 0)
     lines = first_lines(process)
     assert lines[-1] == "ready"
     assert lines[-2].startswith("bootstrap: 127.0.0.1:")
-    pid = broker_pid(tmp_path)
+    pid = broker_pid(directory)
     assert pid is not None
     process.send_signal(number)
     assert process.wait(timeout=30) == status
     assert not is_alive(pid)
-    assert broker_pid(tmp_path) is None
+    assert broker_pid(directory) is None
+    open_to_others = [path for path in directory.rglob("*") if path.stat().st_mode & 0o077]
+    assert (directory.stat().st_mode & 0o777, open_to_others) == (0o700, [])
 
 
 def test_the_same_directory_resumes_at_the_same_address(spawn: Spawn, tmp_path: Path) -> None:

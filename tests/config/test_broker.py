@@ -62,6 +62,7 @@ def test_defaults_survive_a_round_trip_through_text() -> None:
         ('voters = "1@a:1,2@b:1"', "set cluster.secret or cluster.secret.file to the same text"),
         ('cluster = {secret = "0123456789abcdef", "secret.file" = "b"}', "not both"),
         ('cluster.secret = "0123456789abcde"', "can be guessed"),
+        (f'cluster.secret = "{" " * 30}"', "0 characters can be guessed"),
         ('cluster.secret = "(hidden)"', "shows in place of the secret"),
         ('cluster.secret.file = "\\u0000"', "not a path"),
         ("broker.heartbeat.interval.ms = 3000", "less than broker.session.timeout.ms=3000"),

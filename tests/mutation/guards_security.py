@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import always, argument, drop, never, value
+from tests.mutation.change import always, argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 _BROKER: Final = "tests/server/test_tls.py"
@@ -53,6 +53,14 @@ GUARDS: Final = [
         function="ListenerContext.wrap_bio",
         change=never("if TLS_HANDSHAKES_MAX"),
         tests=(f"{_BROKER}::test_unfinished_handshakes_are_bounded_in_number",),
+    ),
+    Guard(
+        name="settings and logs of local brokers are private",
+        why="other users of the machine read the settings of brokers, and secrets among them",
+        module="raftlog/testing/processes.py",
+        function="_private",
+        change=replace("return FILE_MODE", "return os.open(path, flags)"),
+        tests=("tests/cli/test_up.py::test_it_runs_until_it_is_told_to_stop",),
     ),
     Guard(
         name="a console that changes the cluster listens on the loopback interface",
