@@ -27,6 +27,7 @@ AREAS: Final[Mapping[str, str]] = {
     "Backups": "raftlog/backup/",
     "Spark": "spark_source/",
     "Console": "cli/console/",
+    "Local clusters": "raftlog/testing/",
 }
 
 INTRODUCTION: Final = """\
