@@ -12,6 +12,11 @@ _CODEC: Final = "tests/kafka/test_codec.py"
 _PRODUCE: Final = "tests/server/kafka/handlers/test_produce.py"
 _PATTERNS: Final = "tests/server/kafka/test_patterns.py"
 _FETCH: Final = "tests/server/kafka/handlers/test_fetch.py"
+_GROUP_ADMIN: Final = "tests/server/kafka/handlers/test_group_admin.py"
+_OFFSETS_ONCE: Final = (
+    "tests/server/kafka/handlers/test_group_offsets.py"
+    "::test_a_request_for_offsets_has_a_group_once_and_a_limit_of_partitions"
+)
 
 GUARDS: Final = [
     Guard(
@@ -45,6 +50,46 @@ GUARDS: Final = [
         function="_counted",
         change=never("if KAFKA_ITEMS_PER_REQUEST_MAX"),
         tests=(f"{_CODEC}::test_all_arrays_of_a_request_have_at_most_so_many_elements",),
+    ),
+    Guard(
+        name="Metadata has each topic once",
+        why="a request of 120 KB for one large topic takes 6.5 GB of memory",
+        module="raftlog/server/kafka/handlers/cluster.py",
+        function="_describe",
+        change=replace("call values", "message.topics"),
+        tests=("tests/server/kafka/handlers/test_cluster.py::test_metadata_has_a_topic_once",),
+    ),
+    Guard(
+        name="OffsetFetch has each group once",
+        why="a request of 20 KB for one large group takes gigabytes of memory",
+        module="raftlog/server/kafka/handlers/group_offsets.py",
+        function="handle_fetch",
+        change=drop("call check_once"),
+        tests=(_OFFSETS_ONCE,),
+    ),
+    Guard(
+        name="OffsetFetch has a limited number of partitions over all groups",
+        why="a request of 8 MB has 2 million partitions, as many as 200 requests",
+        module="raftlog/server/kafka/handlers/group_offsets.py",
+        function="handle_fetch",
+        change=drop("call check_partitions"),
+        tests=(_OFFSETS_ONCE,),
+    ),
+    Guard(
+        name="DescribeGroups has each group once",
+        why="a request of 10 KB for one large group takes gigabytes of memory",
+        module="raftlog/server/kafka/handlers/group_admin.py",
+        function="handle_describe",
+        change=drop("call check_once"),
+        tests=(f"{_GROUP_ADMIN}::test_a_group_is_described_once",),
+    ),
+    Guard(
+        name="ConsumerGroupDescribe has each group once",
+        why="a request of 10 KB for one large group takes gigabytes of memory",
+        module="raftlog/server/kafka/handlers/consumer_protocol.py",
+        function="handle_describe",
+        change=drop("call check_once"),
+        tests=(f"{_GROUP_ADMIN}::test_a_group_is_described_once",),
     ),
     Guard(
         name="varints of Kafka requests are short",

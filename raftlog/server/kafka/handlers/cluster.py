@@ -105,7 +105,11 @@ def _describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) 
     else:
         # Before version 4, clients cannot forbid it.
         may_create = request.version < 4 or message.allow_auto_topic_creation
-        for wanted in message.topics:
+        # As in Kafka, the response has a topic once: it can be large.
+        distinct = {
+            each.topic_id if each.name is None else each.name: each for each in message.topics
+        }
+        for wanted in distinct.values():
             described = yield from _requested(
                 context, request, wanted, operations, may_create=may_create
             )

@@ -30,6 +30,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.authorized_operations import AuthorizedOperations
 from raftlog.server.kafka.patterns import matching
 from raftlog.server.kafka.reply import KafkaReply
+from raftlog.server.once import check_once
 from raftlog.server.requests.groups import check_count, describe_groups
 from raftlog.server.turns import Steps, in_steps
 
@@ -185,6 +186,7 @@ def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaR
     """Describe groups of the consumer protocol, those of raftlog's own clients too."""
     groups = request.message.group_ids
     check_count(groups)
+    check_once(reply.name, groups)
 
     def send(found: list[GroupView | RaftlogError]) -> None:
         operations = AuthorizedOperations(

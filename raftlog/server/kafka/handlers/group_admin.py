@@ -19,6 +19,7 @@ from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.authorized_operations import AuthorizedOperations
 from raftlog.server.kafka.reply import KafkaReply
+from raftlog.server.once import check_once
 from raftlog.server.requests.groups import (
     Listed,
     check_count,
@@ -93,6 +94,7 @@ def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaR
     """Describe classic groups. Groups of the consumer protocol have ConsumerGroupDescribe."""
     groups = request.message.groups
     check_count(groups)
+    check_once(reply.name, groups)
 
     def send(found: list[GroupView | RaftlogError]) -> None:
         operations = AuthorizedOperations(

@@ -22,6 +22,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.parts import by_topic
 from raftlog.server.kafka.parts import check_count as check_partitions
 from raftlog.server.kafka.reply import KafkaReply
+from raftlog.server.once import check_once
 from raftlog.server.requests.groups import change_offsets, check_count, fetch_offsets
 from raftlog.server.requests.outcomes import Outcomes
 from raftlog.server.turns import Steps, in_steps
@@ -203,6 +204,13 @@ def handle_fetch(context: BrokerContext, request: KafkaRequest, reply: KafkaRepl
         yield from fetch_offsets(context, message.group_id, names, fetched, reply.fail)
         return
     check_count(message.groups)
+    check_once("OffsetFetch", [group.group_id for group in message.groups])
+    check_partitions(
+        "OffsetFetch",
+        sum(
+            len(topic.partition_indexes) for group in message.groups for topic in group.topics or ()
+        ),
+    )
 
     def send(groups: list[Message]) -> None:
         reply.send(_Fetch.root(groups=groups))

@@ -128,6 +128,19 @@ def test_a_topic_is_created_by_metadata(kafka_client: KafkaClient) -> None:
     assert len(kafka_client.ask(apis.METADATA, 4, wanted("made")).topics[0].partitions) == 1
 
 
+def test_metadata_has_a_topic_once(kafka_client: KafkaClient) -> None:
+    """One of 1,000 partitions takes 50 KB of the response, and 6 bytes of the request."""
+    kafka_client.ask(apis.METADATA, 4, wanted("made"))
+    asked = wanted("made")
+    asked.topics = [*asked.topics, *wanted("never", may_create=False).topics] * 1_000
+    asked.allow_auto_topic_creation = False
+    found = [topic.name for topic in kafka_client.ask(apis.METADATA, 4, asked).topics]
+    assert found == ["made", "never"]
+    new = Metadata.MetadataRequestTopic
+    asked.topics = [new(name="made", topic_id=number.to_bytes(16)) for number in range(1_000)]
+    assert len(kafka_client.ask(apis.METADATA, 10, asked).topics) == 1
+
+
 def test_topics_that_metadata_does_not_create(kafka_client: KafkaClient) -> None:
     def code(name: str, *, may_create: bool = True) -> int:
         answer = kafka_client.ask(apis.METADATA, 4, wanted(name, may_create=may_create))

@@ -8,6 +8,7 @@ import pytest
 
 from raftlog.kafka import api as apis
 from raftlog.kafka import errors
+from raftlog.kafka.api import Api
 from raftlog.protocol import api as native
 from raftlog.protocol.groups import DescribeGroupsRequest, ListGroupsRequest
 from tests.server.harness import RunningBroker
@@ -50,6 +51,18 @@ def test_classic_groups_are_described(group_client: GroupClient, version: int) -
     assert missing.group_state == "Dead"
     assert missing.error_code == (errors.NONE if version < 6 else errors.GROUP_ID_NOT_FOUND)
     assert bad.error_code == errors.INVALID_GROUP_ID
+
+
+@pytest.mark.parametrize(
+    ("api", "field"),
+    [(apis.DESCRIBE_GROUPS, "groups"), (apis.CONSUMER_GROUP_DESCRIBE, "group_ids")],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_group_is_described_once(group_client: GroupClient, api: Api, field: str) -> None:
+    """A group can have thousands of members."""
+    group_client.find("once")
+    answer = group_client.ask(api, 0, message(api, **{field: ["once", "once"]}))
+    assert [each.error_code for each in answer.groups] == [errors.INVALID_REQUEST] * 2
 
 
 def test_raftlogs_own_clients_see_classic_groups(

@@ -120,6 +120,21 @@ def test_commits_that_are_refused(group_client: GroupClient, group_broker: Runni
     assert group_broker.broker.context.counters.mistakes == 0
 
 
+def test_a_request_for_offsets_has_a_group_once_and_a_limit_of_partitions(
+    group_client: GroupClient,
+) -> None:
+    """A group can have many offsets: 20 KB would ask for it a thousand times."""
+    group_client.find("once")
+    new, topic = Fetch.OffsetFetchRequestGroup, Fetch.OffsetFetchRequestTopics
+    half = [topic(name="t", partition_indexes=[0] * 5_001)]
+    for groups in (
+        [new(group_id="once", topics=None)] * 2,
+        [new(group_id=name, topics=half) for name in ("once", "more")],
+    ):
+        answer = group_client.ask(apis.OFFSET_FETCH, 8, message(apis.OFFSET_FETCH, groups=groups))
+        assert [each.error_code for each in answer.groups] == [errors.INVALID_REQUEST] * 2
+
+
 def test_offsets_are_deleted_of_topics_without_subscribers(group_client: GroupClient) -> None:
     group = "deleted"
     group_client.find(group)
