@@ -52,6 +52,14 @@ GUARDS: Final = [
         tests=(f"{_CODEC}::test_all_arrays_of_a_request_have_at_most_so_many_elements",),
     ),
     Guard(
+        name="a Kafka produce request has a limited size uncompressed",
+        why="600 KB of zstd take the threads of the broker for 40 s: other producers wait",
+        module="raftlog/server/kafka/handlers/produce.py",
+        function="_Produce._accepted",
+        change=never("if _uncompressed_left"),
+        tests=(f"{_PRODUCE}::test_a_request_has_a_limit_of_uncompressed_bytes",),
+    ),
+    Guard(
         name="Metadata has each topic once",
         why="a request of 120 KB for one large topic takes 6.5 GB of memory",
         module="raftlog/server/kafka/handlers/cluster.py",
@@ -111,7 +119,7 @@ GUARDS: Final = [
         name="a compacted topic accepts only Kafka records with keys",
         why="records that no record can replace fill it",
         module="raftlog/server/kafka/handlers/produce.py",
-        function="_Produce.append",
+        function="_Produce._accepted",
         change=drop("keyword is_compacted"),
         tests=(f"{_PRODUCE}::test_records_without_keys_of_a_compacted_topic",),
     ),

@@ -12,12 +12,14 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from raftlog import limits
+from raftlog.config import TopicConfig
 from raftlog.errors import (
     InvalidRequestError,
     KafkaBatchError,
     KafkaBatchFault,
     RaftlogError,
     RequestTimedOutError,
+    ThrottledError,
     UnknownTopicError,
     UnsupportedFeatureError,
 )
@@ -113,7 +115,16 @@ def refuse(request: KafkaRequest, error: RaftlogError) -> Message:
 class _Produce:
     """One request. Its response is sent when every partition has a result, or after its timeout."""
 
-    __slots__ = ("_acks", "_context", "_outcomes", "_parts", "_reply", "_request", "_timer")
+    __slots__ = (
+        "_acks",
+        "_context",
+        "_outcomes",
+        "_parts",
+        "_reply",
+        "_request",
+        "_timer",
+        "_uncompressed_left",
+    )
 
     def __init__(
         self, context: BrokerContext, request: KafkaRequest, reply: KafkaReply, count: int
@@ -125,6 +136,8 @@ class _Produce:
         self._parts: list[_Part] = []
         self._outcomes: Outcomes[Message] | None = Outcomes(count, self._complete)
         self._timer: Any = None
+        # Bytes that the remaining batches may have, decompressed. Headers do not contain the sizes.
+        self._uncompressed_left = limits.PRODUCE_UNCOMPRESSED_BYTES_MAX
 
     def append(self, index: int, part: _Part, records: Buffer) -> Steps:
         self._parts.append(part)
@@ -136,9 +149,7 @@ class _Produce:
             check_not_internal(part.topic)
             host = host_of(self._context, part.topic, part.partition)
             config = host.log.config
-            stored, header = yield from _accepted(
-                records, keys_required=config.is_compacted, bytes_max=config.max_message_bytes
-            )
+            stored, header = yield from self._accepted(records, config)
             done = partial(self._stored, index, part)
             try:
                 append(host, stored, header, self._acks, done)
@@ -146,6 +157,24 @@ class _Produce:
                 raise KafkaBatchError(str(error), KafkaBatchFault.INVALID_TIMESTAMP) from error
         except RaftlogError as error:
             self._stored(index, part, error)
+
+    def _accepted(
+        self, records: Buffer, config: TopicConfig
+    ) -> Generator[Any, Any, tuple[bytearray, BatchHeader]]:
+        """See ``_accepted``. A refused batch counts with the most that it may have had."""
+        if self._uncompressed_left <= 0:
+            raise ThrottledError(
+                "the batches of one produce request have too many bytes uncompressed, over "
+                f"PRODUCE_UNCOMPRESSED_BYTES_MAX ({limits.PRODUCE_UNCOMPRESSED_BYTES_MAX}). Send "
+                "the remaining ones again"
+            )
+        most = limits.BATCH_UNCOMPRESSED_BYTES_MAX if _is_compressed(records) else len(records)
+        self._uncompressed_left -= most
+        stored, header = yield from _accepted(
+            records, keys_required=config.is_compacted, bytes_max=config.max_message_bytes
+        )
+        self._uncompressed_left += most - header.uncompressed_length
+        return stored, header
 
     def begin_timeout(self) -> None:
         """Respond with an error after the request's timeout. What was appended stays."""
@@ -239,7 +268,7 @@ def _accepted(
             KafkaBatchFault.MESSAGE_TOO_LARGE,
         )
     accept = partial(_accept, records, keys_required=keys_required)
-    is_compressed = len(records) > _CODEC_POSITION and records[_CODEC_POSITION] & _CODEC_MASK
+    is_compressed = _is_compressed(records)
     on_loop_max = COMPRESSED_ON_LOOP_BYTES_MAX if is_compressed else CHECKED_ON_LOOP_BYTES_MAX
     if len(records) <= on_loop_max:
         try:
@@ -250,6 +279,10 @@ def _accepted(
     # Here it may be one that is over the limit of the loop only.
     checked: tuple[bytearray, BatchHeader] = yield accept
     return checked
+
+
+def _is_compressed(records: Buffer) -> bool:
+    return len(records) > _CODEC_POSITION and bool(records[_CODEC_POSITION] & _CODEC_MASK)
 
 
 def _accept(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from raftlog import limits
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.record import Codec
@@ -63,6 +64,25 @@ def test_a_large_batch_is_checked_in_a_thread(kafka_client: KafkaClient, topic: 
         answered, answer = kafka_client.receive(apis.PRODUCE, 9)
         part = answer.responses[0].partition_responses[0]
         assert (answered, part.error_code, part.base_offset) == (correlation_id, 0, offset)
+
+
+@pytest.mark.parametrize("is_valid", [True, False])
+def test_a_request_has_a_limit_of_uncompressed_bytes(
+    kafka_client: KafkaClient, topic: str, is_valid: bool
+) -> None:
+    """A KB can have 60 MB. What is left can be sent again: nothing of it was stored."""
+    bomb = batch(bytes(60 * limits.MIB), codec=Codec.ZSTD)
+    if not is_valid:
+        bomb = kafka_resealed(bomb, b"garbage")
+    request = produce_request(topic, b"")
+    (data,) = request.topic_data[0].partition_data[:1]
+    new = type(data)
+    request.topic_data[0].partition_data = [new(index=0, records=[bomb]) for _ in range(4)]
+    (answer,) = kafka_client.ask(apis.PRODUCE, 9, request).responses
+    codes = [part.error_code for part in answer.partition_responses]
+    checked = 3 if is_valid else 2
+    code = errors.NONE if is_valid else errors.INVALID_RECORD
+    assert codes == [code] * checked + [errors.REQUEST_TIMED_OUT] * (4 - checked)
 
 
 def test_codes_of_batches_that_are_refused(kafka_client: KafkaClient, topic: str) -> None:
