@@ -575,7 +575,7 @@ def recover(
     if as_json:
         output.print_json(asdict(done))
     else:
-        _print_recovery(done, dry_run=dry_run)
+        _print_recovery(done, dry_run=dry_run or done.refused)
     if done.refused:
         raise Failed(
             f"nothing was done: the loss is not the accepted one; it is {done.loss_id} now"
