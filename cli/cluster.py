@@ -205,25 +205,42 @@ def _partition_cells(partition: PartitionOverview) -> tuple[Any, ...]:
 
 
 @cluster.command()
+@click.option(
+    "--upgrade",
+    is_flag=True,
+    help="After an update of all brokers: require the newest protocol between brokers. Brokers of "
+    "earlier releases are rejected from then on.",
+)
 @options.as_json
+@options.cluster_secret_file
 @options.bootstrap
 @click.pass_context
-def features(context: click.Context, as_json: bool, bootstrap: str) -> None:
+def features(
+    context: click.Context,
+    upgrade: bool,
+    as_json: bool,
+    cluster_secret_file: str | None,
+    bootstrap: str,
+) -> None:
     """Show the release of each broker, and the versions of formats and requests.
 
     \b
     level     the version that all brokers write; "-" where they differ
     versions  those that all brokers read
 
-    During an update: no level is negotiated, a broker writes its newest version. Exit status
+    During an update, the levels of peer.protocol and cluster.state stay until --upgrade. A
+    downgrade is possible until then. Of all others, a broker writes its newest version. Exit status
     3 if a broker writes a version that another one does not read, and they must not run together.
     The table has the requests ("api ...") whose versions differ between brokers; --json has all.
 
     \b
     Example:
       raftlog cluster features
+      raftlog cluster features --upgrade
     """
-    with Admin(bootstrap) as admin:
+    with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
+        if upgrade:
+            admin.upgrade_features()
         found = admin.describe_features()
     bad = [each.name for each in found.features if not each.compatible]
     if as_json:

@@ -15,6 +15,7 @@ No module in this package imports the server. From the wire upwards:
     replica_selector           the replica to fetch from, also while there is no leader
     describe_cluster           one cluster description from the responses of all brokers
     describe_features          the versions of formats and requests of all brokers
+    upgrade_features           require the newest protocol between brokers, after an upgrade
     producer, consumer, admin  the synchronous clients, which use ``loop_thread``
     aio                        the asynchronous clients
 """

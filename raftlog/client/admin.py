@@ -71,6 +71,7 @@ class Admin(AdminBase, PlainClient):
     reassign_partitions = _waiting(AsyncAdmin.reassign_partitions)
     cancel_reassignment = _waiting(AsyncAdmin.cancel_reassignment)
     throttle_moves = _waiting(AsyncAdmin.throttle_moves)
+    upgrade_features = _waiting(AsyncAdmin.upgrade_features)
     recover_cluster = _waiting(AsyncAdmin.recover_cluster)
     create_acls = _waiting(AsyncAdmin.create_acls)
     describe_acls = _waiting(AsyncAdmin.describe_acls)

@@ -406,6 +406,15 @@ CANCEL_DECOMMISSION: Final = Api(
     idempotent=True,
 )
 
+# -- upgrades --------------------------------------------------------------------------------------
+UPGRADE_FEATURES: Final = Api(
+    56,
+    "upgrade_features",
+    cluster.UpgradeFeaturesRequest,
+    cluster.UpgradeFeaturesResponse,
+    idempotent=True,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -465,6 +474,7 @@ APIS: Final[dict[int, Api]] = {
         ALTER_LOG_LEVELS,
         THROTTLE_MOVES,
         CANCEL_DECOMMISSION,
+        UPGRADE_FEATURES,
     )
 }
 

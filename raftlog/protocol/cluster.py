@@ -241,6 +241,18 @@ class ThrottleMovesResponse(Message):
     """The limit is stored."""
 
 
+class UpgradeFeaturesRequest(Message):
+    """Require the newest version of the protocol between brokers. Older releases are rejected from
+    then on.
+    """
+
+
+class UpgradeFeaturesResponse(Message):
+    """``peer_protocol``: the version that is required now."""
+
+    peer_protocol: Annotated[int, Meta(ge=0, le=(1 << 16) - 1)]
+
+
 class RecoverClusterRequest(Message):
     """Recover the cluster after a permanent loss of a majority of voters.
 

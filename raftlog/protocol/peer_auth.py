@@ -44,7 +44,9 @@ from raftlog.protocol.peer import (
     PeerProveRequest,
 )
 
-PEER_PROTOCOL_VERSION: Final = 1  # highest supported version
+# Highest supported version. 2: the broker applies ``RaisePeerProtocol``, and the first leaders that
+# partitions have from then on.
+PEER_PROTOCOL_VERSION: Final = 2
 PEER_PROTOCOL_VERSION_MIN: Final = 1  # lowest supported version
 
 _ROLE_DIALLING: Final = b"raftlog peer, dialling"
@@ -85,7 +87,7 @@ class Dialling:
         if not hmac.compare_digest(wanted, response.proof):
             raise _no_proof(peer)
         _check_other(me, peer)
-        _check_version(peer)
+        check_version(peer)
         if self._expected is not None and peer.broker_id != self._expected:
             raise BrokerUnavailableError(
                 f"expected broker {self._expected} at {peer.host}:{peer.port}, but broker "
@@ -136,7 +138,7 @@ class Answering:
         wanted = self._proof(_ROLE_DIALLING, hello)
         if not hmac.compare_digest(wanted, prove.proof):
             raise _no_proof(hello.identity)
-        _check_version(hello.identity)
+        check_version(hello.identity)
         return hello.identity
 
     def _proof(self, role: bytes, hello: PeerHelloRequest) -> bytes:
@@ -262,11 +264,14 @@ def check_cluster(me: PeerIdentity, peer: PeerIdentity) -> None:
         )
 
 
-def _check_version(peer: PeerIdentity) -> None:
-    """Check that there is a common protocol version."""
-    if peer.protocol_version < PEER_PROTOCOL_VERSION_MIN:
+def check_version(peer: PeerIdentity, version_min: int = PEER_PROTOCOL_VERSION_MIN) -> None:
+    """Check that the peer supports version ``version_min`` of the protocol between brokers.
+
+    Raises ``UnsupportedVersionError``.
+    """
+    if peer.protocol_version < version_min:
         raise UnsupportedVersionError(
             f"broker {peer.broker_id} supports the peer protocol up to version "
             f"{peer.protocol_version}, but this broker requires at least "
-            f"{PEER_PROTOCOL_VERSION_MIN}. Upgrade broker {peer.broker_id}"
+            f"{version_min}. Upgrade broker {peer.broker_id}"
         )

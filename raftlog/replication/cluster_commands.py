@@ -177,6 +177,20 @@ class SetMoveThrottle(ClusterCommand, frozen=True, tag="set_move_throttle"):
     bytes_per_s: MoveThrottle
 
 
+class RaisePeerProtocol(ClusterCommand, frozen=True, tag="raise_peer_protocol"):
+    """Require a version of the protocol between brokers, which then changes what later commands do.
+
+    ``broker_epochs``: IDs of all registered brokers and their broker epochs, sorted. They were
+    connected and support the version. The command is rejected if a broker has registered since, or
+    was removed: another incarnation may support less.
+    """
+
+    version: Annotated[int, Meta(ge=1, le=(1 << 16) - 1)]
+    broker_epochs: Annotated[
+        tuple[tuple[BrokerNumber, Version], ...], Meta(max_length=limits.BROKERS_PER_CLUSTER_MAX)
+    ]
+
+
 # -- users -----------------------------------------------------------------------------------------
 
 
@@ -280,6 +294,7 @@ AnyClusterCommand: TypeAlias = (
     | SetReplicas
     | Reassign
     | SetMoveThrottle
+    | RaisePeerProtocol
     | PutUser
     | DeleteUser
     | CreateAcls

@@ -13,12 +13,18 @@ from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.errors import InvalidRequestError
 from raftlog.replication.commands import BrokerId, DirectoryId
+from raftlog.replication.partition_state import PartitionState, initial_state
 from raftlog.replication.placement import Assignment
 from raftlog.security.acl import Acl
 from raftlog.security.quota import Quota, QuotaEntity, QuotaKey
 from raftlog.security.users import User
 
-SNAPSHOT_FORMAT: Final = 2
+SNAPSHOT_FORMAT: Final = 3
+SNAPSHOT_FORMAT_MIN: Final = 2  # written until ``peer_protocol`` is raised
+PEER_PROTOCOL_FIRST: Final = 1
+# Version of the protocol between brokers from which the command that creates a partition names its
+# first leader.
+PEER_PROTOCOL_FIRST_LEADERS: Final = 2
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -50,6 +56,8 @@ class PlacementRange:
     first_partition: int
     min_isr: int
     directories: Mapping[BrokerId, DirectoryId]  # of the voters, at creation
+    # Incarnations of the voters at creation; empty: the partitions have to elect their leaders.
+    boots: Mapping[BrokerId, int] = field(default_factory=dict)
 
 
 def joined(eras: tuple[PlacementRange, ...], era: PlacementRange) -> tuple[PlacementRange, ...]:
@@ -59,9 +67,12 @@ def joined(eras: tuple[PlacementRange, ...], era: PlacementRange) -> tuple[Place
         last is None
         or last.min_isr != era.min_isr
         or any(last.directories.get(broker, at) != at for broker, at in era.directories.items())
+        or any(last.boots.get(broker, boot) != boot for broker, boot in era.boots.items())
+        or bool(last.boots) != bool(era.boots)
     ):
         return (*eras, era)
-    return (*eras[:-1], replace(last, directories={**last.directories, **era.directories}))
+    directories, boots = {**last.directories, **era.directories}, {**last.boots, **era.boots}
+    return (*eras[:-1], replace(last, directories=directories, boots=boots))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +80,26 @@ class InitialState:
     """Initial state of a partition's group. It is immutable and equal on every broker.
 
     A broker that joins later with an empty journal must start from this state and not from the
-    current replicas, directories or settings. ``directories``: of all voters.
+    current replicas, directories or settings. ``directories``: of all voters. ``boots``: of all
+    voters, if the first replica leads from the start, in that incarnation; otherwise empty.
     """
 
     replicas: tuple[BrokerId, ...]
     witnesses: tuple[BrokerId, ...]
     directories: Mapping[BrokerId, DirectoryId]
     min_isr: int
+    boots: Mapping[BrokerId, int]
+
+
+def first_state(birth: InitialState) -> PartitionState:
+    """Return the base of generation 0 of a partition's group."""
+    return initial_state(
+        birth.replicas,
+        birth.witnesses,
+        birth.directories,
+        birth.min_isr,
+        leader_boot=birth.boots.get(birth.replicas[0], 0),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +120,8 @@ class TopicRecord:
         era = next(era for era in reversed(self.eras) if era.first_partition <= partition)
         replicas, witnesses = assignment.first or (assignment.replicas, assignment.witnesses)
         directories = {voter: era.directories[voter] for voter in (*replicas, *witnesses)}
-        return InitialState(replicas, witnesses, directories, era.min_isr)
+        boots = {voter: era.boots[voter] for voter in directories} if era.boots else {}
+        return InitialState(replicas, witnesses, directories, era.min_isr, boots)
 
 
 @dataclass(slots=True)
@@ -105,7 +130,7 @@ class ClusterRecords:
 
     ``next_broker_id``: higher than every ID that was ever used. ``removed``: data directories of
     decommissioned brokers and their former IDs, the oldest first. ``move_throttle``: see
-    ``SetMoveThrottle``.
+    ``SetMoveThrottle``. ``peer_protocol``: see ``RaisePeerProtocol``.
     """
 
     cluster_id: str = ""
@@ -119,6 +144,7 @@ class ClusterRecords:
     next_broker_id: BrokerId = 0
     removed: dict[DirectoryId, BrokerId] = field(default_factory=dict)
     move_throttle: int = limits.MOVE_THROTTLE_DEFAULT
+    peer_protocol: int = PEER_PROTOCOL_FIRST
 
 
 # -- as bytes -----------------------------------------------------------------------------------
@@ -131,6 +157,7 @@ class _EraRow(msgspec.Struct, frozen=True, array_like=True):
     first_partition: int
     min_isr: int
     directories: list[tuple[BrokerId, Place]]  # places in the snapshot's list of directories
+    boots: list[tuple[BrokerId, int]] = []
 
 
 class _TopicRow(msgspec.Struct, frozen=True, array_like=True):
@@ -158,6 +185,7 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     next_broker_id: int = 0
     removed: list[tuple[DirectoryId, BrokerId]] = []
     move_throttle: int = limits.MOVE_THROTTLE_DEFAULT
+    peer_protocol: int = PEER_PROTOCOL_FIRST
 
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
@@ -172,7 +200,7 @@ def encode_records(records: ClusterRecords) -> bytes:
     )
     place_of = {name: place for place, name in enumerate(directories)}
     snapshot = _Snapshot(
-        format=SNAPSHOT_FORMAT,
+        format=snapshot_format(records.peer_protocol),
         cluster_id=records.cluster_id,
         version=records.version,
         directories=directories,
@@ -188,13 +216,21 @@ def encode_records(records: ClusterRecords) -> bytes:
         next_broker_id=records.next_broker_id,
         removed=list(records.removed.items()),
         move_throttle=records.move_throttle,
+        peer_protocol=records.peer_protocol,
     )
     return _encoder.encode(snapshot)
 
 
-def founding_state(cluster_id: str) -> bytes:
-    """Return the encoded initial state of a new cluster, which contains only the cluster ID."""
-    return encode_records(ClusterRecords(cluster_id=cluster_id, version=1))
+def snapshot_format(peer_protocol: int) -> int:
+    """Return the format of encoded states. Earlier releases reject one that they would misread."""
+    return SNAPSHOT_FORMAT_MIN if peer_protocol == PEER_PROTOCOL_FIRST else SNAPSHOT_FORMAT
+
+
+def founding_state(cluster_id: str, *, peer_protocol: int = PEER_PROTOCOL_FIRST) -> bytes:
+    """Return the encoded initial state of a new cluster, which contains no broker and no topic."""
+    return encode_records(
+        ClusterRecords(cluster_id=cluster_id, version=1, peer_protocol=peer_protocol)
+    )
 
 
 def with_unseen_changes(data: bytes, count: int) -> bytes:
@@ -217,10 +253,10 @@ def decode_records(data: bytes) -> ClusterRecords:
         return ClusterRecords()
     try:
         snapshot = _decoder.decode(data)
-        if snapshot.format != SNAPSHOT_FORMAT:
+        if not SNAPSHOT_FORMAT_MIN <= snapshot.format <= SNAPSHOT_FORMAT:
             raise InvalidRequestError(
-                f"cluster snapshot has format {snapshot.format}, but this release reads format "
-                f"{SNAPSHOT_FORMAT}. Use the release that wrote it"
+                f"cluster snapshot has format {snapshot.format}, but this release reads formats "
+                f"{SNAPSHOT_FORMAT_MIN} to {SNAPSHOT_FORMAT}. Use the release that wrote it"
             )
         topics = {row.name: _from_row(row, snapshot.directories) for row in snapshot.topics}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, LookupError) as error:
@@ -237,6 +273,7 @@ def decode_records(data: bytes) -> ClusterRecords:
         next_broker_id=snapshot.next_broker_id,
         removed=dict(snapshot.removed),
         move_throttle=snapshot.move_throttle,
+        peer_protocol=snapshot.peer_protocol,
     )
 
 
@@ -246,6 +283,7 @@ def _to_row(topic: TopicRecord, place_of: Mapping[DirectoryId, int]) -> _TopicRo
             first_partition=era.first_partition,
             min_isr=era.min_isr,
             directories=[(b, place_of[name]) for b, name in sorted(era.directories.items())],
+            boots=sorted(era.boots.items()),
         )
         for era in topic.eras
     ]
@@ -266,6 +304,7 @@ def _from_row(row: _TopicRow, directories: list[DirectoryId]) -> TopicRecord:
             first_partition=era.first_partition,
             min_isr=era.min_isr,
             directories={broker: directories[place] for broker, place in era.directories},
+            boots=dict(era.boots),
         )
         for era in row.eras
     )

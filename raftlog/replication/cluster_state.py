@@ -46,6 +46,7 @@ from raftlog.replication.cluster_commands import (
     FenceBroker,
     Move,
     PutUser,
+    RaisePeerProtocol,
     Reassign,
     RegisterBroker,
     RemoveBroker,
@@ -57,6 +58,7 @@ from raftlog.replication.cluster_commands import (
     decode_command,
 )
 from raftlog.replication.cluster_records import (
+    PEER_PROTOCOL_FIRST_LEADERS,
     BrokerRecord,
     ClusterRecords,
     InitialState,
@@ -103,7 +105,7 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class ClusterChange:
     """Possible differences: names of topics and users (including deleted ones), IDs of brokers,
-    access rules and quotas.
+    access rules and quotas. ``is_upgrade``: ``peer_protocol`` was raised.
     """
 
     topics: frozenset[str] = frozenset()
@@ -111,6 +113,7 @@ class ClusterChange:
     users: frozenset[str] = frozenset()
     acls: frozenset[Acl] = frozenset()
     quotas: frozenset[QuotaEntity] = frozenset()
+    is_upgrade: bool = False
 
 
 class ClusterMachine:
@@ -173,6 +176,11 @@ class ClusterMachine:
         return self._records.move_throttle
 
     @property
+    def peer_protocol(self) -> int:
+        """Version of the protocol between brokers that each broker must support; at least 1."""
+        return self._records.peer_protocol
+
+    @property
     def users(self) -> Mapping[str, User]:
         """All users, by name."""
         return self._records.users
@@ -202,6 +210,10 @@ class ClusterMachine:
     def live(self) -> list[BrokerRecord]:
         """Return the brokers that are not fenced, sorted by ID."""
         return [record for _, record in sorted(self.brokers.items()) if not record.fenced]
+
+    def broker_epochs(self) -> tuple[tuple[BrokerId, int], ...]:
+        """Return the IDs of all registered brokers and their broker epochs, sorted by ID."""
+        return tuple((broker, held.broker_epoch) for broker, held in sorted(self.brokers.items()))
 
     def staying(self) -> list[BrokerId]:
         """Return the brokers that are not being decommissioned, sorted, also fenced ones."""
@@ -303,6 +315,7 @@ class ClusterMachine:
             users=_differing(before.users, after.users),
             acls=frozenset(before.acls ^ after.acls),
             quotas=_differing(before.quotas, after.quotas),
+            is_upgrade=after.peer_protocol > before.peer_protocol,
         )
         if self.on_change is not None:
             self.on_change(change)
@@ -607,6 +620,19 @@ class ClusterMachine:
             self._records.version += 1
         return None, ClusterChange()
 
+    def _raise_peer_protocol(self, command: RaisePeerProtocol) -> tuple[None, ClusterChange]:
+        if command.version <= self.peer_protocol:
+            return None, ClusterChange()
+        if command.broker_epochs != self.broker_epochs():
+            raise RefusedError(
+                f"brokers {[broker for broker, _ in command.broker_epochs]} support version "
+                f"{command.version} of the protocol between brokers, but a broker has registered "
+                "or left since. Try again"
+            )
+        self._records.peer_protocol = command.version
+        self._records.version += 1
+        return None, ClusterChange(is_upgrade=True)
+
     def _check_members(
         self, replicas: tuple[BrokerId, ...], witnesses: tuple[BrokerId, ...] = ()
     ) -> None:
@@ -668,10 +694,12 @@ class ClusterMachine:
             reserves=[broker for broker in self.staying() if self.brokers[broker].fenced],
         )
         voters = sorted({voter for assignment in placed for voter in assignment.voters})
+        names_leaders = self.peer_protocol >= PEER_PROTOCOL_FIRST_LEADERS
         era = PlacementRange(
             first_partition=len(topic.partitions),
             min_isr=topic.config.effective_min_isr(topic.replication_factor),
             directories={voter: self.brokers[voter].directory_id for voter in voters},
+            boots={voter: self.brokers[voter].boot for voter in voters} if names_leaders else {},
         )
         return replace(topic, partitions=(*topic.partitions, *placed), eras=joined(topic.eras, era))
 
@@ -899,6 +927,7 @@ _HANDLERS: Final[
     SetReplicas: ClusterMachine._set_replicas,
     Reassign: ClusterMachine._reassign,
     SetMoveThrottle: ClusterMachine._set_move_throttle,
+    RaisePeerProtocol: ClusterMachine._raise_peer_protocol,
     PutUser: ClusterMachine._put_user,
     DeleteUser: ClusterMachine._delete_user,
     CreateAcls: ClusterMachine._create_acls,

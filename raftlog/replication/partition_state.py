@@ -130,10 +130,14 @@ def initial_state(
     witnesses: Iterable[BrokerId],
     directories: Mapping[BrokerId, DirectoryId],
     min_isr: int,
+    leader_boot: int = 0,
 ) -> PartitionState:
     """Return the state of a new, empty partition: all replicas in sync, the first one leads.
 
     ``directories``: data directory of at least each replica. ``min_isr``: at least 1.
+    ``leader_boot``: incarnation of the first replica, which leads in epoch 1 without an election,
+    because the ``cluster`` group has committed it with the topic. The state is the one that its
+    election would have given. 0: it leads once it is elected.
     """
     chosen = tuple(replicas)
     assert chosen and min_isr >= 1
@@ -142,11 +146,12 @@ def initial_state(
         witnesses=tuple(witnesses),
         min_isr=min_isr,
         leader=chosen[0],
-        leader_epoch=0,
+        leader_epoch=1 if leader_boot else 0,
         isr={broker: directories[broker] for broker in sorted(chosen)},
         elr={},
         former={},
-        version=0,
+        version=1 if leader_boot else 0,
+        leader_boot=leader_boot,
     )
 
 

@@ -98,6 +98,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.ALTER_LOG_LEVELS.number: log_levels.handle_alter,
     api.CANCEL_DECOMMISSION.number: membership.handle_cancel_decommission,
     api.THROTTLE_MOVES.number: cluster.handle_throttle_moves,
+    api.UPGRADE_FEATURES.number: cluster.handle_upgrade_features,
 }
 
 # Numbers of the APIs that a connection may use before it has authenticated.

@@ -28,6 +28,7 @@ from raftlog.protocol.cluster import (
     TopicDiskUse,
     TransferLeaderRequest,
     TransferLeaderResponse,
+    UpgradeFeaturesResponse,
 )
 from raftlog.protocol.membership import (
     CancelDecommissionRequest,
@@ -37,6 +38,7 @@ from raftlog.protocol.membership import (
     ReserveBrokerIdResponse,
 )
 from raftlog.protocol.metadata import BrokerInfo
+from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
 from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.disk_space import DiskSpace
 from raftlog.server.partition import Partition
@@ -57,6 +59,11 @@ class Operations(Protocol):
         """Return the cluster id; empty until the cluster has one."""
         ...
 
+    @property
+    def peer_protocol(self) -> int:
+        """Return the version of the protocol between brokers that the cluster requires."""
+        ...
+
     def controller(self) -> int | None: ...
     def other_brokers(self, *, for_kafka: bool = False) -> list[BrokerInfo]: ...
     def target(self, topic_id: str, partition: int) -> list[int]:
@@ -67,6 +74,7 @@ class Operations(Protocol):
     async def transfer_leader(self, request: TransferLeaderRequest) -> TransferLeaderResponse: ...
     async def reassign(self, request: ReassignRequest) -> ReassignResponse: ...
     async def throttle_moves(self, request: ThrottleMovesRequest) -> ThrottleMovesResponse: ...
+    async def upgrade_features(self) -> UpgradeFeaturesResponse: ...
     async def recover(self, request: RecoverClusterRequest) -> RecoverClusterResponse: ...
     async def reserve_broker_id(self) -> ReserveBrokerIdResponse: ...
     async def decommission(self, request: DecommissionRequest) -> DecommissionResponse: ...
@@ -97,6 +105,10 @@ class AloneOperations:
     @property
     def cluster_id(self) -> str:
         return self._store.identity.cluster_id
+
+    @property
+    def peer_protocol(self) -> int:
+        return PEER_PROTOCOL_VERSION
 
     def controller(self) -> int | None:
         return self._store.identity.broker_id
@@ -145,6 +157,11 @@ class AloneOperations:
     async def throttle_moves(self, _request: ThrottleMovesRequest) -> ThrottleMovesResponse:
         raise UnsupportedFeatureError(
             "this broker runs in single-broker mode: there are no moves of replicas"
+        )
+
+    async def upgrade_features(self) -> UpgradeFeaturesResponse:
+        raise UnsupportedFeatureError(
+            "this broker runs in single-broker mode: there is no protocol between brokers"
         )
 
     async def recover(self, _request: RecoverClusterRequest) -> RecoverClusterResponse:

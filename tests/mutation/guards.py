@@ -32,6 +32,7 @@ from tests.mutation import (
     guards_roles,
     guards_security,
     guards_states,
+    guards_upgrades,
 )
 from tests.mutation.guard import Guard
 
@@ -43,6 +44,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     *guards_raft.GUARDS,
     *guards_groups.GUARDS,
     *guards_states.GUARDS,
+    *guards_upgrades.GUARDS,
     *guards_cluster.GUARDS,
     *guards_leading.GUARDS,
     *guards_peers.GUARDS,

@@ -9,8 +9,38 @@ from tests.mutation.guard import Guard
 
 ELECTION: Final = "tests/replication/test_election.py"
 PARTITION_STATE: Final = "tests/replication/test_partition_state.py"
+PARTITIONS: Final = "tests/server/cluster/test_partitions.py"
+RECORDS: Final = "tests/replication/test_cluster_records.py"
 
 STATES: Final = [
+    Guard(
+        name="the first leader has an epoch of its own",
+        why="the next leader has the same epoch, and two logs differ in it",
+        module="raftlog/replication/partition_state.py",
+        function="initial_state",
+        change=argument("call PartitionState", "leader_epoch", "0"),
+        tests=(
+            f"{PARTITION_STATE}::test_a_partition_with_a_first_leader_is_as_if_it_had_elected_it",
+        ),
+    ),
+    Guard(
+        name="later partitions record the incarnations of their own time",
+        why="brokers that receive the topic in a snapshot start a group from another state",
+        module="raftlog/replication/cluster_records.py",
+        function="joined",
+        change=drop("operand boots items", "compare boots #2/2"),
+        tests=(
+            "tests/replication/test_cluster_records.py::test_another_incarnation_begins_an_era",
+        ),
+    ),
+    Guard(
+        name="the first leader is known to the incarnations of the creation only",
+        why="a broker that restarts names a leader that others have replaced",
+        module="raftlog/server/cluster/partitions.py",
+        function="Partitions._open_group",
+        change=value("assign _broker_id", "bool(birth.boots)"),
+        tests=(f"{PARTITIONS}::test_another_incarnation_does_not_know_the_first_leader",),
+    ),
     Guard(
         name="commands are for one version",
         why="a late proposal reverts a newer decision (S08)",

@@ -48,7 +48,7 @@ def identity(broker_id: int, **fields: Any) -> PeerIdentity:
         "boot": 1,
         "host": f"10.0.0.{broker_id}",
         "port": 9100,
-        "protocol_version": PEER_PROTOCOL_VERSION,
+        "protocol_version": 1,
         "cluster_id": "c",
     }
     return PeerIdentity(broker_id=broker_id, **{**usual, **fields})

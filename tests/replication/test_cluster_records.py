@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from raftlog.config import TopicConfig
 from raftlog.errors import InvalidConfigError, InvalidRequestError, RaftlogError
 from raftlog.replication.cluster_records import (
+    SNAPSHOT_FORMAT,
     BrokerRecord,
     ClusterRecords,
     InitialState,
@@ -17,6 +18,7 @@ from raftlog.replication.cluster_records import (
     TopicRecord,
     decode_records,
     encode_records,
+    founding_state,
     joined,
 )
 from raftlog.replication.placement import Assignment
@@ -56,7 +58,7 @@ def topic(name: str, **overrides: str) -> TopicRecord:
         config=TopicConfig.from_text(settings),
         eras=(
             PlacementRange(0, 1, {1: D1, 2: D2, 3: D3}),
-            PlacementRange(2, 2, {1: D1, 2: D4, 4: D3}),
+            PlacementRange(2, 2, {1: D1, 2: D4, 4: D3}, {1: 5, 2: 6, 4: 7}),
         ),
     )
 
@@ -100,11 +102,13 @@ def test_a_directory_id_stands_in_the_bytes_once() -> None:
 
 def test_a_partition_starts_from_what_it_was_made_with() -> None:
     record = topic("a", min_insync_replicas="2")
-    assert record.birth(0) == InitialState((1, 2), (3,), {1: D1, 2: D2, 3: D3}, 1)
+    assert record.birth(0) == InitialState((1, 2), (3,), {1: D1, 2: D2, 3: D3}, 1, {})
     # Its replicas have changed places since.
-    assert record.birth(1) == InitialState((2, 3), (1,), {1: D1, 2: D2, 3: D3}, 1)
+    assert record.birth(1) == InitialState((2, 3), (1,), {1: D1, 2: D2, 3: D3}, 1, {})
     # Made later: broker 2 has another directory, and min.insync.replicas was raised.
-    assert record.birth(2) == InitialState((4, 1), (2,), {4: D3, 1: D1, 2: D4}, 2)
+    assert record.birth(2) == InitialState(
+        (4, 1), (2,), {4: D3, 1: D1, 2: D4}, 2, {4: 7, 1: 5, 2: 6}
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,15 +133,34 @@ def test_an_era_that_says_nothing_else_is_part_of_the_last(
     assert joined((), era) == (era,)
 
 
+def test_another_incarnation_begins_an_era() -> None:
+    first = PlacementRange(0, 1, {1: D1, 2: D2}, {1: 7, 2: 8})
+    same = PlacementRange(3, 1, {1: D1, 3: D3}, {1: 7, 3: 9})
+    assert joined((first,), same) == (
+        PlacementRange(0, 1, {1: D1, 2: D2, 3: D3}, {1: 7, 2: 8, 3: 9}),
+    )
+    for other in ({1: 8, 3: 9}, {}):
+        era = PlacementRange(3, 1, {1: D1, 3: D3}, other)
+        assert joined((first,), era) == (first, era)
+
+
 def fields() -> list[object]:
     decoded: list[object] = msgspec.msgpack.decode(encode_records(state()))
     return decoded
 
 
 def test_a_snapshot_of_another_format_is_refused() -> None:
-    data = msgspec.msgpack.encode([1, *fields()[1:]])
-    with pytest.raises(InvalidRequestError, match="format 1, but this release reads format 2"):
-        decode_records(data)
+    for other in (1, SNAPSHOT_FORMAT + 1):
+        data = msgspec.msgpack.encode([other, *fields()[1:]])
+        with pytest.raises(InvalidRequestError, match=f"format {other}, but this release reads"):
+            decode_records(data)
+
+
+def test_the_format_shows_earlier_releases_that_they_would_misread_the_state() -> None:
+    """They read format 2 and ignore what they do not know in it."""
+    assert fields()[0] == 2
+    upgraded = msgspec.msgpack.decode(founding_state("c", peer_protocol=2))
+    assert upgraded[0] == 3
 
 
 def test_a_setting_of_a_later_release_is_named() -> None:

@@ -38,13 +38,14 @@ from raftlog.replication.cluster_commands import (
     Move,
     PutUser,
     QuotaChange,
+    RaisePeerProtocol,
     Reassign,
     SetKafkaAddress,
     SetMoveThrottle,
     SetReplicas,
     UnfenceBroker,
 )
-from raftlog.replication.cluster_records import founding_state
+from raftlog.replication.cluster_records import first_state, founding_state
 from raftlog.replication.cluster_state import (
     ClusterChange,
     ClusterMachine,
@@ -535,6 +536,57 @@ def test_a_replication_factor_changes_with_all_partitions() -> None:
     refused(machine, smaller, InvalidConfigError, "min.insync.replicas=2")
 
 
+def upgrade(machine: ClusterMachine) -> RaisePeerProtocol:
+    return RaisePeerProtocol(version=2, broker_epochs=machine.broker_epochs())
+
+
+def test_partitions_start_with_a_leader_once_all_brokers_support_it() -> None:
+    machine = cluster(3)
+    older = done(machine, create("t", replication_factor=2))
+    before = older.birth(0)
+    assert before.boots == {}
+    assert (first_state(before).leader_epoch, first_state(before).leader_boot) == (0, 0)
+    done(machine, upgrade(machine))
+    fence(machine, 1)
+    join(machine, 1, boot=7)
+    topic = done(machine, AddPartitions(name="t", total=4))
+    assert topic.birth(0) == before, "it was created by what brokers of earlier releases read"
+    for partition in (1, 2, 3):
+        birth = topic.birth(partition)
+        assert birth.boots == {1: 7, 2: 1, 3: 1}
+        state = first_state(birth)
+        first = birth.replicas[0]
+        assert (state.leader, state.leader_epoch, state.version) == (first, 1, 1)
+        assert state.leader_boot == birth.boots[first]
+    other = ClusterMachine()
+    other.restore(machine.snapshot())
+    assert [other.topics["t"].birth(p) for p in range(4)] == [topic.birth(p) for p in range(4)]
+
+
+def test_the_protocol_is_raised_for_the_brokers_that_were_asked() -> None:
+    """Another incarnation may be one of an earlier release, and so may a broker that joined."""
+    machine = cluster(3)
+    command = upgrade(machine)
+    version = machine.version
+    epochs = command.broker_epochs
+    for changed in (epochs[:2], (*epochs, (4, 9)), (epochs[0], (2, 1), epochs[2]), ()):
+        stale = RaisePeerProtocol(version=2, broker_epochs=changed)
+        refused(machine, stale, RefusedError, "has registered")
+    assert (machine.peer_protocol, machine.version) == (1, version)
+    changes: list[ClusterChange] = []
+    machine.on_change = changes.append
+    done(machine, command)
+    assert (machine.peer_protocol, machine.version) == (2, version + 1)
+    join(machine, 4)
+    done(machine, command)
+    assert machine.peer_protocol == 2, "it can be repeated"
+    assert [change.is_upgrade for change in changes] == [True, *[False] * (len(changes) - 1)]
+    other = ClusterMachine(changes.append)
+    other.restore(machine.snapshot())
+    assert other.peer_protocol == 2
+    assert changes[-1].is_upgrade
+
+
 def test_a_partition_starts_from_the_same_whenever_it_is_opened() -> None:
     """Brokers that open it late must begin where the others did, whatever has changed since."""
     machine = cluster(3)
@@ -545,6 +597,7 @@ def test_a_partition_starts_from_the_same_whenever_it_is_opened() -> None:
         topic.partitions[0].witnesses,
         {id_: f"directory-{id_}" for id_ in (1, 2, 3)},
         1,
+        {},
     )
     done(machine, swap(topic, version=1))
     done(machine, AlterTopic(name="t", changes={"min.insync.replicas": "2"}))

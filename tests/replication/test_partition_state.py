@@ -72,6 +72,12 @@ def test_an_isr_change_of_another_leader_epoch_is_rejected(epoch: int) -> None:
 # -- elections -------------------------------------------------------------------------------------
 
 
+def test_a_partition_with_a_first_leader_is_as_if_it_had_elected_it() -> None:
+    places = (3, 1, 2), (4, 5), disks(range(1, 6)), 2
+    elected = accepted(apply(initial_state(*places), Elect(0, 3, disk(3), 7)))
+    assert initial_state(*places, leader_boot=7) == elected
+
+
 def test_a_member_of_the_isr_is_elected_and_the_isr_stays() -> None:
     state = accepted(apply(STATE, Elect(7, 2, disk(2), 9)))
     assert state == replace(STATE, leader=2, leader_epoch=6, version=8, leader_boot=9)

@@ -181,6 +181,7 @@ def _admin_cases() -> Iterator[Case]:
     yield Case("", native.REASSIGN, cluster.ReassignRequest(topic=NAMES[0], moves=moves))
     yield Case("", native.CANCEL_DECOMMISSION, membership.CancelDecommissionRequest(broker=1))
     yield Case("", native.THROTTLE_MOVES, cluster.ThrottleMovesRequest(bytes_per_s=1_024))
+    yield Case("", native.UPGRADE_FEATURES, cluster.UpgradeFeaturesRequest())
     yield Case(
         "",
         native.VERIFY_COPY,

@@ -89,6 +89,8 @@ from raftlog.protocol.cluster import (
     ThrottleMovesRequest,
     TransferLeaderRequest,
     TransferLeaderResponse,
+    UpgradeFeaturesRequest,
+    UpgradeFeaturesResponse,
 )
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
 from raftlog.protocol.schema import Message
@@ -454,6 +456,17 @@ class AsyncAdmin(LoopBound, AdminBase):
         """
         self._bind()
         return await describe_features(self._cluster)
+
+    async def upgrade_features(self) -> int:
+        """Require the newest version of the protocol between brokers, and return it.
+
+        For use once all brokers run the new release. Brokers of earlier releases are rejected from
+        then on: a downgrade is no longer possible. Raises ``RefusedError`` if a broker is not
+        connected or does not support it.
+        """
+        answer = await self._administer(apis.UPGRADE_FEATURES, UpgradeFeaturesRequest())
+        assert isinstance(answer, UpgradeFeaturesResponse)
+        return answer.peer_protocol
 
     async def describe_log_levels(self, broker: int) -> dict[str, LogLevel]:
         """Return the level of each logger of a broker, by name; that of ``root`` is above all."""

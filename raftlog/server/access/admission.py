@@ -21,7 +21,7 @@ ADMINISTRATION: Final = frozenset(
     (
         *("create_topics", "delete_topics", "alter_topics", "add_partitions", "delete_records"),
         *("transfer_leader", "reassign", "throttle_moves", "recover_cluster", "decommission"),
-        *("cancel_decommission", "delete_groups", "delete_offsets"),
+        *("cancel_decommission", "upgrade_features", "delete_groups", "delete_offsets"),
         *("create_acls", "delete_acls", "alter_quotas"),
         *("CreateTopics", "DeleteTopics", "CreatePartitions", "DeleteRecords", "AlterConfigs"),
         *("IncrementalAlterConfigs", "DeleteGroups", "OffsetDelete", "CreateAcls", "DeleteAcls"),

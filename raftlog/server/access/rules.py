@@ -477,6 +477,7 @@ RULES: Final[dict[int, Rule[Request]]] = {
     api.TRANSFER_LEADER.number: of_cluster("ALTER"),
     api.REASSIGN.number: of_cluster("ALTER"),
     api.THROTTLE_MOVES.number: of_cluster("ALTER"),
+    api.UPGRADE_FEATURES.number: of_cluster("ALTER"),
     api.CANCEL_DECOMMISSION.number: of_cluster("ALTER"),
     api.RESERVE_BROKER_ID.number: of_cluster("ALTER"),
     api.DECOMMISSION.number: of_cluster("ALTER"),

@@ -22,6 +22,7 @@ from raftlog.config import BrokerConfig
 from raftlog.consensus.journal import Journal
 from raftlog.errors import DiskFullError, StorageFailedError
 from raftlog.protocol.peer import PeerIdentity
+from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
 from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.cluster_state import ClusterMachine
 from raftlog.server.cluster.membership import CLUSTER_GROUP
@@ -41,9 +42,12 @@ JOINS: Final = "this broker has not received the state of the cluster that it jo
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Found the cluster, with these data directories as its voters."""
+    """Found the cluster, with these data directories as its voters. ``peer_protocol``: version of
+    the protocol between brokers that all of them support.
+    """
 
     voters: Mapping[int, str]
+    peer_protocol: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,10 @@ def next_step(
         return Await(missing)
     if founders[0] != broker_id:
         return AwaitFounder(founders[0])
-    return Found({v: directory_id if v == broker_id else seen[v].directory_id for v in founders})
+    return Found(
+        {v: directory_id if v == broker_id else seen[v].directory_id for v in founders},
+        min([PEER_PROTOCOL_VERSION, *(peer.protocol_version for peer in seen.values())]),
+    )
 
 
 def told(step: Await | AwaitFounder | Join) -> str:
@@ -197,7 +204,8 @@ class Founder:
         cluster_id = self._new_id()
         voters = ",".join(map(str, step.voters))
         logger.warning("founding a cluster: cluster_id=%s voters=%s", cluster_id, voters)
-        self._plane.found(CLUSTER_GROUP, step.voters, founding_state(cluster_id))
+        base = founding_state(cluster_id, peer_protocol=step.peer_protocol)
+        self._plane.found(CLUSTER_GROUP, step.voters, base)
 
     def _adopt(self) -> None:
         """Store the cluster id, once the journal durably holds this broker's membership."""

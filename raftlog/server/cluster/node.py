@@ -185,6 +185,7 @@ class ClusterNode:
             heard=self.plane.heard,
             time=self._loop.time,
             session_timeout_s=self._config.broker_session_timeout_ms / 1_000,
+            version_min=lambda: self.machine.peer_protocol,
         )
 
     def _make_journal_room(self) -> JournalReserve:
@@ -594,6 +595,8 @@ class ClusterNode:
         if change.users and self.on_users is not None:
             self.on_users()
         self.subscription.changed()
+        if change.is_upgrade:
+            self._loop.call_soon(self._end_unsupported)
         if change.brokers:
             self.liveness.expect(self.machine.brokers)
             if self.me.directory_id in self.machine.removed:
@@ -603,6 +606,11 @@ class ClusterNode:
             self._note_brokers()
             self._addresses.update()
             self._schedule(0.0)
+
+    def _end_unsupported(self) -> None:
+        """Disconnect brokers that would misread the state of the cluster."""
+        self._registry.end_unsupported()
+        self.links.drop_unsupported(self.machine.peer_protocol)
 
     def _note_brokers(self) -> None:
         """Record the events of brokers, unless the state is replayed from the journal."""

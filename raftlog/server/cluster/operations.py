@@ -31,6 +31,7 @@ from raftlog.protocol.cluster import (
     ThrottleMovesResponse,
     TransferLeaderRequest,
     TransferLeaderResponse,
+    UpgradeFeaturesResponse,
 )
 from raftlog.protocol.membership import (
     CancelDecommissionRequest,
@@ -40,10 +41,12 @@ from raftlog.protocol.membership import (
     ReserveBrokerIdResponse,
 )
 from raftlog.protocol.metadata import BrokerInfo
+from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
 from raftlog.replication.cluster_commands import (
     CancelDecommission,
     DecommissionBroker,
     Move,
+    RaisePeerProtocol,
     Reassign,
     ReserveBrokerId,
     SetMoveThrottle,
@@ -89,6 +92,10 @@ class ClusterOperations:
     @property
     def cluster_id(self) -> str:
         return self._node.machine.cluster_id
+
+    @property
+    def peer_protocol(self) -> int:
+        return self._node.machine.peer_protocol
 
     def controller(self) -> int | None:
         leader = self._node.subscription.leader
@@ -209,6 +216,46 @@ class ClusterOperations:
         """Store the limit. Raises ``RefusedError`` if it is too low for moves to progress."""
         await self._node.topics.persist(SetMoveThrottle(bytes_per_s=request.bytes_per_s))
         return ThrottleMovesResponse()
+
+    # -- upgrades
+
+    async def upgrade_features(self) -> UpgradeFeaturesResponse:
+        """Require this broker's version of the protocol between brokers.
+
+        Raises ``RefusedError`` unless all brokers are connected and support it: those that are
+        registered, vote, or have connected to join.
+        """
+        machine = self._node.machine
+        epochs = machine.broker_epochs()
+        if machine.peer_protocol < PEER_PROTOCOL_VERSION:
+            self._check_peers()
+            await self._node.topics.persist(
+                RaisePeerProtocol(version=PEER_PROTOCOL_VERSION, broker_epochs=epochs)
+            )
+        return UpgradeFeaturesResponse(
+            peer_protocol=max(machine.peer_protocol, PEER_PROTOCOL_VERSION)
+        )
+
+    def _check_peers(self) -> None:
+        """Raise ``RefusedError`` unless each broker supports this one's protocol."""
+        node = self._node
+        peers = {peer.broker_id: peer for peer in node.links.identities()}
+        brokers = {*node.machine.brokers, *node.subscription.voters} - {node.broker_id}
+        if missing := sorted(brokers - peers.keys()):
+            raise RefusedError(
+                f"brokers {missing} are not connected, so the versions that they support are not "
+                "known. Start them, or remove them with `raftlog cluster decommission`"
+            )
+        for peer in peers.values():
+            record = node.machine.brokers.get(peer.broker_id)
+            connected = peer.directory_id, peer.boot
+            if record is not None and (record.directory_id, record.boot) != connected:
+                raise RefusedError(f"broker {peer.broker_id} has not registered yet. Try again")
+            if peer.protocol_version < PEER_PROTOCOL_VERSION:
+                raise RefusedError(
+                    f"broker {peer.broker_id} supports version {peer.protocol_version} of the "
+                    f"protocol between brokers, not {PEER_PROTOCOL_VERSION}. Upgrade it first"
+                )
 
     # -- brokers that join and leave
 

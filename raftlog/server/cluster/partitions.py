@@ -21,12 +21,12 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from raftlog.replication.cluster_records import first_state
 from raftlog.replication.cluster_state import ClusterMachine, TopicRecord
 from raftlog.replication.events import partition_events
 from raftlog.replication.partition_state import (
     PartitionMachine,
     PartitionState,
-    initial_state,
 )
 from raftlog.server.administration import quiet
 from raftlog.server.cluster.hosted_partition import (
@@ -74,6 +74,7 @@ class Partitions:
     ) -> None:
         """``on_role``: called when a host begins to lead, begins to follow, or is removed."""
         self._broker_id = broker_id
+        self._me = me
         self._store = store
         self._machine = machine
         self._plane = plane
@@ -314,7 +315,7 @@ class Partitions:
 
     def _open_group(self, record: TopicRecord, partition: int) -> HostedPartition:
         birth = record.birth(partition)
-        base = initial_state(birth.replicas, birth.witnesses, birth.directories, birth.min_isr)
+        base = first_state(birth)
         machine = PartitionMachine(base.encode())
         log = self._copy_of(record, partition)
         hosted = HostedPartition(
@@ -325,6 +326,11 @@ class Partitions:
         if log is not None:
             self._attach(hosted, log)
         hosted.noted = machine.state
+        # This incarnation was a voter at the creation, so it opens the group for the first time:
+        # the base is the newest state that it can know. Other incarnations open it later.
+        hosted.is_known = self._me.boot == birth.boots.get(self._broker_id) and (
+            self._me.directory_id == birth.directories[self._broker_id]
+        )
         machine.on_change = lambda: self._state_applied(hosted)
         self._plane.open_group(
             hosted.group_id, machine, voters=birth.directories, base=base.encode()

@@ -41,7 +41,7 @@ from raftlog.protocol.recovery import (
 )
 from raftlog.protocol.schema import Failure, Message
 from raftlog.replication.cluster_commands import AlterTopic, FenceBroker
-from raftlog.replication.cluster_records import with_unseen_changes
+from raftlog.replication.cluster_records import first_state, with_unseen_changes
 from raftlog.replication.cluster_state import ClusterMachine, Refused, TopicRecord
 from raftlog.replication.election import has_leader
 from raftlog.replication.partition_state import (
@@ -49,7 +49,6 @@ from raftlog.replication.partition_state import (
     PartitionMachine,
     PartitionState,
     decode_state,
-    initial_state,
 )
 from raftlog.replication.recovery import (
     Blocked,
@@ -564,8 +563,8 @@ def _at_least(record: TopicRecord, partition: int) -> PartitionState:
     """Return the cluster's record of a partition: its replicas, and a version that it has
     reached.
     """
-    birth, assignment = record.birth(partition), record.partitions[partition]
-    state = initial_state(birth.replicas, birth.witnesses, birth.directories, birth.min_isr)
+    assignment = record.partitions[partition]
+    state = first_state(record.birth(partition))
     return replace(
         state,
         replicas=assignment.replicas,

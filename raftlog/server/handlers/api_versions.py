@@ -9,7 +9,7 @@ from raftlog.protocol.api import APIS
 from raftlog.protocol.connection import Request
 from raftlog.protocol.handshake import ApiVersionRange, ApiVersionsRequest, ApiVersionsResponse
 from raftlog.server.context import BrokerContext
-from raftlog.server.features import FEATURES
+from raftlog.server.features import features
 from raftlog.server.reply import Reply
 
 _RANGES: Final = [
@@ -36,6 +36,6 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
             broker_id=context.broker_id,
             cluster_id=context.operations.cluster_id,
             apis=_RANGES,
-            features=FEATURES,
+            features=features(context.operations.peer_protocol),
         )
     )

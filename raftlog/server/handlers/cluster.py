@@ -46,6 +46,11 @@ def handle_throttle_moves(context: BrokerContext, request: Request, reply: Reply
     context.administration.submit_at_once(lambda: context.operations.throttle_moves(message), reply)
 
 
+def handle_upgrade_features(context: BrokerContext, _request: Request, reply: Reply) -> None:
+    context.check_operator(reply.connection, "upgrade_features")
+    context.administration.submit_at_once(context.operations.upgrade_features, reply)
+
+
 def handle_recover(context: BrokerContext, request: Request, reply: Reply) -> None:
     message = cast(RecoverClusterRequest, request.message)
     context.check_operator(reply.connection, "recover_cluster")

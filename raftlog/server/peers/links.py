@@ -167,6 +167,18 @@ class PeerLinks:
         link = self._links.get(broker_id)
         return None if link is None else link.identity
 
+    def identities(self) -> list[PeerIdentity]:
+        """Return the peers whose links are up."""
+        return [link.identity for link in self._links.values() if link.identity is not None]
+
+    def drop_unsupported(self, version_min: int) -> None:
+        """End connections to peers that do not support that version. The links reconnect, and the
+        registry rejects those peers.
+        """
+        for link in self._links.values():
+            if link.identity is not None and link.identity.protocol_version < version_min:
+                link.drop("its version of the protocol between brokers is too old")
+
     def status(self) -> list[LinkStatus]:
         """Return the status of every link, by broker id."""
         return [_status(link) for _, link in sorted(self._links.items())]

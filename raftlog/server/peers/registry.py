@@ -13,7 +13,7 @@ from typing import Protocol
 
 from raftlog.errors import BrokerIdInUseError, StaleBrokerError
 from raftlog.protocol.peer import PeerIdentity
-from raftlog.protocol.peer_auth import check_boot, check_journal
+from raftlog.protocol.peer_auth import check_boot, check_journal, check_version
 
 
 class SeenPeer(Protocol):
@@ -60,7 +60,8 @@ class PeerRegistry:
 
     ``seen``: durable knowledge of a peer, or None. ``heard``: knowledge of a peer's journal in
     memory, or None. ``time``: seconds, monotonic. ``session_timeout_s``: an incoming connection
-    without a message for this time is not live.
+    without a message for this time is not live. ``version_min``: returns the version of the
+    protocol between brokers that a peer must support.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class PeerRegistry:
         heard: Callable[[int], HeardOfPeer | None],
         time: Callable[[], float],
         session_timeout_s: float,
+        version_min: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._version_min = version_min
         self._seen = seen
         self._heard = heard
         self._time = time
@@ -105,7 +108,9 @@ class PeerRegistry:
         directory that is live elsewhere with the same boot number. ``StaleBrokerError``: its data
         directory was seen with a later boot number, so this is an old copy without later votes and
         acknowledgements; or its journal has lost its end, with the same effect.
+        ``UnsupportedVersionError``: it would misread the state of the cluster.
         """
+        check_version(peer, self._version_min())
         for live in self._live(peer.broker_id):
             if live.directory_id != peer.directory_id:
                 raise BrokerIdInUseError(
@@ -172,6 +177,12 @@ class PeerRegistry:
         """Note that a link to ``peer`` is up. Raises the errors of ``check``."""
         self.check(peer)
         self._latest[peer.broker_id] = self._outgoing[peer.broker_id] = peer
+
+    def end_unsupported(self) -> None:
+        """Close connections of peers that support no version that is required by now."""
+        for each in list(self._incoming.values()):
+            if each.identity.protocol_version < self._version_min():
+                each.connection.abort("its version of the protocol between brokers is too old")
 
     def outgoing_down(self, broker_id: int) -> None:
         """Note that the link to the peer is down."""

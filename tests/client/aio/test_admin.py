@@ -40,6 +40,8 @@ from raftlog.protocol.cluster import (
     ThrottleMovesResponse,
     TransferLeaderRequest,
     TransferLeaderResponse,
+    UpgradeFeaturesRequest,
+    UpgradeFeaturesResponse,
 )
 from raftlog.protocol.connection import Request
 from raftlog.protocol.groups import OffsetCommitRequest
@@ -348,6 +350,9 @@ async def test_moving_replicas(fake: FakeCluster) -> None:
         for partition, broker in ((-1, 1), (0, -1)):
             with pytest.raises(InvalidRequestError):
                 await admin.reassign_partitions("t", {partition: [broker]})
+        fake.next(apis.UPGRADE_FEATURES, answer_with(UpgradeFeaturesResponse(peer_protocol=2)))
+        assert await admin.upgrade_features() == 2
+        assert fake.requests[-1][1] == UpgradeFeaturesRequest()
         fake.next(apis.THROTTLE_MOVES, answer_with(ThrottleMovesResponse()))
         await admin.throttle_moves(10_000)
         assert fake.requests[-1][1] == ThrottleMovesRequest(bytes_per_s=10_000)

@@ -62,6 +62,7 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
     apis.TRANSFER_LEADER: {("ALTER", "CLUSTER")},
     apis.REASSIGN: {("ALTER", "CLUSTER")},
     apis.THROTTLE_MOVES: {("ALTER", "CLUSTER")},
+    apis.UPGRADE_FEATURES: {("ALTER", "CLUSTER")},
     apis.CANCEL_DECOMMISSION: {("ALTER", "CLUSTER")},
     apis.RECOVER_CLUSTER: {("ALTER", "CLUSTER")},
     apis.FIND_COORDINATORS: {("DESCRIBE", "GROUP")},

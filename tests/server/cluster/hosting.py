@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from raftlog.config import BrokerConfig
+from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
 from raftlog.replication.cluster_commands import (
     CreateTopic,
+    RaisePeerProtocol,
 )
 from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.cluster_state import ClusterChange, TopicRecord
@@ -65,6 +67,11 @@ class Hosting:
     async def begin(self) -> None:
         self.s.machine.restore(founding_state("c"))
         self.s.register(1, 2, 3)
+
+    def upgrade(self) -> None:
+        """All brokers run this release: topics that are created from now on start with leaders."""
+        epochs = self.s.machine.broker_epochs()
+        self.s.command(RaisePeerProtocol(version=PEER_PROTOCOL_VERSION, broker_epochs=epochs))
 
     async def create(
         self, name: str = "t", *, topic_id: str = "T1", partitions: int = 1, replicas: int = 3

@@ -134,12 +134,13 @@ def test_a_leader_that_only_the_arbiter_reaches_is_followed_by_one_that_can_comm
         topic = cluster.node(1).machine.topics["t"]
         controller = next(n for n in ids if cluster.node(n).plane.leads(CLUSTER_GROUP))
         plane = cluster.node(controller).plane
-        p, group = next(
-            (p, group)
+        chosen = [
+            (p, group_id(topic.id, p))
             for p in range(12)
-            if plane.leads(group := group_id(topic.id, p))
-            and controller in cluster.state(1, p).witnesses
-        )
+            if controller in cluster.state(1, p).witnesses
+        ]
+        cluster.until(lambda: any(plane.leads(group) for _, group in chosen))
+        p, group = next((p, group) for p, group in chosen if plane.leads(group))
         leader = cluster.leader(1, p)
         for other in set(ids) - {controller, leader}:
             world.network.cut(f"broker-{leader}", f"broker-{other}")

@@ -9,12 +9,14 @@ from dataclasses import replace
 from itertools import combinations
 from random import Random
 
+import msgspec
 import pytest
 
 from raftlog.config import Address, BrokerConfig
 from raftlog.config.voters import Voter
 from raftlog.errors import DataDirectoryError
 from raftlog.protocol.peer import PeerIdentity
+from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
 from raftlog.server.broker import _open_files
 from raftlog.server.cluster.founding import Await, AwaitFounder, Found, Join, next_step, told
 from raftlog.testing.disk import Fault, SimDisk
@@ -49,7 +51,7 @@ def step(me: int, *seen: PeerIdentity, without: tuple[int, ...] = ()) -> object:
 def test_the_first_voter_founds_once_all_are_seen_and_none_was_in_a_cluster() -> None:
     assert step(1) == Await((2, 3))
     assert step(1, peer(3)) == Await((2,))
-    assert step(1, peer(2), peer(3)) == Found({1: "d1", 2: "d2", 3: "d3"})
+    assert step(1, peer(2), peer(3)) == Found({1: "d1", 2: "d2", 3: "d3"}, 1)
     assert step(2, peer(1), peer(3)) == AwaitFounder(1)
     assert step(3, peer(2)) == Await((1,))
 
@@ -61,11 +63,31 @@ def test_who_sees_a_cluster_joins_it() -> None:
 
 
 def test_voters_that_the_operator_names_are_not_waited_for_and_get_no_vote() -> None:
-    assert step(1, peer(2), without=(3,)) == Found({1: "d1", 2: "d2"})
-    assert step(1, peer(2), peer(3), without=(3,)) == Found({1: "d1", 2: "d2"})
-    assert step(2, peer(3), without=(1,)) == Found({2: "d2", 3: "d3"})
+    assert step(1, peer(2), without=(3,)) == Found({1: "d1", 2: "d2"}, 1)
+    assert step(1, peer(2), peer(3), without=(3,)) == Found({1: "d1", 2: "d2"}, 1)
+    assert step(2, peer(3), without=(1,)) == Found({2: "d2", 3: "d3"}, 1)
     assert step(3, peer(2), without=(1,)) == AwaitFounder(2)
-    assert step(3, without=(1, 2)) == Found({3: "d3"})
+    assert step(3, without=(1, 2)) == Found({3: "d3"}, PEER_PROTOCOL_VERSION)
+
+
+@pytest.mark.parametrize(
+    ("versions", "common"),
+    [
+        ((PEER_PROTOCOL_VERSION, PEER_PROTOCOL_VERSION), PEER_PROTOCOL_VERSION),
+        ((1, PEER_PROTOCOL_VERSION), 1),
+        ((PEER_PROTOCOL_VERSION + 1, PEER_PROTOCOL_VERSION), PEER_PROTOCOL_VERSION),
+    ],
+)
+def test_a_cluster_is_founded_with_what_all_voters_support(
+    versions: tuple[int, int], common: int
+) -> None:
+    seen = [
+        msgspec.structs.replace(peer(voter), protocol_version=version)
+        for voter, version in zip((2, 3), versions, strict=True)
+    ]
+    found = step(1, *seen)
+    assert isinstance(found, Found)
+    assert found.peer_protocol == common
 
 
 def test_what_it_waits_for_can_be_told() -> None:

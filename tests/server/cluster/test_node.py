@@ -206,11 +206,12 @@ def test_a_broker_whose_journal_has_lost_its_end_is_refused_until_its_disk_is_em
     cluster: Cluster,
 ) -> None:
     """Cut between two blocks of its last boot, the journal looks whole. The others know better."""
-    cluster.create(partitions=3)
+    cluster.create(partitions=12)  # each broker leads the group of one of them
     cluster.send(b"a")
     leader = cluster.leader(1)
     other = leader % 3 + 1
     cluster.in_sync(leader, {1, 2, 3})
+    cluster.world.run_for(2)  # the others learn where its journal ends
     machine = cluster.world.brokers[other - 1]
     machine.is_kept_down = True
     machine.kill()

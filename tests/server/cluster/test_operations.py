@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
@@ -19,6 +20,7 @@ from raftlog.protocol.cluster import (
     TransferLeaderRequest,
 )
 from raftlog.replication.commands import Elect
+from raftlog.server.broker import Broker
 from raftlog.server.cluster.transfers import INTERVAL_SECONDS
 from raftlog.testing.simulator.world import World
 from tests.server.cluster.simulated import Cluster, on, operations
@@ -118,6 +120,8 @@ def test_what_is_not_there_cannot_be_moved(
     cluster: Cluster, topic: str, partition: int, error: type[Exception]
 ) -> None:
     cluster.create()
+    table = cast("Broker", cluster.world.brokers[0].broker).context.topics
+    cluster.until(lambda: table.is_complete)
     request = TransferLeaderRequest(topic=topic, partition=partition)
     with pytest.raises(error):
         on(cluster, 1, operations(cluster, 1).transfer_leader(request))

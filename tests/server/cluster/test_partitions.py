@@ -15,6 +15,9 @@ from raftlog.replication.cluster_commands import (
     AlterTopic,
     CreateTopic,
     DeleteTopic,
+    FenceBroker,
+    RegisterBroker,
+    UnfenceBroker,
 )
 from raftlog.replication.commands import ChangeIsr, Elect
 from raftlog.server.cluster.partitions import RETRY_SECONDS
@@ -23,6 +26,41 @@ from raftlog.testing.disk import Fault
 from tests.running import runs
 from tests.server.cluster.hosting import Hosting, hosting
 from tests.server.cluster.paper import DISKS, append, state_of, status
+
+
+@runs(hosting)
+async def test_a_new_topic_is_led_from_the_start(h: Hosting) -> None:
+    """Its first state names the leader: no election, and metadata that clients can use."""
+    h.upgrade()
+    record = await h.create(partitions=3)
+    for partition, assignment in enumerate(record.partitions):
+        hosted, first = h.hosted(partition=partition), assignment.replicas[0]
+        assert (hosted.state.leader, hosted.state.leader_epoch) == (first, 1)
+        assert h.partitions.state_of("T1", partition) is hosted.state
+        assert hosted.is_current
+        if first == 1:
+            assert append(h.host(partition=partition), b"a") == 1
+        else:
+            assert h.host(partition=partition).follows(first, 1)
+    assert not h.s.services.events.events
+
+
+@pytest.mark.parametrize(("directory_id", "boot"), [(DISKS[1], 2), ("another", 1)])
+@runs(hosting)
+async def test_another_incarnation_does_not_know_the_first_leader(
+    h: Hosting, *, directory_id: str, boot: int
+) -> None:
+    """The others may have elected another leader since: it waits for the state of the group."""
+    h.s.command(FenceBroker(id=1, broker_epoch=h.s.machine.brokers[1].broker_epoch))
+    epoch = h.s.command(
+        RegisterBroker(id=1, host="h", port=1, rack="", directory_id=directory_id, boot=boot)
+    )
+    h.s.command(UnfenceBroker(id=1, broker_epoch=epoch))
+    h.upgrade()
+    await h.create(partitions=3)
+    state = h.partitions.state_of("T1", 0)
+    assert state is not None
+    assert state.leader is None
 
 
 @runs(hosting)

@@ -449,6 +449,7 @@ def test_the_only_copy_comes_back_empty_with_the_operators_word(
     ]
     cluster.start(had)
     cluster.until(lambda: cluster.node(had).membership.is_in)
+    cluster.world.run_for(1)  # its copy is open
     broker = had if asked == "the one that had it" else other
     partition = only(recover(cluster, broker))
     assert (partition.may_lose, partition.leader) == (True, None)

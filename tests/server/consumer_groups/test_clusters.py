@@ -28,7 +28,7 @@ FETCH = wire.OffsetFetchRequest(group=GROUP)
 
 @pytest.fixture
 def cluster() -> Iterator[GroupCluster]:
-    with World(5, brokers=3) as world:
+    with World(1, brokers=3) as world:
         found = GroupCluster(world)
         found.create(partitions=4)
         yield found

@@ -421,7 +421,7 @@ def test_a_proved_peer_that_may_not_take_part_is_told_why(
 def proof_regardless(dialling: Dialling, response: PeerHelloResponse) -> PeerProveRequest:
     """The right proof, of one that does not mind whom it talks to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peer_auth, "_check_version", lambda _peer: None)
+        patch.setattr(peer_auth, "check_version", lambda _peer: None)
         return dialling.check(response)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from raftlog.consensus.journal import PeerSeen
 from raftlog.consensus.peer_transport import Heard
-from raftlog.errors import BrokerIdInUseError, StaleBrokerError
+from raftlog.errors import BrokerIdInUseError, StaleBrokerError, UnsupportedVersionError
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.server.peers.registry import PeerRegistry
 
@@ -44,6 +45,7 @@ class Incoming:
 class Scene:
     def __init__(self) -> None:
         self.now = 0.0
+        self.version_min = 1
         self.seen: dict[int, PeerSeen] = {}
         self.heard: dict[int, Heard] = {}
         self.came: list[PeerIdentity] = []
@@ -52,6 +54,7 @@ class Scene:
             heard=self.heard.get,
             time=lambda: self.now,
             session_timeout_s=TIMEOUT_S,
+            version_min=lambda: self.version_min,
         )
         self.registry.on_incoming = self.came.append
 
@@ -198,3 +201,18 @@ def test_a_refused_connection_supersedes_nothing() -> None:
         scene.registry.admit_incoming(peer(boot=1), newer)
     assert not older.is_closed
     assert scene.registry.latest(2) == peer(boot=2)
+
+
+def test_a_peer_that_would_misread_the_clusters_state_is_refused_and_disconnected() -> None:
+    scene = Scene()
+    older, newer = Incoming(), Incoming()
+    scene.registry.admit_incoming(peer(), older)
+    scene.registry.admit_incoming(replace(peer("other", broker_id=3), protocol_version=2), newer)
+    scene.version_min = 2
+    scene.registry.end_unsupported()
+    assert (older.is_closed, newer.is_closed) == (True, False)
+    with pytest.raises(UnsupportedVersionError, match="Upgrade broker 2"):
+        scene.registry.admit_incoming(peer(), Incoming())
+    with pytest.raises(UnsupportedVersionError):
+        scene.registry.admit_outgoing(peer())
+    scene.registry.admit_outgoing(replace(peer(boot=2), protocol_version=2))

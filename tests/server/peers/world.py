@@ -55,6 +55,7 @@ class Context:
         self.access = SimpleNamespace(applies_to=lambda _connection: False)
         self.broker_id = peering.me().broker_id
         self.cluster_id = peering.me().cluster_id
+        self.peer_protocol = peering.me().protocol_version
         self.operations = self  # what api_versions asks for the cluster's id
 
     def clustered(self) -> Context:
