@@ -87,10 +87,20 @@ GUARDS: Final = [
         name="connections from brokers of earlier releases end with the upgrade",
         why="one that connected before the command was committed goes on voting",
         module="raftlog/server/peers/registry.py",
-        function="PeerRegistry.end_unsupported",
+        function="PeerRegistry.end_refused",
         change=drop("call abort"),
         tests=(
             "tests/server/peers/test_registry.py::test_a_peer_that_would_misread_the_clusters_state_is_refused_and_disconnected",
+        ),
+    ),
+    Guard(
+        name="a removed broker that missed its removal is disconnected",
+        why="it runs on with old copies and an old state, and never learns that it was removed",
+        module="raftlog/server/cluster/node.py",
+        function="ClusterNode._cluster_changed",
+        change=drop("call call_later"),
+        tests=(
+            "tests/server/cluster/test_decommissioning.py::test_a_removed_broker_that_missed_its_removal_is_disconnected",
         ),
     ),
     Guard(

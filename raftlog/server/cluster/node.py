@@ -596,7 +596,7 @@ class ClusterNode:
             self.on_users()
         self.subscription.changed()
         if change.is_upgrade:
-            self._loop.call_soon(self._end_unsupported)
+            self._loop.call_soon(self._end_refused)
         if change.brokers:
             self.liveness.expect(self.machine.brokers)
             if self.me.directory_id in self.machine.removed:
@@ -606,10 +606,14 @@ class ClusterNode:
             self._note_brokers()
             self._addresses.update()
             self._schedule(0.0)
+            # A removed broker usually receives its removal in this time, and stops.
+            self._loop.call_later(GRACE_SECONDS, self._end_refused)
 
-    def _end_unsupported(self) -> None:
-        """Disconnect brokers that would misread the state of the cluster."""
-        self._registry.end_unsupported()
+    def _end_refused(self) -> None:
+        """Disconnect brokers that would misread the state of the cluster, and removed ones: this
+        broker has no link to those, so it cannot offer them a newer generation.
+        """
+        self._registry.end_refused(self.machine.removed.__contains__)
         self.links.drop_unsupported(self.machine.peer_protocol)
 
     def _note_brokers(self) -> None:

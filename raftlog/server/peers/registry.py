@@ -178,11 +178,14 @@ class PeerRegistry:
         self.check(peer)
         self._latest[peer.broker_id] = self._outgoing[peer.broker_id] = peer
 
-    def end_unsupported(self) -> None:
-        """Close connections of peers that support no version that is required by now."""
+    def end_refused(self, is_removed: Callable[[str], bool]) -> None:
+        """Close connections of peers that are refused by now. They connect again, and get the
+        reason. ``is_removed``: whether a data directory belongs to a decommissioned broker.
+        """
         for each in list(self._incoming.values()):
-            if each.identity.protocol_version < self._version_min():
-                each.connection.abort("its version of the protocol between brokers is too old")
+            peer = each.identity
+            if peer.protocol_version < self._version_min() or is_removed(peer.directory_id):
+                each.connection.abort(f"broker {peer.broker_id} is no longer accepted")
 
     def outgoing_down(self, broker_id: int) -> None:
         """Note that the link to the peer is down."""

@@ -22,6 +22,7 @@ from raftlog.replication.cluster_commands import (
 )
 from raftlog.replication.cluster_records import founding_state
 from raftlog.server.cluster.decommissioning import Decommissioning
+from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.cluster.subscription import ClusterSubscription
 from raftlog.testing.simulator.growing import still_changing
 from raftlog.types import NewTopic
@@ -68,6 +69,18 @@ def test_a_cluster_survives_all_its_founders(cluster: Cluster) -> None:
     cluster.send(b"more")
     for held in cluster.node(4).machine.topics["t"].partitions:
         assert set(held.voters) <= {4, 5}
+
+
+def test_a_removed_broker_that_missed_its_removal_is_disconnected(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others have no link to it by which it could receive a newer state."""
+    cluster.join(4)
+    monkeypatch.setattr(ClusterNode, "_removed", lambda _node, _reason: None)
+    remove(cluster, 4, by=1)
+    cluster.until(
+        lambda: not any(cluster.node(n)._registry.is_live(4) for n in (1, 2, 3)), limit_s=2
+    )
 
 
 def test_a_broker_that_is_lost_is_replaced(cluster: Cluster) -> None:

@@ -209,10 +209,20 @@ def test_a_peer_that_would_misread_the_clusters_state_is_refused_and_disconnecte
     scene.registry.admit_incoming(peer(), older)
     scene.registry.admit_incoming(replace(peer("other", broker_id=3), protocol_version=2), newer)
     scene.version_min = 2
-    scene.registry.end_unsupported()
+    scene.registry.end_refused(lambda _directory_id: False)
     assert (older.is_closed, newer.is_closed) == (True, False)
     with pytest.raises(UnsupportedVersionError, match="Upgrade broker 2"):
         scene.registry.admit_incoming(peer(), Incoming())
     with pytest.raises(UnsupportedVersionError):
         scene.registry.admit_outgoing(peer())
     scene.registry.admit_outgoing(replace(peer(boot=2), protocol_version=2))
+
+
+def test_a_broker_that_was_removed_is_disconnected() -> None:
+    """It may have missed its removal, and learns of it when it connects again."""
+    scene = Scene()
+    removed, other = Incoming(), Incoming()
+    scene.registry.admit_incoming(peer(), removed)
+    scene.registry.admit_incoming(peer("other", broker_id=3), other)
+    scene.registry.end_refused({"disk"}.__contains__)
+    assert (removed.is_closed, other.is_closed) == (True, False)
