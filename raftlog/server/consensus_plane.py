@@ -186,6 +186,10 @@ class ConsensusPlane:
         """``ConsensusNode.status``."""
         return self._node.status(group_id)
 
+    def voters(self, group_id: str) -> Mapping[int, str]:
+        """``ConsensusNode.voters``."""
+        return self._node.voters(group_id)
+
     def has_journaled(self, group_id: str) -> bool:
         """``ConsensusNode.has_journaled``."""
         return self._node.has_journaled(group_id)

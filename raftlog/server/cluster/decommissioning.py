@@ -110,7 +110,7 @@ class Decommissioning:
         return RemoveBroker(id=mine.id, broker_epoch=mine.broker_epoch)
 
     def _votes_on(self, member: HostedPartition) -> bool:
-        voters = self._plane.status(member.group_id).voters
+        voters = self._plane.voters(member.group_id)
         return voters.get(self._broker_id) == self._me.directory_id
 
     def _propose(self, command: ClusterCommand) -> None:

@@ -99,10 +99,10 @@ class HostedPartition:
     stage: Stage = Stage.REPLAYED
     fenced_in: LeaderEpoch | None = None  # the damaged log is not reported from this epoch on
     control: ControllerNotes = field(default_factory=ControllerNotes)
+    group_id: str = field(init=False)
 
-    @property
-    def group_id(self) -> str:
-        return group_id(self.topic_id, self.partition)
+    def __post_init__(self) -> None:
+        self.group_id = group_id(self.topic_id, self.partition)
 
     @property
     def state(self) -> PartitionState:

@@ -171,7 +171,7 @@ class Membership:
     def _seal_if_due(self) -> None:
         """End the generation of the cluster group if its voters change (``next_voters``)."""
         machine, liveness = self._machine, self._liveness
-        voters = self._plane.status(CLUSTER_GROUP).voters
+        voters = self._plane.voters(CLUSTER_GROUP)
         wanted = next_voters(
             voters,
             brokers=machine.brokers,

@@ -67,7 +67,7 @@ from raftlog.storage import Store
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.1  # seconds between two checks of membership
-POLL_PARTITIONS_EVERY: Final = 3  # checks of membership per check of partitions, at least
+POLL_PARTITIONS_EVERY: Final = 5  # checks of membership per check of partitions, at least
 POLLED_AT_ONCE: Final = 500  # partitions, with one check of membership: takes a few milliseconds
 BROADCAST_ALL_EVERY: Final = 50
 

@@ -250,7 +250,7 @@ class PartitionController:
         """Return the voters that the group's next generation must have; None if the current one
         fits: its voters are the replicas and witnesses, with their current data directories.
         """
-        voters = self._plane.status(hosted.group_id).voters
+        voters = self._plane.voters(hosted.group_id)
         fitting = fitting_voters(hosted.state, voters, self._liveness.linked_directory)
         return None if fitting == voters else fitting
 
@@ -261,7 +261,7 @@ class PartitionController:
         fitting = self._next_voters(hosted)
         if fitting is None:
             return
-        before = self._plane.status(hosted.group_id).voters
+        before = self._plane.voters(hosted.group_id)
         logger.info(
             "voters changed: group=%s admitted=%s removed=%s",
             hosted,

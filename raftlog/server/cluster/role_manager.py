@@ -112,12 +112,11 @@ class RoleManager:
         elif self._must_accept(hosted):
             self._effects.schedule_copy_change(hosted)
         elif (not is_replica and not self._has_vote(hosted)) or self._is_current(hosted):
-            self._follow(hosted, host)
+            self._follow(hosted, host, is_replica=is_replica)
 
-    def _follow(self, hosted: HostedPartition, host: Partition) -> None:
+    def _follow(self, hosted: HostedPartition, host: Partition, *, is_replica: bool) -> None:
         """Copy from the leader, wait for a leader, or replace the copy."""
         state, suspect = hosted.state, host.log.damage or host.log.doubt
-        is_replica = self._is_replica(hosted)
         can_follow = is_replica and state.leader != self._broker_id and not suspect
         leader = state.leader if can_follow else None
         if (host.leader, host.leader_epoch) != (leader, state.leader_epoch) or host.leadership:
@@ -181,7 +180,7 @@ class RoleManager:
         """Whether this data directory votes in the group's generation. Without a vote it can commit
         no no-op, and need not: it would have stored a later generation with its vote first.
         """
-        voters = self._plane.status(hosted.group_id).voters
+        voters = self._plane.voters(hosted.group_id)
         return voters.get(self._broker_id) == self._me.directory_id
 
     def _is_replica(self, hosted: HostedPartition) -> bool:
@@ -189,9 +188,9 @@ class RoleManager:
         receives no commands, and the cluster's state may be newer.
         """
         state, record = hosted.state, self._machine.topic_by_id(hosted.topic_id)
-        if record is not None and not self._has_vote(hosted):
+        if record is not None:
             held = record.partitions[hosted.partition]
-            if held.version > state.version:
+            if held.version > state.version and not self._has_vote(hosted):
                 return self._broker_id in held.replicas and self._broker_id in state.replicas
         return self._broker_id in state.replicas
 

@@ -97,6 +97,9 @@ class PaperPlane:
     def status(self, group_id: str) -> GroupStatus:
         return self.statuses[group_id]
 
+    def voters(self, group_id: str) -> Mapping[int, str]:
+        return self.statuses[group_id].voters
+
     def has_journaled(self, group_id: str) -> bool:
         return group_id in self.journaled_groups
 
