@@ -37,6 +37,21 @@ def make_topic(raftlog: Raftlog, three: Cluster, name: str) -> None:
     wait_until(lambda: three.is_in_sync(name, 0), timeout_s=SOON_S, what="replicas in sync")
 
 
+def test_features_are_upgraded_with_the_secret(
+    three: Cluster, raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new cluster has the newest level already, so it changes nothing."""
+    ran = raftlog("cluster", "features", "--upgrade", "--json")
+    assert ran.status == 0, ran.err
+    levels = {each["name"]: (each["level"], each["version_max"]) for each in ran.json["features"]}
+    for name in ("cluster.state", "peer.protocol"):
+        assert levels[name][0] == levels[name][1] >= 2
+    monkeypatch.delenv("RAFTLOG_CLUSTER_SECRET_FILE")
+    ran = raftlog("cluster", "features", "--upgrade")
+    assert ran.status != 0
+    assert "cluster secret" in ran.err
+
+
 def test_leadership_goes_where_it_is_sent(three: Cluster, raftlog: Raftlog) -> None:
     make_topic(raftlog, three, "moved")
     before = raftlog("topic", "describe", "moved", "--json").json["partitions"][0]

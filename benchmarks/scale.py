@@ -1,0 +1,133 @@
+"""A wide topic on many brokers: ``python -m benchmarks.scale [--brokers 5] [--partitions 1000]``.
+
+Creates a topic with replication factor 3, kills the broker that leads most partitions, starts it
+again, and adds a broker to which ``raftlog cluster rebalance`` moves replicas. Prints the times and
+the processor time of all brokers as a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from raftlog import Admin, NewTopic
+from raftlog.bench.memory import cpu_s
+from raftlog.bench.target import TOPIC_TIMEOUT_MS, scratch
+from raftlog.client.descriptions import PartitionOverview
+from raftlog.testing.cluster import Cluster, cluster
+
+TOPIC: Final = "wide"
+REPLICAS: Final = 3
+LIMIT_S: Final = 300.0
+LOOK_S: Final = 0.05
+
+
+class Steps:
+    """Steps of the run with their durations, in seconds."""
+
+    def __init__(self, running: Cluster, admin: Admin) -> None:
+        self._running = running
+        self._admin = admin
+        self.rows: list[tuple[str, float, float]] = []
+        self._work_s: dict[int, float] = {}  # by process, also of killed ones
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        start, before = time.perf_counter(), self._cpu_s()
+        yield
+        self.rows.append((name, time.perf_counter() - start, self._cpu_s() - before))
+        sys.stderr.write(f"{name}: {self.rows[-1][1]:.2f} s\n")
+
+    def until(self, condition: Callable[[list[PartitionOverview]], bool]) -> None:
+        """Return once the partitions satisfy the condition. Raises ``TimeoutError``."""
+        deadline = time.perf_counter() + LIMIT_S
+        while not condition(self.partitions()):
+            if time.perf_counter() > deadline:
+                raise TimeoutError(f"not reached within {LIMIT_S:g} s")
+            time.sleep(LOOK_S)
+
+    def partitions(self) -> list[PartitionOverview]:
+        return [p for p in self._admin.describe_cluster().partitions if p.topic == TOPIC]
+
+    def _cpu_s(self) -> float:
+        pids = [broker.pid for broker in self._running.brokers]
+        self._work_s.update({pid: cpu_s(pid) for pid in pids if pid is not None})
+        return sum(self._work_s.values())
+
+
+def run(steps: Steps, running: Cluster, admin: Admin, count: int) -> None:
+    with steps.step("creation"):
+        admin.create_topics([NewTopic(TOPIC, count, REPLICAS)])
+    with steps.step("creation, until all in-sync replicas are reported"):
+        steps.until(lambda found: _are_whole(found, count))
+    leaders = Counter(partition.leader for partition in steps.partitions())
+    victim, led = leaders.most_common(1)[0]
+    assert victim is not None
+    with steps.step(
+        f"SIGKILL of broker {victim}, which leads {led}, until all have another leader"
+    ):
+        running.broker(victim).kill()
+        steps.until(
+            lambda found: len(found) == count and all(p.leader not in {victim, None} for p in found)
+        )
+    with steps.step("its restart, until all replicas are in sync"):
+        running.broker(victim).start()
+        steps.until(lambda found: _are_whole(found, count))
+    with steps.step("a new broker joins"):
+        (new,) = running.join()
+    with steps.step("rebalance, until no replica moves"):
+        subprocess.run(  # noqa: S603 - this interpreter
+            (
+                sys.executable,
+                "-m",
+                "raftlog",
+                "cluster",
+                "rebalance",
+                "--bootstrap",
+                running.bootstrap,
+            ),
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        steps.until(lambda found: any(new.id in p.replicas for p in found))
+    with steps.step("deletion"):
+        admin.delete_topics([TOPIC])
+
+
+def _are_whole(found: list[PartitionOverview], count: int) -> bool:
+    return len(found) == count and all(
+        p.leader is not None and len(p.isr) == REPLICAS for p in found
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--brokers", type=int, default=5, help="at the start (default: 5)")
+    parser.add_argument(
+        "--partitions", type=int, default=1_000, help="of the topic (default: 1000)"
+    )
+    parser.add_argument("--directory", type=Path, help="on the disk to measure")
+    given = parser.parse_args()
+    with (
+        scratch(given.directory) as home,
+        cluster(brokers=given.brokers, directory=home, with_relays=False) as running,
+        Admin(running.bootstrap, request_timeout_ms=TOPIC_TIMEOUT_MS) as admin,
+    ):
+        steps = Steps(running, admin)
+        try:
+            run(steps, running, admin, given.partitions)
+        finally:
+            sys.stdout.write("| step | s | CPU of all brokers, s |\n| --- | ---: | ---: |\n")
+            for name, seconds, work in steps.rows:
+                sys.stdout.write(f"| {name} | {seconds:.2f} | {work:.1f} |\n")
+
+
+if __name__ == "__main__":
+    main()
