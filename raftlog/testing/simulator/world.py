@@ -20,7 +20,12 @@ from raftlog.config import Address, BrokerConfig
 from raftlog.config.voters import Voter
 from raftlog.config.watermark import Watermark
 from raftlog.server.broker import Broker, Surroundings
-from raftlog.testing.simulator.loop import NodeLoop, SimLoop, SimulationError
+from raftlog.testing.simulator.loop import (
+    EVENTS_MAX_DEFAULT,
+    NodeLoop,
+    SimLoop,
+    SimulationError,
+)
 from raftlog.testing.simulator.network import Latency, SimNetwork
 from raftlog.testing.simulator.process import (
     DATA_DIRECTORY,
@@ -121,15 +126,17 @@ class World:
         socket_bytes: int = 64 * limits.KIB,
         slicing: float = 0.0,
         interleaving: float = 0.0,
+        events_max: int = EVENTS_MAX_DEFAULT,
         on_trace: Callable[[str], None] | None = None,
     ) -> None:
         """``make_broker``: starts the broker of a machine, on the machine's loop. ``latency``,
         ``socket_bytes``, ``slicing``: see ``SimNetwork``. ``interleaving``: the share of disk work
-        that lets time pass between its operations. ``on_trace``: hears what happens.
+        that lets time pass between its operations. ``events_max``: see ``SimLoop``. ``on_trace``:
+        hears what happens.
         """
         self.seed = seed
         self.interleaving = interleaving
-        self.time = SimLoop()
+        self.time = SimLoop(events_max=events_max)
         self.network = SimNetwork(
             self.time,
             self.random("network"),

@@ -24,6 +24,7 @@ BROKERS: Final = 12
 PARTITIONS: Final = 1_000
 COPIES: Final = 3
 HOUR_S: Final = 3_600.0
+EVENTS_PER_HOUR_MAX: Final = 100_000_000  # an hour takes about 60 million
 BETWEEN_CRASHES_S: Final = 300.0
 LEADERS_S_MAX: Final = 10.0
 IN_SYNC_S_MAX: Final = 60.0
@@ -69,7 +70,7 @@ def crash(cluster: Cluster, victim: int) -> tuple[int, float, float]:
 def run(hours: float) -> Iterator[str]:
     """Rows of the report."""
     began = time.process_time()
-    with World(1, brokers=BROKERS) as world:
+    with World(1, brokers=BROKERS, events_max=EVENTS_PER_HOUR_MAX) as world:
         cluster = Cluster(world)
         cluster.create(partitions=PARTITIONS, copies=COPIES)
         cluster.until(lambda: are_in_sync(cluster, 1))
