@@ -15,6 +15,7 @@ from raftlog.client.descriptions import (
     ClusterDescription,
     DiskUseDescription,
     EventDescription,
+    LogDirDescription,
     PartitionOverview,
     TopicDiskUse,
 )
@@ -150,6 +151,7 @@ def explain_disk(use: DiskUseDescription) -> list[str]:
         found = [f"{who}: {free} of its disk are free ({share:.0%})."]
         if disk.reason:
             found.append(f"{who}: {disk.reason}.")
+        found += [_log_dir(who, each) for each in disk.log_dirs]
     parts = [
         f"records of {len(use.topics)} topics {shown_bytes(logs)}",
         f"the consensus journal {shown_bytes(use.journal_bytes)}",
@@ -168,6 +170,15 @@ def explain_disk(use: DiskUseDescription) -> list[str]:
         f"{shown_bytes(expiring)} within 24 hours."
     )
     return found + _more_space(use, mine=mine, others=others)
+
+
+def _log_dir(who: str, log_dir: LogDirDescription) -> str:
+    if log_dir.problem:
+        return f"{who}: {log_dir.problem}."
+    if log_dir.size_bytes < 0:
+        return f"{who}: the size of the disk of {log_dir.path} is unknown."
+    free = f"{shown_bytes(log_dir.free_bytes)} of {shown_bytes(log_dir.size_bytes)}"
+    return f"{who}: {free} of the disk of {log_dir.path} are free."
 
 
 def _largest(use: DiskUseDescription, logs: int) -> list[str]:

@@ -76,6 +76,10 @@ def problems(cluster: ClusterDescription) -> list[dict[str, Any]]:
         if broker.disk is not None and broker.disk.reason:
             message = f"broker {broker.id}: {broker.disk.reason}"
             found.append({"kind": "disk", "broker": broker.id, "message": message})
+        for log_dir in () if broker.disk is None else broker.disk.log_dirs:
+            if log_dir.problem:
+                message = f"broker {broker.id}: {log_dir.problem}"
+                found.append({"kind": "disk", "broker": broker.id, "message": message})
     for partition in cluster.partitions:
         name = f"{partition.topic}:{partition.partition}"
         place: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition}

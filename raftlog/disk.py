@@ -144,6 +144,10 @@ class Disk(Protocol):
         """The symbolic link at or above ``path`` because of which it does not exist; else ""."""
         ...
 
+    def is_mount(self, path: str) -> bool:
+        """Whether a file system is mounted at ``path`` itself."""
+        ...
+
     def reserve(self, path: str, size: int) -> None:
         """Take room for ``size`` more bytes behind the end of a file, which stays as it is.
 
@@ -374,6 +378,9 @@ class OsDisk:
         while not os.path.lexists(path) and os.path.dirname(path) not in ("", path):
             path = os.path.dirname(path)
         return path if os.path.islink(path) and not os.path.exists(path) else ""
+
+    def is_mount(self, path: str) -> bool:
+        return os.path.ismount(path)
 
     def reserve(self, path: str, size: int) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

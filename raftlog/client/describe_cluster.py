@@ -17,6 +17,7 @@ from raftlog.client.descriptions import (
     ClusterDescription,
     DiskDescription,
     DiskUseDescription,
+    LogDirDescription,
     PartitionOverview,
     ReplicaDescription,
     TopicDiskUse,
@@ -248,7 +249,13 @@ def _broker(
 def _disk(status: DiskStatus | None) -> DiskDescription | None:
     if status is None or status.free_bytes < 0:
         return None
-    return DiskDescription(status.free_bytes, status.size_bytes, status.level, status.reason)
+    log_dirs = [
+        LogDirDescription(each.path, each.free_bytes, each.size_bytes, each.failed, each.problem)
+        for each in status.log_dirs
+    ]
+    return DiskDescription(
+        status.free_bytes, status.size_bytes, status.level, status.reason, tuple(log_dirs)
+    )
 
 
 def _merged_partitions(answers: _Answers, down: set[int]) -> tuple[PartitionOverview, ...]:

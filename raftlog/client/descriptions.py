@@ -58,6 +58,21 @@ class TopicListing:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    """A directory of ``log.dirs`` of a broker. ``free_bytes``, ``size_bytes``: -1 if unknown.
+
+    ``failed``: whether the replicas in it are offline. ``problem``: description for people; empty
+    if nothing is wrong.
+    """
+
+    path: str
+    free_bytes: int
+    size_bytes: int
+    failed: bool
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class DiskDescription:
     """The disk of a broker's data directory. ``free_bytes``: those that the broker can still use.
 
@@ -69,6 +84,7 @@ class DiskDescription:
     size_bytes: int
     level: str
     reason: str
+    log_dirs: tuple[LogDirDescription, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class BrokerConfig:
     http_console_read_only: bool = True
     http_metrics_public: bool = False
     data_dir: str = "raftlog-data"
+    log_dirs: tuple[str, ...] = ()
     rack: str = ""
     voters: tuple[Voter, ...] = ()
     join: tuple[Address, ...] = ()

@@ -39,6 +39,15 @@ def _directory(text: str) -> str:
     return text
 
 
+def _directories(text: str) -> tuple[str, ...]:
+    if len(text) > limits.CONFIG_VALUE_CHARS_MAX:
+        raise ValueError(f"{len(text)} characters")
+    paths = [part.strip() for part in text.split(",")] if text.strip() else []
+    if len(paths) > limits.LOG_DIRS_MAX:
+        raise ValueError(f"{len(paths)} directories; the limit is {limits.LOG_DIRS_MAX}")
+    return tuple(_directory(path.rstrip("/")) for path in paths)
+
+
 def _key_url(text: str) -> str:
     if text and not text.startswith(("https://", "file:///")):
         raise ValueError("neither https:// nor file:///")
@@ -147,6 +156,17 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         _directory,
         "a directory",
         "Where everything is stored. One broker at a time can use it.",
+    ),
+    ConfigKey(
+        "log.dirs",
+        (),
+        _directories,
+        "DIRECTORY,DIRECTORY,... or nothing",
+        "Further directories for partitions, each best on its own disk. New replicas are placed in "
+        "`data.dir` and in these: where there are the fewest. If one of these disks fails, the "
+        "replicas on it are offline, and the broker continues with the others. If the disk of "
+        "`data.dir` fails, the broker ends.",
+        show=",".join,
     ),
     ConfigKey(
         "rack",
@@ -306,7 +326,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         parse_watermark,
         "PERCENT% and/or BYTES, with a comma",
         "Producers are refused while less of the disk of `data.dir` is free: the smaller of a part "
-        "of the disk and a number of bytes. They may write again when 20 % more is free. 0: never.",
+        "of the disk and a number of bytes. They may write again when 20 % more is free. 0: never. "
+        "The same for each disk of `log.dirs`, and the partitions on it.",
     ),
     ConfigKey(
         "disk.watermark.replication",

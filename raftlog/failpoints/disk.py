@@ -17,6 +17,7 @@ T = TypeVar("T")
 Hit = Callable[[str], None]
 
 OTHER: Final = "other"
+LOG_DIR: Final = "log-dir"  # everything in a directory of ``log.dirs``
 _STATE_FILES: Final = {
     "lock": "lock",
     "identity": "identity",
@@ -109,14 +110,20 @@ class FailpointFile:
 
 
 class FailpointDisk:
-    """A disk with failpoints; ``directory`` is the data directory, from which names are taken."""
+    """A disk with failpoints; ``directory`` is the data directory, from which names are taken.
 
-    def __init__(self, disk: Disk, hit: Hit, directory: str) -> None:
+    ``log_dirs``: the directories of ``log.dirs``.
+    """
+
+    def __init__(self, disk: Disk, hit: Hit, directory: str, log_dirs: Sequence[str] = ()) -> None:
+        self._log_dirs = log_dirs
         self._disk = disk
         self._hit = hit
         self._directory = directory
 
     def _role(self, path: str) -> str:
+        if any(path == each or path.startswith(f"{each}/") for each in self._log_dirs):
+            return LOG_DIR
         return role(os.path.relpath(path, self._directory))
 
     def _around(self, path: str, operation: str, act: Callable[[], T]) -> T:
@@ -203,6 +210,9 @@ class FailpointDisk:
 
     def dangling_link(self, path: str) -> str:
         return self._disk.dangling_link(path)
+
+    def is_mount(self, path: str) -> bool:
+        return self._disk.is_mount(path)
 
     def free_bytes(self, path: str) -> int:
         return self._disk.free_bytes(path)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from raftlog.errors import InvalidConfigError
 from raftlog.failpoints.rules import Rule, parse
-from raftlog.failpoints.sites import SITES
+from raftlog.failpoints.sites import LOG_DIRS, SITES
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Failpoints:
         self,
         text: str,
         *,
-        sites: Collection[str] = SITES,
+        sites: Collection[str] = SITES | LOG_DIRS,
         crash: Callable[[], None] = _kill_self,
         sleep: Callable[[float], None] = stand_still,
     ) -> None:

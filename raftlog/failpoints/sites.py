@@ -64,3 +64,9 @@ SENDS: Final = frozenset(
     for moment in ("before", "after")
 )
 SITES: Final = READS | CHANGES | SENDS
+# Everything in directories of ``log.dirs``, under one name. Most brokers have none.
+LOG_DIRS: Final = frozenset(
+    f"log-dir.{operation}.{moment}"
+    for operation in ("create", "write", "truncate", "sync", "rename", "remove")
+    for moment in ("before", "after")
+) | {"log-dir.read.before"}

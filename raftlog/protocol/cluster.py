@@ -43,6 +43,19 @@ class DescribeClusterRequest(Message):
     include_disk: bool = False
 
 
+class LogDirStatus(Message):
+    """A log directory besides the data directory. Bytes are -1 if unknown.
+
+    ``problem``: why it is offline (``failed``), hangs or refuses growth; empty if nothing is wrong.
+    """
+
+    path: Note
+    free_bytes: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+    size_bytes: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+    failed: bool
+    problem: Note
+
+
 class DiskStatus(Message):
     """The disk of a broker, measured less than two seconds ago. Bytes are -1 if unknown.
 
@@ -53,6 +66,7 @@ class DiskStatus(Message):
     size_bytes: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
     level: Annotated[str, Meta(max_length=64)]
     reason: Note
+    log_dirs: Annotated[list[LogDirStatus], Meta(max_length=limits.LOG_DIRS_MAX)] = []
 
 
 _Bytes = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]

@@ -237,7 +237,8 @@ class LocalTopics:
                 logger.error(
                     "log corrupt: partition=%s:%d reason=%s", topic.name, partition, log.damage
                 )
-            host = Partition(TopicPartition(topic.name, partition), log, self._services, topic.id)
+            place = TopicPartition(topic.name, partition)
+            host = Partition(place, log, self._services.of(log), topic.id)
             host.lead_alone(self._store.identity.broker_id, self._store.identity.directory_id)
             hosts.append(host)
         return hosts

@@ -55,6 +55,7 @@ from raftlog.server.housekeeping import Housekeeping
 from raftlog.server.kafka.dispatch import dispatch as kafka_dispatch
 from raftlog.server.listener import Connections, address_of
 from raftlog.server.log_cleaner import LogCleaner
+from raftlog.server.log_dirs import LogDirMonitor, WatchedLogDir
 from raftlog.server.metrics import Counters
 from raftlog.server.operations import AloneOperations
 from raftlog.server.partition import HostServices, Partition
@@ -67,6 +68,7 @@ from raftlog.server.topic_table import TopicTable
 from raftlog.server.turns import Turns
 from raftlog.server.workers import Workers
 from raftlog.storage import Store, brokers_file
+from raftlog.storage.log_dirs import LogDir
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +101,20 @@ class BrokerWorkers:
     compaction: Workers
     admin: Workers
     validation: Workers
+    log_dirs: dict[str, Workers] = field(default_factory=dict)  # for syncing logs, by log directory
+
+    def add_log_dirs(
+        self, store: Store, loop: asyncio.AbstractEventLoop, make_workers: MakeWorkers
+    ) -> None:
+        """Create the threads of the log directories that work."""
+        for log_dir in store.log_dirs.further:
+            if not log_dir.failure:
+                name = f"sync-{len(self.log_dirs) + 1}"
+                self.log_dirs[log_dir.id] = make_workers(loop, count=limits.SYNC_THREADS, name=name)
 
     def stop(self) -> None:
+        for workers in self.log_dirs.values():
+            workers.stop()
         self.sync.stop()
         self.journal.stop()
         self.compaction.stop()
@@ -187,8 +201,9 @@ class Broker:
             counters=counters,
             events=events,
         )
+        self.log_dirs = LogDirMonitor(store.log_dirs.further, config, services, workers.log_dirs)
         topics = TopicTable()
-        local = LocalTopics(store, topics, services, workers.admin)
+        local = LocalTopics(store, topics, self.log_dirs.services, workers.admin)
         self._administration = Administration(loop)
         access = LocalAccess(store, workers.admin, self._fail)
         self.context = BrokerContext(
@@ -200,7 +215,7 @@ class Broker:
             administration=self._administration,
             authority=local,
             access=_access_control(config, access, clock),
-            operations=AloneOperations(store, topics, clock, loop.time, self.space),
+            operations=AloneOperations(store, topics, clock, loop.time, self.space, self.log_dirs),
             purgatory=Purgatory(loop, config.queued_max_request_bytes // WAITING_FETCHES_PART),
             responses=ResponseBudget(config.queued_max_response_bytes),
             counters=counters,
@@ -216,13 +231,23 @@ class Broker:
             local.load()
             access.load(self.context.access.changed)
         else:
-            self._join_cluster(journal, services, surroundings)
-        self.context.audit = self._make_audit()
-        self.context.authenticator.on_failure = self.context.audit.authentication_failed
+            self._join_cluster(journal, self.log_dirs.services, surroundings)
+        self._make_audit()
         begin_to_coordinate(self.context)
         self.housekeeping = self._keep_house(surroundings)
         self._tasks = self._start_tasks()
-        self.disk_watch.start(on_logs_hung=self._logs_hang, while_hung=self._while_disk_hangs)
+        self._watch_disks()
+
+    def _watch_disks(self) -> None:
+        self.disk_watch.start(
+            on_logs_hung=partial(self._logs_hang, self._store.log_dirs[""]),
+            while_hung=self._while_disk_hangs,
+        )
+        self.log_dirs.start(
+            on_failed=self._log_dir_fails,
+            on_hung=self._logs_hang,
+            while_hung=self._while_disk_hangs,
+        )
 
     def _make_connections(self, validation: Workers, surroundings: Surroundings) -> Connections:
         context = self.context
@@ -240,9 +265,9 @@ class Broker:
             make_connection=surroundings.make_connection,
         )
 
-    def _make_audit(self) -> Audit:
+    def _make_audit(self) -> None:
         context = self.context
-        return Audit(
+        context.audit = Audit(
             context.loop,
             AuditTopic(context),
             broker_id=context.broker_id,
@@ -250,6 +275,7 @@ class Broker:
             wall_ms=context.clock.wall_ms,
             now=context.clock.monotonic,
         )
+        context.authenticator.on_failure = context.audit.authentication_failed
 
     def _keep_house(self, surroundings: Surroundings) -> Housekeeping:
         context = self.context
@@ -270,6 +296,9 @@ class Broker:
     def _start_tasks(self) -> list[asyncio.Task[None]]:
         loop = self.context.loop
         tasks = [loop.create_task(self._keep_time()), loop.create_task(self._watch_space())]
+        tasks += [
+            loop.create_task(self._watch_log_dir(each)) for each in self.log_dirs.watched.values()
+        ]
         if self.tls is not None:
             tasks.append(loop.create_task(self.tls.watch(self._workers.admin.run)))
         if self.tokens is not None:
@@ -290,6 +319,8 @@ class Broker:
                 await self._save_time()
 
     async def _prepare(self) -> None:
+        for note in self._store.notes:
+            logger.warning("data directory: note=%s", note)
         if self._store.saved_time_ms is None:  # the next start needs one, however soon it is
             await self._save_time()
         await self._measure_space()
@@ -306,11 +337,20 @@ class Broker:
                         self._store.quarantined_bytes
                     )
 
+    async def _watch_log_dir(self, watched: WatchedLogDir) -> None:
+        log_dir = watched.log_dir
+        while not log_dir.failure:
+            await asyncio.sleep(CHECK_SECONDS)
+            await watched.workers.run(log_dir.probe)
+            await self._measure(log_dir, watched.space, watched.workers)
+
     async def _measure_space(self) -> None:
+        await self._measure(self._store.log_dirs[""], self.space, self._workers.sync)
+
+    async def _measure(self, log_dir: LogDir, space: DiskSpace, workers: Workers) -> None:
         """Measure the free disk space, and report a new level. An error changes no level."""
-        context, space = self.context, self.space
         try:
-            free_bytes, size_bytes = await self._workers.sync.run(self._store.disk_bytes)
+            free_bytes, size_bytes = await workers.run(log_dir.disk_bytes)
         except OSError as error:
             logger.warning("free disk space unknown: error=%s", error)
             return
@@ -319,9 +359,25 @@ class Broker:
         text = space.reason or f"there is enough disk space again: {free_bytes:,} bytes are free"
         level = logging.WARNING if space.level is SpaceLevel.NORMAL else logging.ERROR
         logger.log(level, "disk space: level=%s reason=%s", space.level, text)
+        self._note_disk_event(text)
+
+    def _note_disk_event(self, text: str) -> None:
+        context = self.context
         at_ms = context.clock.wall_ms()
         event = disk_event(context.broker_id, f"broker {context.broker_id}: {text}", at_ms)
         context.events.add(event, at_ms)
+
+    def _log_dir_fails(self, log_dir: LogDir) -> None:
+        """Do ``_log_dir_failed`` soon. Any thread may call."""
+        self.context.loop.call_soon_threadsafe(self._log_dir_failed, log_dir)
+
+    def _log_dir_failed(self, log_dir: LogDir) -> None:
+        """Take the replicas in a log directory offline. The broker continues with the others."""
+        logger.critical("log directory failed: path=%s reason=%s", log_dir.path, log_dir.failure)
+        self._note_disk_event(log_dir.failure)
+        for host in self.context.topics.hosts():
+            if host.log.log_dir is log_dir:
+                host.log.check_place()
 
     async def _save_time(self) -> None:
         deletion_ms = self.context.clock.deletion_ms()
@@ -362,7 +418,9 @@ class Broker:
         context.access.authority = cluster.topics
         cluster.on_access = context.access.changed
         context.authority = cluster.topics
-        context.operations = ClusterOperations(cluster, context.topics, context.clock, self.space)
+        context.operations = ClusterOperations(
+            cluster, context.topics, context.clock, self.space, self.log_dirs
+        )
         cluster.on_users = self._users_changed
 
     def _users_changed(self) -> None:
@@ -432,8 +490,7 @@ class Broker:
         except BaseException:
             workers.stop()
             raise
-        for note in store.notes:
-            logger.warning("data directory: note=%s", note)
+        workers.add_log_dirs(store, loop, make_workers)
         broker_clock = BrokerClock(
             clock,
             broker_id=store.identity.broker_id,
@@ -516,6 +573,7 @@ class Broker:
             raise
         finally:
             self.disk_watch.stop()
+            self.log_dirs.stop()
             self._workers.stop()
 
     async def _save_copies(self) -> None:
@@ -525,10 +583,11 @@ class Broker:
         except StorageFailedError as error:
             self._fail(error)
 
-    def _logs_hang(self) -> None:
+    def _logs_hang(self, log_dir: LogDir) -> None:
         """Fail the waits for the disk. ``cluster.role_manager`` proposes other leaders."""
         for host in self.context.topics.hosts():
-            host.disk_hangs()
+            if host.log.log_dir is log_dir:
+                host.disk_hangs()
 
     def _while_disk_hangs(self) -> None:
         """Stop while the disk hangs, if that is necessary.
@@ -582,7 +641,13 @@ def _open_files(
             config = config.alone()
     if not config.has_peers:
         broker_id = None if any_id else config.id
-        store = Store.open(disk, config.data_dir, broker_id=broker_id, new_id=new_id)
+        store = Store.open(
+            disk,
+            config.data_dir,
+            broker_id=broker_id,
+            new_id=new_id,
+            log_dirs=config.log_dirs,
+        )
         if disk.exists(store.journal_path):
             store.abandon()
             raise DataDirectoryError(
@@ -599,6 +664,7 @@ def _open_files(
         cluster_id="",
         new_id=new_id,
         has_peers=True,
+        log_dirs=config.log_dirs,
     )
     try:
         # A broker of a cluster has votes in its journal: a missing journal is corruption.

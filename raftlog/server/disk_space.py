@@ -43,8 +43,14 @@ class DiskSpace:
     """The last measurement, and the level that follows. Bytes are -1 before the first one."""
 
     def __init__(
-        self, *, producers: Watermark = NO_WATERMARK, replication: Watermark = NO_WATERMARK
+        self,
+        *,
+        producers: Watermark = NO_WATERMARK,
+        replication: Watermark = NO_WATERMARK,
+        what: str = "the disk",
     ) -> None:
+        """``what``: the disk, in the reason."""
+        self._what = what
         self.free_bytes = -1
         self.size_bytes = -1
         self.quarantine_bytes = 0  # of corrupt copies that are kept; measured less often
@@ -97,7 +103,7 @@ class DiskSpace:
                 )
                 end = self._needed(watermark, is_active=True)
                 return (
-                    f"{what}: {self.free_bytes:,} of {self.size_bytes:,} bytes of the disk are "
+                    f"{what}: {self.free_bytes:,} of {self.size_bytes:,} bytes of {self._what} are "
                     f"free, which is below {name}={watermark}, until {end:,} bytes are free"
                 )
         return ""

@@ -53,15 +53,19 @@ class DiskWatch:
         loop: asyncio.AbstractEventLoop,
         *,
         sync: Workers,
-        journal: Workers,
+        journal: Workers | None = None,
         others: Sequence[Workers] = (),
         timeout_s: float,
+        directory: str = "",
     ) -> None:
+        """``journal``: of the data directory only. ``directory``: for the log of the broker; "" for
+        the data directory."""
+        self._directory = directory
         self.timeout_s = timeout_s
         self.is_hung = False
         self._loop = loop
         self._logs = _Oldest(sync)
-        self._journal = _Oldest(journal)
+        self._journal = None if journal is None else _Oldest(journal)
         self._others = [_Oldest(workers) for workers in others]
         self._timer: asyncio.TimerHandle | None = None
         self._checked_at = 0.0
@@ -76,6 +80,8 @@ class DiskWatch:
         """Whether this broker can neither vote nor commit, because its journal waits for the
         disk.
         """
+        if self._journal is None:
+            return False
         patience = min(JOURNAL_SECONDS, self.timeout_s) if self.is_hung else self.timeout_s
         return self._journal.seconds >= patience
 
@@ -89,14 +95,16 @@ class DiskWatch:
             now = self._loop.time()
             passed_s, self._checked_at = min(now - self._checked_at, 2 * CHECK_SECONDS), now
             for oldest in (self._logs, self._journal, *self._others):
-                oldest.check(passed_s)
+                if oldest is not None:
+                    oldest.check(passed_s)
             was_hung, self.is_hung = self.is_hung, self._logs.seconds >= self.timeout_s
             if self.is_hung and not was_hung:
                 logger.error(
-                    "disk hung: seconds=%.1f. A sync has not ended. This broker acknowledges "
-                    "nothing until it ends, and transfers leadership to other in-sync replicas. "
-                    "Check the disk (dmesg, SMART)",
+                    "disk hung: seconds=%.1f directory=%s. A sync has not ended. This broker "
+                    "acknowledges nothing there until it ends, and transfers leadership to other "
+                    "in-sync replicas. Check the disk (dmesg, SMART)",
                     self._logs.seconds,
+                    self._directory or "data.dir",
                 )
                 on_logs_hung()
             elif was_hung and not self.is_hung:

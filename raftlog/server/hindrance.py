@@ -34,7 +34,7 @@ class Hindrance:
         self.is_held_up = False  # the disk completes no sync, or too few of them
 
     def __str__(self) -> str:
-        return "disk_full" if self.is_short else "disk_hung"
+        return "disk_hung" if self.is_held_up else "disk_full"
 
     def refused(self) -> None:
         """Record an append that failed for lack of disk space."""

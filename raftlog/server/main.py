@@ -117,7 +117,7 @@ def world(environment: Mapping[str, str], config: BrokerConfig) -> tuple[Disk, S
         points.described,
         VARIABLE,
     )
-    disk = FailpointDisk(OsDisk(), points.hit, config.data_dir)
+    disk = FailpointDisk(OsDisk(), points.hit, config.data_dir, config.log_dirs)
     return disk, failpoints.surroundings(points.hit)
 
 

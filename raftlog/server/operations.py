@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, Final, Protocol, TypeAlias
 
+from raftlog import limits
 from raftlog.config.keys import DAY_MS
 from raftlog.errors import UnsupportedFeatureError
 from raftlog.protocol.cluster import (
@@ -17,6 +18,7 @@ from raftlog.protocol.cluster import (
     DescribeClusterResponse,
     DiskStatus,
     DiskUse,
+    LogDirStatus,
     PartitionStatus,
     ReassignRequest,
     ReassignResponse,
@@ -41,6 +43,7 @@ from raftlog.protocol.metadata import BrokerInfo
 from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
 from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.disk_space import DiskSpace
+from raftlog.server.log_dirs import LogDirMonitor
 from raftlog.server.partition import Partition
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from raftlog.storage import Store
@@ -62,6 +65,11 @@ class Operations(Protocol):
     @property
     def peer_protocol(self) -> int:
         """Return the version of the protocol between brokers that the cluster requires."""
+        ...
+
+    @property
+    def log_dirs(self) -> LogDirMonitor:
+        """Return the state of this broker's log directories."""
         ...
 
     def controller(self) -> int | None: ...
@@ -95,7 +103,9 @@ class AloneOperations:
         clock: BrokerClock,
         now: Callable[[], float],
         space: DiskSpace,
+        log_dirs: LogDirMonitor,
     ) -> None:
+        self._log_dirs = log_dirs
         self._store = store
         self._topics = topics
         self._clock = clock
@@ -109,6 +119,10 @@ class AloneOperations:
     @property
     def peer_protocol(self) -> int:
         return PEER_PROTOCOL_VERSION
+
+    @property
+    def log_dirs(self) -> LogDirMonitor:
+        return self._log_dirs
 
     def controller(self) -> int | None:
         return self._store.identity.broker_id
@@ -130,7 +144,7 @@ class AloneOperations:
             fenced=False,
             live=True,
             clock_error_ms=self._clock.error_ms(),
-            disk=disk_status(self._space),
+            disk=disk_status(self._space, self._log_dirs),
         )
         partitions = yield from describe_partitions(
             self._topics, request, identity.broker_id, self._now()
@@ -188,8 +202,18 @@ class AloneOperations:
         )
 
 
-def disk_status(space: DiskSpace) -> DiskStatus:
+def disk_status(space: DiskSpace, log_dirs: LogDirMonitor) -> DiskStatus:
     return DiskStatus(
+        log_dirs=[
+            LogDirStatus(
+                path=log_dir.path[: limits.ERROR_MESSAGE_CHARS_MAX],
+                free_bytes=log_dirs.space(log_dir).free_bytes,
+                size_bytes=log_dirs.space(log_dir).size_bytes,
+                failed=bool(log_dir.failure),
+                problem=log_dirs.problem(log_dir)[: limits.ERROR_MESSAGE_CHARS_MAX],
+            )
+            for log_dir in log_dirs.log_dirs
+        ],
         free_bytes=space.free_bytes,
         size_bytes=space.size_bytes,
         level=str(space.level),

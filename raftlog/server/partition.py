@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from asyncio import AbstractEventLoop
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from raftlog.config.keys import INT64_MAX
@@ -67,6 +67,12 @@ class HostServices:
     space: DiskSpace = field(default_factory=DiskSpace)
     counters: Counters = field(default_factory=Counters)
     events: EventLog = field(default_factory=EventLog)
+    # Of hosts in other log directories than the data directory, by the id of the directory.
+    log_dirs: Mapping[str, HostServices] = field(default_factory=dict)
+
+    def of(self, log: Log) -> HostServices:
+        """Return the services of the host of a log."""
+        return self.log_dirs.get(log.log_dir.id, self)
 
 
 class Partition:
@@ -301,12 +307,8 @@ class Partition:
         ``NotEnoughReplicasError`` if it is ``to_be_committed``.
         """
         leadership = self.check_leading()
-        if self._waits_for_disk and self._services.disk.is_hung:
-            raise DiskHungError(
-                f"{self.topic_partition}: the disk of broker {leadership.broker_id} has "
-                f"completed no sync for {self._services.disk.timeout_s:g} s. Nothing was "
-                "appended. Check the disk"
-            )
+        if self._is_disk_hung or (self._waits_for_disk and self._services.disk.is_hung):
+            raise self._disk_hung()
         if to_be_committed and self.obstacle:
             raise NotEnoughReplicasError(f"{self.topic_partition}: {self.obstacle}")
         if to_be_committed and not leadership.has_quorum:
@@ -347,6 +349,18 @@ class Partition:
                 watcher.wake()
         return appended
 
+    @property
+    def _is_disk_hung(self) -> bool:
+        """Whether the log's disk hangs, and is another one than that of the data directory: the
+        broker continues, and must not wait for this disk on its event loop."""
+        return self.log.log_dir.is_expendable and self._services.disk.is_hung
+
+    def _disk_hung(self) -> DiskHungError:
+        return DiskHungError(
+            f"{self.topic_partition}: the disk of this broker has completed no sync for "
+            f"{self._services.disk.timeout_s:g} s. Nothing was appended. Check the disk"
+        )
+
     def _is_stored(self, header: BatchHeader) -> bool:
         """Whether the log has this batch of an idempotent producer: a retry, which needs no
         space.
@@ -364,6 +378,9 @@ class Partition:
     def append_copied(self, batches: Buffer) -> None:
         """Append the leader's batches unchanged. Raises the errors of ``Log.append_replicated``."""
         self._check_open()
+        if self._is_disk_hung:
+            self.hindrance.refused()  # so that it leaves the ISR
+            raise self._disk_hung()
         try:
             self._services.space.check_replication(self.topic_partition)
             appended = self.log.append_replicated(batches)
@@ -413,6 +430,8 @@ class Partition:
         """Return whether the log was changed as the leader requires. If not, the leader repeats the
         request.
         """
+        if self._is_disk_hung:
+            return False
         try:
             change()
         except OSError as error:
@@ -619,7 +638,7 @@ class Partition:
         """
 
         def retire() -> None:
-            if self.closed is not None:
+            if self.closed is not None or self._is_disk_hung:
                 return
             clock = self._services.clock
             if self.leadership is not None:

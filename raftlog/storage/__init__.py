@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from raftlog.storage.appended import Appended, ReplicatedAppend
 from raftlog.storage.catalog import Topic
 from raftlog.storage.compactor import CompactionStatus
 from raftlog.storage.disk_tasks import DeleteTask, SyncTask
 from raftlog.storage.identity import Identity
-from raftlog.storage.log import Appended, Log, ReplicatedAppend
+from raftlog.storage.log import Log
 from raftlog.storage.segment import TimestampSearch
 from raftlog.storage.store import Store
 

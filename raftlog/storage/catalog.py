@@ -42,11 +42,17 @@ class Topic:
     overrides: Mapping[str, str] = field(default_factory=dict)
     config: TopicConfig = field(default_factory=TopicConfig)
     hosted: tuple[int, ...] | None = None  # stored here, ascending; None: all
+    # Ids of the log directories by partition; of the other partitions, it is the data directory.
+    log_dirs: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def local(self) -> Sequence[int]:
         """Partitions that are stored in this data directory, ascending."""
         return range(self.partitions) if self.hosted is None else self.hosted
+
+    def log_dir_of(self, partition: int) -> str:
+        """Return the id of the log directory of a partition; "" for the data directory."""
+        return self.log_dirs.get(partition, "")
 
 
 class Dropping(NamedTuple):
@@ -55,6 +61,18 @@ class Dropping(NamedTuple):
     name: str
     id: str
     partition: int
+    log_dir: str = ""  # see ``Topic.log_dir_of``
+
+    def log_dir_of(self, _partition: int) -> str:
+        return self.log_dir
+
+
+class KnownLogDir(NamedTuple):
+    """A log directory besides the data directory, as it was at the last start. ``is_mount``: a file
+    system was mounted at the path itself."""
+
+    path: str
+    is_mount: bool
 
 
 class Catalog:
@@ -71,6 +89,7 @@ class Catalog:
         self.topics: Mapping[str, Topic] = {}  # by name; the newest topic of a name
         self.deleting: Mapping[str, Topic] = {}  # by id; their files may still exist
         self.dropping: tuple[Dropping, ...] = ()
+        self.log_dirs: Mapping[str, KnownLogDir] = {}  # by id
         self._load()
 
     def _load(self) -> None:
@@ -79,7 +98,9 @@ class Catalog:
             return
         self._show({row["id"]: _from_state(row) for row in state["topics"]})
         self.deleting = {row["id"]: _from_state(row) for row in state["deleting"]}
-        self.dropping = tuple(Dropping._make(row) for row in state.get("dropping", ()))
+        self.dropping = tuple(Dropping(*row) for row in state.get("dropping", ()))
+        log_dirs = state.get("log_dirs", {})
+        self.log_dirs = {id_: KnownLogDir._make(row) for id_, row in log_dirs.items()}
 
     def _show(self, topics: Mapping[str, Topic]) -> None:
         self.by_id = topics
@@ -91,21 +112,25 @@ class Catalog:
         topics: Mapping[str, Topic] | None = None,
         deleting: Mapping[str, Topic] | None = None,
         dropping: tuple[Dropping, ...] | None = None,
+        log_dirs: Mapping[str, KnownLogDir] | None = None,
     ) -> None:
         topics = self.by_id if topics is None else topics
         deleting = self.deleting if deleting is None else deleting
         dropping = self.dropping if dropping is None else dropping
-        state = {
+        log_dirs = self.log_dirs if log_dirs is None else log_dirs
+        state: dict[str, Any] = {
             "topics": [_to_state(topic) for topic in topics.values()],
             "deleting": [_to_state(topic) for topic in deleting.values()],
-            "dropping": [list(drop) for drop in dropping],
+            "dropping": [list(drop if drop.log_dir else drop[:-1]) for drop in dropping],
         }
+        if log_dirs:
+            state["log_dirs"] = {id_: list(known) for id_, known in log_dirs.items()}
         try:
             state_file.write(self._disk, self._path, state)
         except OSError as error:
             raise storage_error(f"writing {self._path}", error) from error
         self._show(topics)
-        self.deleting, self.dropping = deleting, dropping
+        self.deleting, self.dropping, self.log_dirs = deleting, dropping, log_dirs
 
     # -- topics ------------------------------------------------------------------------------------
 
@@ -161,6 +186,18 @@ class Catalog:
         self._save(topics={**self.by_id, altered.id: altered})
         return altered
 
+    def use_log_dirs(
+        self, log_dirs: Mapping[str, KnownLogDir], replaced: Mapping[str, str]
+    ) -> None:
+        """Record the log directories. ``replaced``: ids of those that an empty one has replaced, by
+        which: the replicas of the former are in the latter from now on, and lack all records."""
+        topics = {}
+        for topic in self.by_id.values():
+            moved = {number: replaced.get(id_, id_) for number, id_ in topic.log_dirs.items()}
+            topics[topic.id] = replace(topic, log_dirs=moved)
+        if (log_dirs, topics) != (self.log_dirs, self.by_id):
+            self._save(topics=topics, log_dirs=log_dirs)
+
     def plan_extension(self, name: str, partitions: int) -> Topic:
         """Return the topic with ``partitions`` partitions. Changes nothing.
 
@@ -207,7 +244,8 @@ class Catalog:
         assert all(0 <= partition < total for partition in wanted), "more partitions than in all"
         self._check_room(len(wanted) - len(here))
         config = TopicConfig.from_text(overrides)
-        return Topic(name, id_, total, dict(overrides), config, tuple(sorted(wanted)))
+        log_dirs = known.log_dirs if known else {}
+        return Topic(name, id_, total, dict(overrides), config, tuple(sorted(wanted)), log_dirs)
 
     def host(self, topic: Topic) -> None:
         """Add or replace a topic that ``plan_hosting`` returned. No write if nothing differs."""
@@ -224,10 +262,18 @@ class Catalog:
         hosted = tuple(other for other in topic.local if other not in gone)
         topics = {other: held for other, held in self.by_id.items() if other != id_ or hosted}
         if hosted:
-            topics[id_] = replace(topic, hosted=hosted)
-        drops = [Dropping(topic.name, id_, partition) for partition in sorted(gone)]
+            left = {number: at for number, at in topic.log_dirs.items() if number not in gone}
+            topics[id_] = replace(topic, hosted=hosted, log_dirs=left)
+        drops = [
+            Dropping(topic.name, id_, number, topic.log_dir_of(number)) for number in sorted(gone)
+        ]
         self._save(topics=topics, dropping=(*self.dropping, *drops))
         return drops
+
+    def holds(self, id_: str, partition: int) -> bool:
+        """Whether the partition is in this broker's log directories."""
+        topic = self.by_id.get(id_)
+        return topic is not None and partition in topic.local
 
     def unneeded(self, drops: Collection[Dropping]) -> dict[str, Dropping]:
         """Return the topics whose directories hold only these partitions, by topic id."""
@@ -256,13 +302,16 @@ def _check_partitions(partitions: int) -> None:
 
 
 def _to_state(topic: Topic) -> dict[str, Any]:
-    return {
+    state = {
         "name": topic.name,
         "id": topic.id,
         "partitions": topic.partitions,
         "config": dict(topic.overrides),
         "hosted": None if topic.hosted is None else list(topic.hosted),
     }
+    if topic.log_dirs:
+        state["log_dirs"] = {str(number): id_ for number, id_ in topic.log_dirs.items()}
+    return state
 
 
 def _from_state(row: dict[str, Any]) -> Topic:
@@ -275,4 +324,5 @@ def _from_state(row: dict[str, Any]) -> Topic:
         row["config"],
         config,
         None if hosted is None else tuple(hosted),
+        {int(number): id_ for number, id_ in row.get("log_dirs", {}).items()},
     )

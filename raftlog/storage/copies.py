@@ -175,7 +175,12 @@ class Copies:
             self._saved = version
 
     def _write(self, rows: dict[str, list[Any]]) -> None:
-        state_file.write(self._disk, self.path, {"copies": rows, "complete": self.is_complete})
+        try:
+            state_file.write(self._disk, self.path, {"copies": rows, "complete": self.is_complete})
+        except OSError as error:
+            if error.filename is None:  # it must not be mistaken for an error of a log's disk
+                error.filename = self.path
+            raise
 
     def forget(self, copies: Iterable[tuple[str, int]]) -> None:
         """Remove the records of copies, by topic ID and partition: durably, before the copies are

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from raftlog.config import TopicConfig
 from raftlog.config.keys import INT64_MAX
@@ -45,15 +45,16 @@ from raftlog.record import (
     verify_chain,
 )
 from raftlog.storage import admission, retention
+from raftlog.storage.appended import Appended, ReplicatedAppend
 from raftlog.storage.checkpoint import Anchor
 from raftlog.storage.compactor import TICKET_BYTES, Compactable, CompactionStatus, Compactor
 from raftlog.storage.copies import Copy
 from raftlog.storage.disk_tasks import DeleteTask, SyncTask
 from raftlog.storage.epoch_cache import EpochCache
 from raftlog.storage.faults import storage_error
+from raftlog.storage.log_dirs import LogDir
 from raftlog.storage.opening import Opened, open_log, rebuild_producers
 from raftlog.storage.producer_state import ProducerTable
-from raftlog.storage.retention import SegmentInfo
 from raftlog.storage.segment import Segment, TimestampSearch
 from raftlog.storage.segment_list import SegmentList
 from raftlog.types import (
@@ -69,28 +70,12 @@ if TYPE_CHECKING:  # the first compaction imports numpy
     from raftlog.storage.cleaner import CompactionTicket
 
 
-class Appended(NamedTuple):
-    """Offsets of an appended batch. ``duplicate``: the batch was already stored; nothing was
-    written."""
-
-    base_offset: Offset
-    last_offset: Offset
-    append_timestamp_ms: TimestampMs
-    duplicate: bool = False
-
-
-class ReplicatedAppend(NamedTuple):
-    """Number of appended batches, and the log end after them."""
-
-    batch_count: int
-    next_offset: Offset
-
-
 class Log:
     """Log of one partition. See ``open`` for recovery and guarantees."""
 
     def __init__(self, disk: Disk, directory: str, config: TopicConfig, opened: Opened) -> None:
         self.directory = directory
+        self.log_dir = opened.log_dir
         self.config = config
         self.damage = opened.damage  # description of the corruption; "" if there is none
         # True if the corruption may be a torn write, which was never acknowledged. It may be
@@ -134,9 +119,11 @@ class Log:
         copy: Copy | None = None,
         *,
         cuts_torn: bool = True,
+        log_dir: LogDir | None = None,
     ) -> Log:
         """Open or create the log in ``directory``, and recover it from a crash.
 
+        ``log_dir``: the log directory in which it is; if that has failed, no file is accessed.
         ``copy``: the data directory's record of this copy. Files that are missing or older than
         recorded count as corruption, and then nothing is created.
 
@@ -146,7 +133,7 @@ class Log:
         A corrupt log (``damage``) is readable up to the corruption and rejects appends. In a log
         that is not corrupt, all records are durable after the open. Raises ``OSError``.
         """
-        opened = open_log(disk, directory, config, copy, cuts_torn=cuts_torn)
+        opened = open_log(disk, directory, config, copy, cuts_torn=cuts_torn, log_dir=log_dir)
         return cls(disk, directory, config, opened)
 
     # -- state -------------------------------------------------------------------------------------
@@ -484,9 +471,8 @@ class Log:
     def _undo(self, active: Segment, cause: OSError) -> None:
         """Truncate the bytes of a failed write. If that fails, the file's state is unknown.
 
-        The next ticket syncs the truncation. Otherwise a power failure could restore these bytes
-        after later appends.
-        """
+        The next ticket syncs the truncation: a power failure could restore these bytes after later
+        appends."""
         self._note_unsynced(active)
         try:
             active.file.truncate(active.size_bytes)
@@ -652,6 +638,9 @@ class Log:
     def _failed(self, doing: str, error: Exception) -> DamagedLogError | StorageFailedError:
         if isinstance(error, OSError) and error.errno in MISSING:
             return self._note_missing(str(error))
+        if self.log_dir.is_cause_of(error):
+            self.log_dir.fail(f"{doing} failed: {error}")
+            return self.go_offline()
         self._failure = StorageFailedError(f"{doing} failed: {error}")
         return self._failure
 
@@ -666,7 +655,7 @@ class Log:
         process knows of the corruption.
         """
         self._compactor.cancel()
-        if self.damage and self.readable_end_offset <= offset:
+        if self.is_offline or (self.damage and self.readable_end_offset <= offset):
             return
         self.damage, self._readable_end = reason, self._bounded(offset)
         self.is_torn = False
@@ -677,11 +666,25 @@ class Log:
                     segment.remove_index()
             self._disk.sync_dir(self.directory)
 
-    def check_place(self) -> None:
-        """Mark the log as corrupt if its active files, or their directory, were removed or moved.
+    @property
+    def is_offline(self) -> bool:
+        """Whether its log directory has failed: no file is accessed until the next start."""
+        return bool(self.log_dir.failure)
 
-        Fast enough to call often.
-        """
+    def go_offline(self) -> DamagedLogError:
+        """Mark the log as corrupt, without access to its files. Returns the error to raise."""
+        if self.damage != self.log_dir.failure:
+            self._compactor.cancel()
+            self.damage, self.is_torn = self.log_dir.failure, False
+            self._readable_end = self.log_start_offset
+            self.on_missing()
+        return DamagedLogError(self.damage)
+
+    def check_place(self) -> None:
+        """Mark the log as corrupt if its active files, or their directory, were removed or moved,
+        or if its log directory has failed. Fast enough to call often."""
+        if self.is_offline:
+            self.go_offline()
         if not self._is_writable:
             return
         if not self._checkpoint.is_in_place:
@@ -691,6 +694,9 @@ class Log:
 
     def _note_missing(self, what: str) -> DamagedLogError:
         """Mark the log as corrupt: files are missing, and a start would not find their records."""
+        self.log_dir.check_place()
+        if self.is_offline:
+            return self.go_offline()
         if not self.damage or self.readable_end_offset > self.log_start_offset:
             reason = f"{self.directory} was moved, or files in it are missing: {what}"
             self.note_damage(
@@ -723,8 +729,7 @@ class Log:
         raise DamagedLogError(reason)
 
     def _check_batches(self, start_offset: Offset, bytes_max: int) -> tuple[Offset, str]:
-        """Implement ``verify``. Returns the end of the valid batches, and the reason if the batch
-        there is corrupt, or ""."""
+        """Return the end of the valid batches, and the reason if the next one is corrupt, or ""."""
         offset, end, unreadable = start_offset, self.readable_end_offset, ""
         try:
             offset = self._segments.batch_start(start_offset)
@@ -778,15 +783,10 @@ class Log:
 
     def _expired(self, now_ms: TimestampMs | None, high_watermark: Offset) -> int:
         """Return the number of the oldest segments that retention deletes."""
-        return retention.expired(
-            [
-                SegmentInfo(s.base_offset, s.next_offset, s.size_bytes, s.summary.newest_age_ms)
-                for s in self._segments
-                if s.size_bytes
-            ],
+        return retention.count_expired(
+            self._segments,
+            self.config,
             now_ms=now_ms,
-            retention_ms=self.config.retention_ms if self.config.is_deleted_by_age else -1,
-            retention_bytes=self.config.retention_bytes if self.config.is_deleted_by_age else -1,
             log_start_offset=self.log_start_offset,
             high_watermark=high_watermark,
         )

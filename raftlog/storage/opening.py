@@ -19,6 +19,7 @@ from raftlog.storage.compaction_files import CompactionFiles
 from raftlog.storage.copies import Copy
 from raftlog.storage.disk_tasks import DeleteTask
 from raftlog.storage.epoch_cache import EpochCache
+from raftlog.storage.log_dirs import LogDir
 from raftlog.storage.log_files import LogFiles
 from raftlog.storage.producer_state import ProducerTable
 from raftlog.storage.quarantine import dangling_text
@@ -44,6 +45,7 @@ class Opened:
     unindexed: list[Segment]  # sealed segments with a missing or wrong index
     compaction_files: CompactionFiles
     compaction_state: CompactionState
+    log_dir: LogDir
     damage: str = ""
     is_torn: bool = False
     notes: list[str] = field(default_factory=list)
@@ -56,16 +58,46 @@ def open_log(
     copy: Copy | None = None,
     *,
     cuts_torn: bool = True,
+    log_dir: LogDir | None = None,
 ) -> Opened:
     """See ``Log.open``."""
+    log_dir = LogDir(disk, directory) if log_dir is None else log_dir
+    if log_dir.failure:
+        return _offline(disk, directory, copy, log_dir)
     # Not created: the link leads to a file system that is not mounted, or to a lost directory.
     link = disk.dangling_link(directory)
     if not link and (copy is None or copy.known is None):
         disk.make_dirs(directory)
     opening = _Opening(
-        disk, directory, config.index_interval_bytes, copy, link=link, cuts_torn=cuts_torn
+        disk,
+        directory,
+        config.index_interval_bytes,
+        copy,
+        log_dir,
+        link=link,
+        cuts_torn=cuts_torn,
     )
     return opening.run()
+
+
+def _offline(disk: Disk, directory: str, copy: Copy | None, log_dir: LogDir) -> Opened:
+    """Return the state of a log whose log directory has failed. Accesses no file."""
+    known = None if copy is None else copy.known
+    return Opened(
+        segments=[],
+        epochs=EpochCache(),
+        producers=ProducerTable(),
+        checkpoint=CheckpointFile(disk, f"{directory}/checkpoint", copy),
+        files=LogFiles(disk, directory),
+        log_start_offset=0,
+        log_end_offset=0 if known is None else known.durable_end_offset,
+        readable_end_offset=0,
+        unindexed=[],
+        compaction_files=CompactionFiles(disk, directory),
+        compaction_state=CompactionState(),
+        log_dir=log_dir,
+        damage=log_dir.failure,
+    )
 
 
 class _Opening:
@@ -77,10 +109,12 @@ class _Opening:
         directory: str,
         index_interval_bytes: int,
         copy: Copy | None,
+        log_dir: LogDir,
         *,
         link: str,
         cuts_torn: bool,
     ) -> None:
+        self._log_dir = log_dir
         self._cuts_torn = cuts_torn
         self._disk = disk
         self._directory = directory
@@ -142,6 +176,7 @@ class _Opening:
             unindexed=[segment for segment in recovered.scanned if segment is not segments[-1]],
             compaction_files=self._compaction_files,
             compaction_state=self._compaction_state,
+            log_dir=self._log_dir,
             damage=recovered.damage,
             is_torn=recovered.is_torn,
             notes=[*files.notes, *recovered.notes],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from raftlog.config import TopicConfig
+from raftlog.storage.segment import Segment
 from raftlog.types import Offset, TimestampMs
 
 
@@ -46,3 +48,26 @@ def expired(
         excess_bytes -= segment.size_bytes
         count += 1
     return count
+
+
+def count_expired(
+    segments: Iterable[Segment],
+    config: TopicConfig,
+    *,
+    now_ms: TimestampMs | None,
+    log_start_offset: Offset,
+    high_watermark: Offset,
+) -> int:
+    """Return the number of the oldest segments that the settings of a topic delete: ``expired``."""
+    return expired(
+        [
+            SegmentInfo(s.base_offset, s.next_offset, s.size_bytes, s.summary.newest_age_ms)
+            for s in segments
+            if s.size_bytes
+        ],
+        now_ms=now_ms,
+        retention_ms=config.retention_ms if config.is_deleted_by_age else -1,
+        retention_bytes=config.retention_bytes if config.is_deleted_by_age else -1,
+        log_start_offset=log_start_offset,
+        high_watermark=high_watermark,
+    )

@@ -9,6 +9,8 @@
     <directory>/consensus.journal                 path only; ``consensus`` writes it
     <directory>/topics/<name>/<topic id>/<partition>/   one log each (``log``)
 
+Logs can also be in further log directories, on other disks (``log_dirs``).
+
 Logs have one owner thread. The methods that change topics block on the disk. They may run in
 another thread, one at a time, and their result becomes visible atomically.
 """
@@ -36,7 +38,8 @@ from raftlog.storage.copies import Copies
 from raftlog.storage.faults import storage_error
 from raftlog.storage.identity import Identity, IdentityFile
 from raftlog.storage.log import Log
-from raftlog.storage.topic_logs import TopicLogs
+from raftlog.storage.log_dirs import LogDirs
+from raftlog.storage.topic_logs import TopicLogs, topic_path
 from raftlog.types import TimestampMs, TopicPartition, check_topic_name
 
 # Another process may remove the directories at the same time.
@@ -64,6 +67,7 @@ class Store:
         has_peers: bool,
     ) -> None:
         self.directory = directory
+        self.log_dirs = LogDirs(disk, directory)
         self.identity = identity
         # True if the previous process closed the store, or the directory is new. With
         # flush.policy=os, all acknowledged records are certain to be stored only then.
@@ -76,7 +80,7 @@ class Store:
         self._catalog = catalog
         self._copies = copies
         self.saved_brokers: Mapping[int, Address] = {}  # by ID, from the file ``brokers``
-        self._logs = TopicLogs(disk, directory, copies, cuts_torn=not has_peers)
+        self._logs = TopicLogs(disk, self.log_dirs, copies, cuts_torn=not has_peers)
         self._dropped: dict[str, list[Log]] = {}  # by topic id; deleted, not discarded
         self.notes: list[str] = []  # what opening found outside the logs, for the operator's log
         # By topic id and partition: quarantined files whose new log found no disk space.
@@ -92,9 +96,11 @@ class Store:
         cluster_id: str | None = None,
         new_id: Callable[[], str] = _random_id,
         has_peers: bool = False,
+        log_dirs: Sequence[str] = (),
     ) -> Store:
         """Open or create a data directory, and recover all its logs.
 
+        ``log_dirs``: further directories for logs. Logs in those that cannot be used are offline.
         ``broker_id``: expected broker id; None accepts the stored one (new directory: 1).
         ``cluster_id``: expected cluster id; None accepts the stored one (new directory: a random
         id); "" accepts the stored one (new directory: unset until ``adopt_cluster_id``).
@@ -132,6 +138,7 @@ class Store:
                 undo.callback(store.abandon)
                 # A killed process may have renamed one of these files without a sync.
                 disk.sync_dir(directory)
+                store.notes = store.log_dirs.attach(log_dirs, catalog, identity, new_id)
                 store._open_logs()
                 store.saved_time_ms = clock_file.read(disk, directory)
                 store.saved_access = access_file.read(disk, directory)
@@ -158,7 +165,15 @@ class Store:
         for topic in self._catalog.by_id.values():
             self._logs.open_all(topic)
             self._logs.make_successors_durable(topic)
-        self.notes = self._logs.quarantine_strays()
+        self.notes += self._logs.quarantine_strays()
+        self._check_log_dirs()
+
+    def _check_log_dirs(self) -> None:
+        """Take logs offline whose log directory has failed since they were opened. Only for logs
+        that no other thread uses yet."""
+        for log in self._logs.logs():
+            if log.is_offline:
+                log.go_offline()
 
     def _doubt_unsynced(self) -> None:
         """Mark logs with flush.policy=os: acknowledged records may not be on the disk (S12)."""
@@ -169,17 +184,21 @@ class Store:
     def _remove_files(self, topic: Topic) -> None:
         """Remove the files of a deleted topic, durably, and then its entry in the catalog."""
         self._logs.remove_topic(topic)
-        self._catalog.deleted(topic)
+        if self._logs.is_removed(topic):  # otherwise, a later start removes the rest
+            self._catalog.deleted(topic)
 
     def _remove_partitions(self, drops: Sequence[Dropping]) -> None:
         """Remove the files of dropped partitions, durably, and then their entries in the catalog.
         With the last partition, also remove the topic directory."""
         if not drops:
             return
-        self._logs.remove_partitions(drops)
-        for drop in self._catalog.unneeded(drops).values():
+        # A partition can be here again, in another log directory, with another copy.
+        gone = [drop for drop in drops if not self._catalog.holds(drop.id, drop.partition)]
+        self._copies.forget((drop.id, drop.partition) for drop in gone)
+        removed = self._logs.remove_partitions(drops)
+        for drop in self._catalog.unneeded(removed).values():
             self._logs.remove_topic(drop)
-        self._catalog.dropped(drops)
+        self._catalog.dropped(removed)
 
     # -- identity, journal, clock ------------------------------------------------------------------
 
@@ -296,17 +315,18 @@ class Store:
     def free_bytes(self) -> int:
         return self._disk.free_bytes(self.directory)
 
-    def disk_bytes(self) -> tuple[int, int]:
-        """Return the free bytes and the size of the disk. Any thread may call. Raises
-        ``OSError``."""
-        return self.free_bytes(), self._disk.total_bytes(self.directory)
-
     def quarantined_bytes(self) -> int:
         """Return the size of all copies in quarantine. Blocking; any thread may call. Raises
         ``OSError``."""
-        return sum(
-            quarantine.size_bytes(self._disk, self._logs.topic_path(topic))
-            for topic in tuple(self._catalog.by_id.values())
+        return sum(map(self._logs.quarantined_bytes, tuple(self._catalog.by_id.values())))
+
+    def _placed(self, topic: Topic, partitions: Iterable[int]) -> Topic:
+        """Return the topic with a log directory for each of its new partitions."""
+        return self.log_dirs.place(
+            topic,
+            partitions,
+            placed=self._catalog.by_id.values(),
+            relative_path=lambda number: f"{topic_path(topic)}/{number}",
         )
 
     # -- changes (blocking) ------------------------------------------------------------------------
@@ -328,6 +348,7 @@ class Store:
         topic id is in no catalog entry.
         """
         topic = self.plan_topic(name, partitions=partitions, config=config)
+        topic = self._placed(topic, topic.local)
         try:
             self._logs.create(topic, topic.local)
             self._logs.make_names_durable(topic)
@@ -381,6 +402,7 @@ class Store:
         """
         topic = self.topic(name)
         extended = self._catalog.plan_extension(name, partitions)
+        extended = self._placed(extended, range(topic.partitions, partitions))
         try:
             self._logs.create(extended, range(topic.partitions, partitions))
             self._logs.make_names_durable(extended)
@@ -422,6 +444,7 @@ class Store:
                 ]
             )
             if is_new:
+                topic = self._placed(topic, is_new)
                 self._logs.create(topic, is_new)
                 self._logs.make_names_durable(topic)
             self._catalog.host(topic)
@@ -482,7 +505,11 @@ class Store:
         ``StorageFailedError``, and ``DiskFullError`` if there is no disk space. The old log is then
         closed; the next call continues, or the next start.
         """
-        self.hosted_log(topic_id, partition).abandon()
+        log = self.hosted_log(topic_id, partition)
+        log.log_dir.check_place()
+        if log.is_offline:
+            raise DamagedLogError(log.log_dir.failure)
+        log.abandon()
         topic = self._catalog.by_id[topic_id]
         key = topic_id, partition
         directory = self._logs.path(topic, partition)
@@ -496,7 +523,7 @@ class Store:
                 break
             except OSError as error:
                 if error.errno not in MISSING or not attempts_left:
-                    raise storage_error(f"quarantining {directory}", error) from error
+                    raise self._failed(log, f"quarantining {directory}", error) from error
         path, removed = self._moved.pop(key)
         log.notes = [*log.notes, f"{directory} was corrupt; its files are quarantined in {path}"]
         if removed:
@@ -521,9 +548,18 @@ class Store:
             if is_unknown:
                 log.record_copy()
         except OSError as error:
-            raise storage_error(f"continuing with {log.directory}", error) from error
+            raise self._failed(log, f"continuing with {log.directory}", error) from error
         log.doubt = ""
         return log
+
+    def _failed(self, log: Log, doing: str, error: OSError) -> RaftlogError:
+        """Return the error of an operation on one log. Fails its log directory, if the broker
+        continues without it."""
+        try:
+            log.log_dir.contain(error)
+        except OSError:
+            return storage_error(doing, error)
+        return DamagedLogError(log.log_dir.failure)
 
     # -- saving and closing ------------------------------------------------------------------------
 
@@ -565,6 +601,7 @@ class Store:
         failure."""
         for log in (*self._logs.logs(), *chain.from_iterable(self._dropped.values())):
             log.abandon()
+        self.log_dirs.release()
         self._lock.release()
 
 

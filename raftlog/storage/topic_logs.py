@@ -1,8 +1,9 @@
 """Open logs of a data directory: paths, opening and closing, removal of files.
 
-    <directory>/topics/<name>/<topic id>/<partition>/
+    <log directory>/topics/<name>/<topic id>/<partition>/
 
-The catalog determines which logs exist. All methods can raise ``OSError``.
+The catalog determines which logs exist, and in which log directory. All methods can raise
+``OSError``, but not for a log directory without which the broker continues: it fails then.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from raftlog.storage import quarantine
 from raftlog.storage.catalog import Dropping, Topic
 from raftlog.storage.copies import Copies
 from raftlog.storage.log import Log
+from raftlog.storage.log_dirs import LogDir, LogDirs
 from raftlog.storage.segment import LOG_SUFFIX, base_offsets
 
 
@@ -30,13 +32,13 @@ class TopicLogs:
     """Open logs by topic id and partition, and the directories of all logs."""
 
     def __init__(
-        self, disk: Disk, directory: str, copies: Copies, *, cuts_torn: bool = True
+        self, disk: Disk, log_dirs: LogDirs, copies: Copies, *, cuts_torn: bool = True
     ) -> None:
         """``cuts_torn``: see ``Log.open``."""
         self._disk = disk
         self._copies = copies
         self._cuts_torn = cuts_torn
-        self._directory = directory
+        self._log_dirs = log_dirs
         self._logs: dict[LogKey, Log] = {}
 
     # -- open logs ---------------------------------------------------------------------------------
@@ -54,13 +56,23 @@ class TopicLogs:
 
     def open(self, topic: Topic, partition: int, *, cuts_torn: bool = False) -> Log:
         copy = self._copies.of(topic.id, partition)
-        log = Log.open(
-            self._disk,
-            self.path(topic, partition),
-            topic.config,
-            copy,
-            cuts_torn=cuts_torn or self._cuts_torn,
-        )
+        log_dir = self._log_dirs[topic.log_dir_of(partition)]
+
+        def opened() -> Log:
+            return Log.open(
+                self._disk,
+                self.path(topic, partition),
+                topic.config,
+                copy,
+                cuts_torn=cuts_torn or self._cuts_torn,
+                log_dir=log_dir,
+            )
+
+        try:
+            log = opened()
+        except OSError as error:
+            log_dir.contain(error)
+            log = opened()  # offline now
         if copy.is_unknown and not self._cuts_torn:
             log.doubt = f"{self._copies.path} was lost: it is unknown if this copy held records"
         self._logs[LogKey(topic.id, partition)] = log
@@ -76,12 +88,19 @@ class TopicLogs:
         """Open logs, and create the missing ones. Their names are durable after
         ``make_names_durable``: one sync for all of them.
         """
-        quarantine.move_dangling_link(self._disk, self.topic_path(topic))
-        self._disk.make_dirs(self.topic_path(topic))
         for partition in partitions:
-            if self._copies.of(topic.id, partition).known is None:
-                self._disk.make_dir(self.path(topic, partition))
+            log_dir = self._log_dirs[topic.log_dir_of(partition)]
+            with log_dir.containing_failures():
+                self._make_dir(log_dir, topic, partition)
             self.open(topic, partition)
+
+    def _make_dir(self, log_dir: LogDir, topic: Topic, partition: int) -> None:
+        log_dir.check_place()  # its path may lead to another disk, on which nothing may be created
+        if not log_dir.failure and self._copies.of(topic.id, partition).known is None:
+            home = f"{log_dir.path}/{topic_path(topic)}"
+            quarantine.move_dangling_link(self._disk, home)
+            self._disk.make_dirs(home)
+            self._disk.make_dir(self.path(topic, partition))
 
     def take(self, topic_id: str, partition: int) -> Log | None:
         """Remove a log from the open logs and return it. The caller closes it."""
@@ -101,31 +120,46 @@ class TopicLogs:
 
     # -- directories -------------------------------------------------------------------------------
 
-    def path(self, topic: Topic | Dropping, partition: int) -> str:
-        return f"{self.topic_path(topic)}/{partition}"
+    def path(self, topic: Topic, partition: int) -> str:
+        log_dir = self._log_dirs[topic.log_dir_of(partition)]
+        return f"{log_dir.path}/{topic_path(topic)}/{partition}"
 
-    def topic_path(self, topic: Topic | Dropping) -> str:
-        return f"{self._name_path(topic)}/{topic.id}"
-
-    def _name_path(self, topic: Topic | Dropping) -> str:
-        return f"{self._directory}/topics/{topic.name}"
+    def _used(self, topic: Topic | Dropping) -> list[LogDir]:
+        """Return the log directories in which files of a topic may be, without the failed ones."""
+        return [
+            log_dir
+            for log_dir in self._log_dirs.online
+            if not log_dir.is_expendable or self._disk.exists(f"{log_dir.path}/{topic_path(topic)}")
+        ]
 
     def make_names_durable(self, topic: Topic) -> None:
         """Sync the names of the topic's directories. A killed process may have created them
         without a sync."""
-        for directory in (
-            self.topic_path(topic),
-            self._name_path(topic),
-            f"{self._directory}/topics",
-            self._directory,
-        ):
-            if self._disk.exists(directory):  # a missing directory is corruption of that copy
-                self._disk.sync_dir(directory)
+        for log_dir in self._used(topic):
+            with log_dir.containing_failures():
+                for directory in (
+                    f"{log_dir.path}/{topic_path(topic)}",
+                    f"{log_dir.path}/topics/{topic.name}",
+                    f"{log_dir.path}/topics",
+                    log_dir.path,
+                ):
+                    if self._disk.exists(directory):  # a missing one is corruption of that copy
+                        self._disk.sync_dir(directory)
 
     def make_successors_durable(self, topic: Topic) -> None:
         """Sync the names of logs that replaced a quarantined log. Called at the start."""
-        if any(map(quarantine.is_quarantine, self._disk.list_dir(self.topic_path(topic)))):
-            self._disk.sync_dir(self.topic_path(topic))
+        for log_dir in self._used(topic):
+            path = f"{log_dir.path}/{topic_path(topic)}"
+            with log_dir.containing_failures():
+                if any(map(quarantine.is_quarantine, self._disk.list_dir(path))):
+                    self._disk.sync_dir(path)
+
+    def quarantined_bytes(self, topic: Topic) -> int:
+        """Return the size of the topic's copies in quarantine. Any thread may call."""
+        return sum(
+            quarantine.size_bytes(self._disk, f"{log_dir.path}/{topic_path(topic)}")
+            for log_dir in self._used(topic)
+        )
 
     def quarantine_strays(self) -> list[str]:
         """Quarantine copies that are in no catalog entry and have no record. Called at the start,
@@ -135,23 +169,28 @@ class TopicLogs:
         replica again must not continue with such a copy. A copy with a record stays, because the
         catalog may be the older file; so does an empty log of an interrupted creation.
         """
-        notes = []
-        for topic_id, path in self._partition_paths():
-            partition = int(path.rpartition("/")[2])
-            copy = self._copies.of(topic_id, partition)
-            is_held = self.get(topic_id, partition) is not None
-            if is_held or copy.known is not None or copy.is_unknown:
-                continue
-            if base_offsets(self._disk.list_dir(path), LOG_SUFFIX):
-                moved, _ = quarantine.move_aside(self._disk, path)
-                notes.append(
-                    f"{path} is no copy of this broker; its files are quarantined in {moved}"
-                )
+        notes: list[str] = []
+        for log_dir in self._log_dirs.online:
+            with log_dir.containing_failures():
+                for topic_id, path in self._partition_paths(log_dir):
+                    notes += self._quarantine_stray(topic_id, path)
         return notes
 
-    def _partition_paths(self) -> Iterator[tuple[str, str]]:
+    def _quarantine_stray(self, topic_id: str, path: str) -> list[str]:
+        partition = int(path.rpartition("/")[2])
+        copy, log = self._copies.of(topic_id, partition), self.get(topic_id, partition)
+        if log is None:
+            is_needed = copy.known is not None or copy.is_unknown
+        else:  # the replica may be in another log directory: this is an old copy then
+            is_needed = log.directory == path
+        if is_needed or not base_offsets(self._disk.list_dir(path), LOG_SUFFIX):
+            return []
+        moved, _ = quarantine.move_aside(self._disk, path)
+        return [f"{path} is no copy of this broker; its files are quarantined in {moved}"]
+
+    def _partition_paths(self, log_dir: LogDir) -> Iterator[tuple[str, str]]:
         """Yield the topic id and the path of each partition directory."""
-        root = f"{self._directory}/topics"
+        root = f"{log_dir.path}/topics"
         for name in self._disk.list_dir(root):
             for topic_id in self._disk.list_dir(f"{root}/{name}"):
                 for number in self._disk.list_dir(f"{root}/{name}/{topic_id}"):
@@ -159,19 +198,40 @@ class TopicLogs:
                         yield topic_id, f"{root}/{name}/{topic_id}/{number}"
 
     def remove_topic(self, topic: Topic | Dropping) -> None:
-        """Remove all files of a topic, durably."""
+        """Remove all files of a topic, durably, but not those in failed log directories."""
         self._copies.forget_topic(topic.id)
-        self._disk.remove_tree(self.topic_path(topic))
-        if self._disk.exists(self._name_path(topic)):
-            self._disk.sync_dir(self._name_path(topic))
+        for log_dir in self._used(topic):
+            with log_dir.containing_failures():
+                self._disk.remove_tree(f"{log_dir.path}/{topic_path(topic)}")
+                parent = f"{log_dir.path}/topics/{topic.name}"
+                if self._disk.exists(parent):
+                    self._disk.sync_dir(parent)
 
-    def remove_partitions(self, drops: Sequence[Dropping]) -> None:
-        """Remove all files of partitions, durably, also those in quarantine."""
-        self._copies.forget((drop.id, drop.partition) for drop in drops)
+    def is_removed(self, topic: Topic) -> bool:
+        """Whether no files of the topic are left in failed log directories."""
+        found = map(self._log_dirs.get, topic.log_dirs.values())
+        return not any(log_dir is not None and log_dir.failure for log_dir in found)
+
+    def remove_partitions(self, drops: Sequence[Dropping]) -> list[Dropping]:
+        """Remove all files of partitions, durably, also those in quarantine. Returns the partitions
+        without files: not those in failed log directories.
+        """
+        for log_dir in self._log_dirs.online:
+            with log_dir.containing_failures():
+                self._remove_in(log_dir, [drop for drop in drops if drop.log_dir == log_dir.id])
+        found = ((drop, self._log_dirs.get(drop.log_dir)) for drop in drops)
+        return [drop for drop, log_dir in found if log_dir is None or not log_dir.failure]
+
+    def _remove_in(self, log_dir: LogDir, drops: Sequence[Dropping]) -> None:
         for drop in drops:
-            path = self.path(drop, drop.partition)
+            path = f"{log_dir.path}/{topic_path(drop)}/{drop.partition}"
             for found in (path, *quarantine.quarantines(self._disk, path)):
                 self._disk.remove_tree(found)
-        for directory in dict.fromkeys(map(self.topic_path, drops)):
-            if self._disk.exists(directory):
-                self._disk.sync_dir(directory)
+        for path in dict.fromkeys(f"{log_dir.path}/{topic_path(drop)}" for drop in drops):
+            if self._disk.exists(path):
+                self._disk.sync_dir(path)
+
+
+def topic_path(topic: Topic | Dropping) -> str:
+    """Return the path of a topic's directory, below a log directory."""
+    return f"topics/{topic.name}/{topic.id}"

@@ -159,6 +159,7 @@ class SimDisk:
         self.random = random
         self.capacity_bytes = capacity_bytes  # of all files' bytes; may be changed at any time
         self.faults: list[Fault] = []
+        self.mounts: set[str] = set()  # paths at which a file system is mounted
         self.changes = 0  # operations of ``CHANGES`` so far: the points at which to end a process
         # Called with each operation and its path before it begins; may hold it up, or raise.
         self.before: Callable[[str, str], None] | None = None
@@ -386,6 +387,9 @@ class SimDisk:
 
     def dangling_link(self, path: str) -> str:  # noqa: ARG002 - there are no links here
         return ""
+
+    def is_mount(self, path: str) -> bool:
+        return path in self.mounts
 
     def free_bytes(self, path: str) -> int:  # noqa: ARG002 - one disk, one capacity
         if self.capacity_bytes is None:

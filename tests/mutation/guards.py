@@ -23,6 +23,7 @@ from tests.mutation import (
     guards_kafka_port,
     guards_leading,
     guards_log,
+    guards_log_dirs,
     guards_membership,
     guards_mirror,
     guards_moving,
@@ -39,6 +40,7 @@ from tests.mutation.guard import Guard
 GUARDS: Final[tuple[Guard, ...]] = (
     *guards_disk.GUARDS,
     *guards_log.GUARDS,
+    *guards_log_dirs.GUARDS,
     *guards_compaction.GUARDS,
     *guards_journal.GUARDS,
     *guards_raft.GUARDS,

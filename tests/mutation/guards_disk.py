@@ -457,8 +457,8 @@ STATE_FILES: Final = [
         name="a restored copy with a record is kept",
         why="an older catalog makes a broker quarantine copies that are counted",
         module="raftlog/storage/topic_logs.py",
-        function="TopicLogs.quarantine_strays",
-        change=value("if is_unknown", "_.values[0]"),
+        function="TopicLogs._quarantine_stray",
+        change=replace("compare known", "False"),
         tests=(f"{HOSTING}::test_a_copy_that_an_older_catalog_lacks_is_kept",),
     ),
     Guard(

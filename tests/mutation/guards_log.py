@@ -592,8 +592,8 @@ COPIES: Final = [
     Guard(
         name="the record of a deleted copy is removed",
         why="a partition that returns to a broker is rejected as corrupt",
-        module="raftlog/storage/topic_logs.py",
-        function="TopicLogs.remove_partitions",
+        module="raftlog/storage/store.py",
+        function="Store._remove_partitions",
         change=drop("call forget"),
         tests=(f"{_COPIES}::test_a_partition_that_was_dropped_is_forgotten",),
     ),

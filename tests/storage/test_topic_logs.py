@@ -5,6 +5,7 @@ from __future__ import annotations
 from raftlog.config import TopicConfig
 from raftlog.storage.catalog import Dropping, Topic
 from raftlog.storage.copies import Copies
+from raftlog.storage.log_dirs import LogDirs
 from raftlog.storage.topic_logs import LogKey, TopicLogs
 from raftlog.testing.disk import SimDisk
 from tests.storage.logs import append, sim_disk, values
@@ -21,7 +22,7 @@ def copies_of(disk: SimDisk) -> Copies:
 def logs_of(*topics: Topic) -> tuple[SimDisk, TopicLogs]:
     disk = sim_disk()
     disk.make_dirs(DATA)
-    logs = TopicLogs(disk, DATA, copies_of(disk))
+    logs = TopicLogs(disk, LogDirs(disk, DATA), copies_of(disk))
     for topic in topics:
         logs.open_all(topic)
     return disk, logs
@@ -78,5 +79,5 @@ def test_removing_one_partition_leaves_the_others() -> None:
     logs.remove_partitions([Dropping("clicks", "old", 0)])
     disk.power_cut()
     assert disk.list_dir(f"{DATA}/topics/clicks") == ["new"]
-    log = TopicLogs(disk, DATA, copies_of(disk)).open(NEW, 0)
+    log = TopicLogs(disk, LogDirs(disk, DATA), copies_of(disk)).open(NEW, 0)
     assert values(log) == []

@@ -15,7 +15,13 @@ from itertools import islice
 from typing import Final, cast
 
 from raftlog import limits
-from raftlog.errors import ChainMismatchError, CorruptBatchError, DiskFullError, RaftlogError
+from raftlog.errors import (
+    ChainMismatchError,
+    CorruptBatchError,
+    DiskFullError,
+    DiskHungError,
+    RaftlogError,
+)
 from raftlog.protocol import api as apis
 from raftlog.protocol.attachments import slices
 from raftlog.protocol.replica_session import FollowerSession, PartitionKey
@@ -374,7 +380,7 @@ class ReplicaFetcher:
                 )
                 self._pause(key, copy)
                 return
-            except DiskFullError as error:
+            except (DiskFullError, DiskHungError) as error:
                 if not was_short:
                     logger.warning(
                         "copying paused: partition=%s error=%s", host.topic_partition, error

@@ -61,6 +61,7 @@ from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.cluster.transfers import TransferRate
 from raftlog.server.disk_space import DiskSpace
+from raftlog.server.log_dirs import LogDirMonitor
 from raftlog.server.operations import (
     Describing,
     describe_disk,
@@ -81,8 +82,14 @@ class ClusterOperations:
     """``raftlog.server.operations.Operations`` of a broker in a cluster."""
 
     def __init__(
-        self, node: ClusterNode, topics: TopicTable, clock: BrokerClock, space: DiskSpace
+        self,
+        node: ClusterNode,
+        topics: TopicTable,
+        clock: BrokerClock,
+        space: DiskSpace,
+        log_dirs: LogDirMonitor,
     ) -> None:
+        self._log_dirs = log_dirs
         self._node = node
         self._topics = topics
         self._clock = clock
@@ -96,6 +103,10 @@ class ClusterOperations:
     @property
     def peer_protocol(self) -> int:
         return self._node.machine.peer_protocol
+
+    @property
+    def log_dirs(self) -> LogDirMonitor:
+        return self._log_dirs
 
     def controller(self) -> int | None:
         leader = self._node.subscription.leader
@@ -130,7 +141,11 @@ class ClusterOperations:
                     clock_error_ms=self._clock.error_ms() if record.id == node.broker_id else 0,
                     draining=record.draining,
                     has_vote=record.id in voters,
-                    disk=disk_status(self._space) if record.id == node.broker_id else None,
+                    disk=(
+                        disk_status(self._space, self.log_dirs)
+                        if record.id == node.broker_id
+                        else None
+                    ),
                 )
                 for _, record in sorted(node.machine.brokers.items())
             ],

@@ -375,7 +375,7 @@ class Partitions:
         hosted.host = Partition(
             TopicPartition(hosted.topic, hosted.partition),
             log,
-            self._services,
+            self._services.of(log),
             topic_id=hosted.topic_id,
         )
         held = self._topics.get(hosted.topic)

@@ -256,11 +256,13 @@ class RoleManager:
         self._yield(hosted, command, accepted)
 
     def _next_step(self, hosted: HostedPartition) -> Command | CopyChange | None:
+        host = hosted.host
         return damage.next_step(
             hosted.state,
             self._broker_id,
             fenced_in=hosted.fenced_in,
             has_leader=has_leader(hosted.state, self._liveness),
+            is_offline=host is not None and host.log.is_offline,
             is_sound=lambda broker: self._surveys.is_sound(hosted, broker),
             choose_other=lambda: self._surveys.choose(hosted, without=self._broker_id),
         )

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final, cast
 
 from raftlog import limits
+from raftlog.config.keys import INT64_MAX
 from raftlog.errors import RaftlogError
 from raftlog.protocol import api as apis
 from raftlog.protocol.replication import (
@@ -29,6 +30,7 @@ from raftlog.replication.election import (
     choose_member,
     choose_unsure,
 )
+from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.hosted_partition import HostedPartition, group_id
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.peers.channel import Answer
@@ -54,8 +56,16 @@ class _Survey:
     done_at: float | None = None
 
 
-def report_of(log: Log, version: int, me: Incarnation) -> CopyReport:
-    """Return this broker's report on its own copy."""
+def report_of(log: Log, state: PartitionState, me: Incarnation) -> CopyReport:
+    """Return this broker's report on its own copy.
+
+    The end of an offline copy is unknown. It counts as the longest one, so that no copy with fewer
+    records is elected before the log directory is repaired, or an operator decides.
+    """
+    version = state.version
+    if log.is_offline:
+        epoch = state.leader_epoch
+        return CopyReport(Standing.DAMAGED, epoch, INT64_MAX, version, me.directory_id, me.boot)
     end = log.readable_end_offset if log.damage else log.acknowledged_end_offset
     at_end = end == log.log_end_offset and not log.damage
     last_epoch = log.last_epoch if at_end else log.epochs.epoch_at(end - 1)
@@ -109,7 +119,7 @@ class Surveys:
         if survey is None or survey.version != state.version or self._is_stale(survey, now):
             survey = self._surveys[hosted.group_id] = _Survey(state.version, now)
         if hosted.host is not None and self._broker_id in state.replicas:
-            survey.reports[self._broker_id] = report_of(hosted.host.log, state.version, self._me)
+            survey.reports[self._broker_id] = report_of(hosted.host.log, state, self._me)
         missing = [
             broker
             for broker in state.replicas
@@ -222,7 +232,7 @@ class Surveys:
             hosted = self._find(group_id(key.topic_id, key.partition))
             if hosted is None or hosted.host is None or hosted.host.closed is not None:
                 continue
-            report = report_of(hosted.host.log, hosted.state.version, self._me)
+            report = report_of(hosted.host.log, hosted.state, self._me)
             copies.append(
                 CopyDescription(
                     topic_id=key.topic_id,

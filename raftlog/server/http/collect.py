@@ -66,6 +66,7 @@ def standing_of(broker: Broker) -> Standing:
         is_disk_hung=broker.disk_watch.is_hung,
         disk_space=broker.space.reason,
         others_decide=cluster is None or cluster.can_others_decide(),
+        log_dirs=broker.log_dirs.problems,
     )
 
 
@@ -112,6 +113,13 @@ def _put_broker(broker: Broker, values: Values, ready: Readiness) -> None:
     values.put("raftlog_disk_free_bytes", broker.space.free_bytes)
     values.put("raftlog_disk_size_bytes", broker.space.size_bytes)
     values.put("raftlog_disk_level", broker.space.level)
+    for log_dir in broker.log_dirs.log_dirs:
+        space = broker.log_dirs.space(log_dir)
+        values.put("raftlog_log_dir_failed", bool(log_dir.failure), log_dir.path)
+        values.put("raftlog_log_dir_hung", broker.log_dirs.is_hung(log_dir), log_dir.path)
+        values.put("raftlog_log_dir_free_bytes", space.free_bytes, log_dir.path)
+        values.put("raftlog_log_dir_size_bytes", space.size_bytes, log_dir.path)
+        values.put("raftlog_log_dir_level", space.level, log_dir.path)
     values.put("raftlog_clock_error_seconds", context.clock.error_ms() / 1_000)
     values.put("raftlog_connections", len(broker.connections))
     values.put("raftlog_request_memory_bytes", broker.connections.requests.bytes)

@@ -116,6 +116,7 @@ class Standing:
     is_disk_hung: bool
     disk_space: str  # why growth is refused; "" at the normal level
     others_decide: bool
+    log_dirs: tuple[str, ...] = ()  # problems of log directories besides the data directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,7 @@ def readiness(survey: Survey, standing: Standing) -> Readiness:
         not_ready.append("the disk completes no sync: check it (dmesg, SMART)")
     if standing.disk_space:
         not_ready.append(standing.disk_space)
+    not_ready += standing.log_dirs
     if survey.out_of_sync:
         not_ready.append(f"replicas on this broker are not in sync: {_named(survey.out_of_sync)}")
     not_safe: list[str] = []

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, TypeAlias
 
-from raftlog.testing.disk import CHANGES, Fault
+from raftlog.testing.disk import CHANGES, FOREVER, Fault
 from raftlog.testing.page_cache import SECTOR_BYTES, Node
 from raftlog.testing.simulator.hanging import Hang
 from raftlog.testing.simulator.loop import NodeLoop
-from raftlog.testing.simulator.process import DATA_DIRECTORY, BrokerMachine
-from raftlog.testing.simulator.vanishing import TOPICS, WAYS_AT_WORK, lose_files
+from raftlog.testing.simulator.process import LOG_DIRECTORY, BrokerMachine
+from raftlog.testing.simulator.vanishing import TOPICS, WAYS_AT_WORK, lose_files, partitions
 from raftlog.testing.simulator.world import World
 
 DOWN_S_MAX: Final = 3.0
@@ -75,7 +75,8 @@ class FaultPlan:
         drawn = {}
         for kind in APART:
             random = Random(f"{seed}/{kind}")
-            if random.random() < APART_SHARE and kind not in APART_OF_STORED_BYTES:
+            is_other = kind in (*APART_OF_STORED_BYTES, *APART_OF_TWO_DISKS)
+            if random.random() < APART_SHARE and not is_other:
                 drawn[kind] = random.choice((1.5, 4.0))
         return replace(self, apart=drawn)
 
@@ -86,6 +87,13 @@ class FaultPlan:
         plan = replace(self, kinds=(*self.kinds, *kinds), harmed=tuple(sorted(harmed))).on_its_own()
         apart = {kind: 1.5 for kind in APART_OF_STORED_BYTES if random.random() < 0.6}
         return replace(plan, apart={**plan.apart, **apart})
+
+    def with_two_disks(self, random: Random) -> FaultPlan:
+        """The same, with faults of second disks; not where the budget is spent on others."""
+        every_s = random.choice((0.7, 2.0))
+        if self.harmed or self.is_cache_lossy:
+            return self
+        return replace(self, apart={**self.apart, **dict.fromkeys(APART_OF_TWO_DISKS, every_s)})
 
     def on_its_own(self) -> FaultPlan:
         """The same without faults that lose files of any broker: the budget is spent on others."""
@@ -413,6 +421,48 @@ def roll_back(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     return True
 
 
+def lose_log_dir(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """The second disk of a broker fails, hangs, or is gone for a while, or is a new one after that.
+
+    The broker is restarted later: a failed directory is not used again before that.
+    """
+    random = nemesis.random
+    if not machine.log_dirs or not machine.disk.exists(LOG_DIRECTORY) or machine.is_disk_hung:
+        return False
+    how = random.choice(("fails", "hangs", "is gone", "is gone at a start", "is another one"))
+    is_lost = how in {"is gone", "is gone at a start", "is another one"}
+    if is_lost and not nemesis.may_wipe([machine]):
+        return False
+    nemesis.world.trace(f"{machine.name}: its second disk {how}")
+    operations = random.choice((CHANGES, {"sync"}, {*CHANGES, "open", "read", "lock"}))
+    fault = Fault(operations, path=f"{LOG_DIRECTORY}*", times=FOREVER)
+    hang = Hang(path=f"{LOG_DIRECTORY}*")
+    if how in {"is gone at a start", "is another one"}:
+        machine.kill()
+    if how == "is another one":
+        machine.disk.lose(LOG_DIRECTORY)
+        machine.disk.make_dirs(LOG_DIRECTORY)
+    elif how == "fails":
+        machine.disk.faults.append(fault)
+    elif how == "hangs":
+        machine.hang(hang)
+    else:
+        machine.unmount(LOG_DIRECTORY)
+    if is_lost:
+        nemesis.on_vanish(machine)
+
+    def repair() -> None:
+        if fault in machine.disk.faults:
+            machine.disk.faults.remove(fault)
+        hang.end()
+        machine.kill()
+        machine.mount()
+        machine.start_later(nemesis.duration(DOWN_S_MAX))
+
+    nemesis.later(nemesis.duration(STRANDED_S_MAX), repair)
+    return True
+
+
 # -- stored bytes ----------------------------------------------------------------------------------
 
 
@@ -490,13 +540,9 @@ def _written_sectors(nemesis: Nemesis, machine: BrokerMachine) -> tuple[str, int
 def _stored_files(machine: BrokerMachine, suffix: str) -> list[tuple[str, int]]:
     """Of all partitions' files, those that are not empty, with their sizes."""
     disk, found = machine.disk, []
-    topics = f"{DATA_DIRECTORY}/topics"
-    for topic in disk.list_dir(topics):
-        for topic_id in disk.list_dir(f"{topics}/{topic}"):
-            for partition in disk.list_dir(f"{topics}/{topic}/{topic_id}"):
-                directory = f"{topics}/{topic}/{topic_id}/{partition}"
-                if partition.isdecimal():
-                    found += [f"{directory}/{name}" for name in disk.list_dir(directory)]
+    for directory in partitions(disk):
+        if directory.rpartition("/")[2].isdecimal():
+            found += [f"{directory}/{name}" for name in disk.list_dir(directory)]
     sizes = [(path, len(disk.durable_bytes(path) or b"")) for path in found]
     return [(path, size) for path, size in sizes if size and path.endswith(suffix)]
 
@@ -662,11 +708,13 @@ APART: Final[Mapping[str, FaultKind]] = {
     "roll_back": roll_back,
     "vanish_at_work": vanish_at_work,
     "read_error": read_error,
+    "lose_log_dir": lose_log_dir,
 }
 
 OF_CLUSTERS: Final = frozenset(("power_cut_of_all", "wipe", "netsplit", "strand"))
 # Drawn by ``FaultPlan.with_harm``, as are those apart of this sort.
 APART_OF_STORED_BYTES: Final = ("read_error",)
+APART_OF_TWO_DISKS: Final = ("lose_log_dir",)  # drawn by ``FaultPlan.with_two_disks``
 OF_STORED_BYTES: Final = (
     "bit_flip",
     "power_cut_of_all_and_bit_flip",

@@ -17,6 +17,7 @@ from raftlog.client.environment import ClientEnvironment
 from raftlog.config import Address
 from raftlog.errors import RaftlogError, StorageFailedError
 from raftlog.testing.disk import SimDisk, Stopped
+from raftlog.testing.page_cache import Node
 from raftlog.testing.simulator.hanging import SYNCS, Hang
 from raftlog.testing.simulator.loop import NodeLoop, SimLoop
 from raftlog.testing.simulator.network import SimNetwork, SimSocket
@@ -27,6 +28,7 @@ WORLD_BEGAN_MS: Final[TimestampMs] = 1_700_000_000_000
 DRIFT_MAX: Final = 0.01
 BROKER_PORT: Final = 9_100
 DATA_DIRECTORY: Final = "data"
+LOG_DIRECTORY: Final = "disk-2"  # of brokers with two disks: the second one
 SYNC_MEANS_S: Final = (0.2e-3, 1e-3, 10e-3, 50e-3)  # of an fdatasync, on disks of several kinds
 CACHED_S: Final = 50e-6  # of an operation that waits for no disk
 RESTART_S: Final = 0.5  # after a process that ended by itself, its supervisor starts it again
@@ -184,6 +186,8 @@ class BrokerMachine(Machine):
         self.power_fails_next = False  # at the next end of the process in one of its calls
         self.refusals: list[str] = []  # why it did not start, or ended by itself
         self.is_kept_down = False  # the supervisor leaves it alone
+        self.log_dirs: tuple[str, ...] = ()  # of the setting
+        self._unmounted: dict[str, Node] = {}  # what was stored in a directory that is gone
         self.is_outside = False  # it has yet to join the cluster, or was removed from it
         self._make_broker = make_broker
         self._boot_s = boot_s
@@ -268,6 +272,22 @@ class BrokerMachine(Machine):
         mean_s = self.latency.mean_s if operation in SYNCS else CACHED_S
         return self._interleaving.random.expovariate(1 / mean_s)
 
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """Of the logs."""
+        return (DATA_DIRECTORY, *self.log_dirs)
+
+    def unmount(self, directory: str) -> None:
+        """Let a directory vanish until ``mount``."""
+        self._unmounted[directory] = self.disk.image(directory)
+        self.disk.lose(directory)
+
+    def mount(self) -> None:
+        """Let all directories return that vanished."""
+        for directory, image in self._unmounted.items():
+            self.disk.put_back(directory, image)
+        self._unmounted.clear()
+
     def hang(self, hang: Hang) -> None:
         """Let operations on the disk not end until ``hang`` is over, or ``heal``."""
         self._hangs.append(hang)
@@ -328,6 +348,7 @@ class BrokerMachine(Machine):
         """End every fault: of the disk, of the power, of the process's scheduling."""
         for hang in self._hangs:
             hang.end()
+        self.mount()
         self.disk.faults.clear()
         self.disk.capacity_bytes = None
         self.latency.stall_chance = 0.0
@@ -340,6 +361,7 @@ class BrokerMachine(Machine):
         """End the process and empty its disk."""
         self.kill()
         self.world.trace(f"{self.name} loses its disk")
+        self._unmounted.clear()
         self.disk = MachineDisk(self.world.random(f"{self.name}/disk/{self.boots}"))
 
     def bury(self) -> None:

@@ -44,8 +44,8 @@ from raftlog.testing.simulator.plans import (
     WorkloadPlan,
 )
 from raftlog.testing.simulator.process import (
-    DATA_DIRECTORY,
     DRIFT_MAX,
+    LOG_DIRECTORY,
     BrokerMachine,
     MakeBroker,
     Program,
@@ -87,6 +87,7 @@ RETAINED_BYTES_SHARE: Final = 0.15  # of those of safety that have neither, and 
 # sync, and a replica whose syncs take up to ``replica.lag.time.max.ms`` stays in sync.
 PATIENT_SESSION_MS: Final = 8_000
 GROUP_LONGER_S: Final = 6.0  # for members to join, and for sessions to end
+TWO_DISKS_SHARE: Final = 0.4  # of the seeds of clusters
 MOVES_SHARE: Final = 0.25  # of the seeds of safety of clusters
 GROWTH_SHARE: Final = 0.15  # of those where no stored bytes are harmed, and all start together
 NEVER_MS: Final = 604_800_000
@@ -114,6 +115,7 @@ class Scenario:
     absent: int = 0  # a broker that does not start with the others; 0: all do
     has_racks: bool = False  # each broker is in one of ``RACKS``
     growth: GrowthPlan | None = None  # brokers that join and leave
+    two_disks: tuple[int, ...] = ()  # brokers with a second directory for logs
     is_left_out: bool = False  # the others found the cluster without it, and it starts in the end
 
     @classmethod
@@ -173,6 +175,7 @@ class Scenario:
             scenario = scenario._with_retained_bytes(Random(f"{seed}/retained bytes"))
             scenario = scenario._with_moves(Random(f"{seed}/moves"))
             scenario = scenario._with_growth(Random(f"{seed}/growth"))
+            scenario = scenario._with_two_disks(Random(f"{seed}/two disks"))
         return scenario
 
     def _with_strangers(self, random: Random, *, may_be_longer: bool) -> Scenario:
@@ -270,6 +273,13 @@ class Scenario:
             return self
         return replace(self, growth=plan)
 
+    def _with_two_disks(self, random: Random) -> Scenario:
+        """Return the scenario, in some cases with brokers that have two log directories."""
+        some = [broker for broker in range(1, self.brokers + 1) if random.random() < 0.6]
+        if random.random() >= TWO_DISKS_SHARE:
+            return self
+        return replace(self, two_disks=tuple(some), faults=self.faults.with_two_disks(random))
+
     def _with_losses(self, random: Random) -> Scenario:
         """The same; of some seeds, stored bytes are harmed, or power cuts lose acknowledged ones.
 
@@ -366,6 +376,9 @@ def run(
         interleaving=scenario.interleaving,
         on_trace=on_trace,
     ) as world:
+        for machine in world.brokers:
+            if machine.broker_id in scenario.two_disks:
+                machine.log_dirs = (LOG_DIRECTORY,)
         workload = verdict.workload = Workload(world, scenario.workload)
         observer = Observer(world, workload.partitions)
         nemesis = Nemesis(
@@ -748,9 +761,11 @@ def _directories(
     machine: BrokerMachine, partition: TopicPartition, topic_id: str = ""
 ) -> list[str]:
     disk = machine.disk
-    topic = f"{DATA_DIRECTORY}/topics/{partition.topic}"
-    names = [topic_id] if topic_id else disk.list_dir(topic)
-    directories = [f"{topic}/{name}/{partition.partition}" for name in names]
+    directories = []
+    for root in machine.directories:
+        topic = f"{root}/topics/{partition.topic}"
+        names = [topic_id] if topic_id else disk.list_dir(topic)
+        directories += [f"{topic}/{name}/{partition.partition}" for name in names]
     return [directory for directory in directories if disk.exists(directory)]
 
 

@@ -11,21 +11,24 @@ from typing import Final
 
 from raftlog.storage.segment import LOG_SUFFIX
 from raftlog.testing.disk import SimDisk
-from raftlog.testing.simulator.process import DATA_DIRECTORY
+from raftlog.testing.simulator.process import DATA_DIRECTORY, LOG_DIRECTORY
 
 TOPICS: Final = f"{DATA_DIRECTORY}/topics"
+MORE_TOPICS: Final = f"{LOG_DIRECTORY}/topics"
 
 
 def partitions(disk: SimDisk) -> list[str]:
     """The directories of all partitions, also those in quarantine."""
-    found = [TOPICS]
+    found = [TOPICS, MORE_TOPICS]
     for _level in ("topic name", "topic id", "partition"):
         found = [f"{path}/{name}" for path in found for name in disk.list_dir(path)]
     return found
 
 
 def _all_topics(disk: SimDisk, _random: Random) -> bool:
-    disk.lose(TOPICS)
+    for path in (TOPICS, MORE_TOPICS):
+        if disk.exists(path):
+            disk.lose(path)
     return True
 
 

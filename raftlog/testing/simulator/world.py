@@ -69,6 +69,7 @@ def broker_config(
         id=machine.broker_id,
         listen=machine.address,
         data_dir=DATA_DIRECTORY,
+        log_dirs=machine.log_dirs,
         rack=rack,
         voters=tuple(Voter(*voter) for voter in addresses.items()) if len(addresses) > 1 else (),
         bootstrap_without=bootstrap_without,
@@ -86,6 +87,11 @@ def broker_config(
         return config
     none = Watermark()
     return replace(config, disk_watermark_producers=none, disk_watermark_replication=none)
+
+
+def _is_sound(machine: BrokerMachine) -> bool:
+    broker = machine.broker
+    return isinstance(broker, Broker) and not any(d.failure for d in broker.log_dirs.log_dirs)
 
 
 async def start_broker(
@@ -229,6 +235,8 @@ class World:
         for machine in self.brokers:
             if hosts is None or machine.name in hosts:
                 machine.heal()
+                if machine.log_dirs and not _is_sound(machine):
+                    machine.kill()  # a failed log directory is used again after a restart
                 if not machine.is_outside:
                     machine.start()
 

@@ -71,14 +71,14 @@ class Cluster:
         topic = NewTopic("t", partitions=partitions, replication_factor=copies)
         self.admin(lambda admin: admin.create_topics([topic]))
 
-    def send(self, *values: bytes) -> None:
+    def send(self, *values: bytes, partition: int = 0) -> None:
         """Until all are acknowledged."""
 
         async def run(machine: ClientMachine) -> None:
             settings = {"bootstrap": self.world.bootstrap, "host": machine.host()}
             async with AsyncProducer(**settings) as producer:  # type: ignore[arg-type]
                 for value in values:
-                    await producer.send("t", value, partition=0)
+                    await producer.send("t", value, partition=partition)
                 await producer.flush()
 
         self.client(run)

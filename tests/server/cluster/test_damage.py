@@ -18,6 +18,7 @@ def step(
     *,
     fenced_in: int | None = None,
     has_leader: bool = True,
+    is_offline: bool = False,
     sound: tuple[int, ...] = (1, 2, 3),
 ) -> Command | CopyChange | None:
     return next_step(
@@ -25,6 +26,7 @@ def step(
         1,
         fenced_in=fenced_in,
         has_leader=has_leader,
+        is_offline=is_offline,
         is_sound=lambda broker: broker in sound,
         choose_other=lambda: OTHER,
     )
@@ -85,3 +87,19 @@ def test_nothing_is_set_aside_that_was_made_a_member_again() -> None:
 
 def test_the_copy_of_a_broker_that_is_no_replica_is_not_its_business() -> None:
     assert step(state_of(2, 3, witnesses=[1])) is None
+
+
+def test_an_offline_copy_leaves_only_an_isr_that_can_do_without_it() -> None:
+    """Its records may return: as one of too few members, it has to stay in the ELR."""
+    state = state_of(1, 2, 3, leader=2, isr=[1, 2, 3], min_isr=2)
+    assert isinstance(step(state, is_offline=True), ChangeIsr)
+    needed = state_of(1, 2, 3, leader=2, isr=[1, 2], min_isr=2)
+    assert isinstance(step(needed), ChangeIsr)
+    assert step(needed, is_offline=True) is None
+    assert step(state_of(1, 2, 3, leader=1, isr=[1, 2], min_isr=2), is_offline=True) == OTHER
+
+
+def test_an_offline_copy_is_not_replaced() -> None:
+    state = state_of(1, 2, 3, leader=2, isr=[2, 3], epoch=6)
+    assert step(state, fenced_in=6) is CopyChange.REPLACE
+    assert step(state, fenced_in=6, is_offline=True) is None

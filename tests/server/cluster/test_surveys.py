@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +22,10 @@ from raftlog.server.cluster.surveys import (
     Surveys,
     report_of,
 )
+from raftlog.storage.log_dirs import LogDir
 from tests.running import runs
 from tests.server.cluster.paper import DISKS, TOPIC_ID, Scene, play, state_of, write
+from tests.storage.logs import sim_disk
 
 
 class Desk:
@@ -141,15 +144,20 @@ async def test_what_this_broker_reports_of_its_own_copies(s: Scene) -> None:
     d = Desk(s)
     assert d.hosted.host is not None
     log, me = d.hosted.host.log, Incarnation("here", 7)
-    assert report_of(log, 5, me) == (Standing.SOUND, 1, 2, 5, "here", 7)
+    state = replace(d.hosted.state, version=5, leader_epoch=9)
+    assert report_of(log, state, me) == (Standing.SOUND, 1, 2, 5, "here", 7)
     log.doubt = "it did not stop cleanly"
-    assert report_of(log, 5, me).standing is Standing.UNSURE
+    assert report_of(log, state, me).standing is Standing.UNSURE
     log.note_damage("bad", offset=1)
-    assert report_of(log, 5, me)[:3] == (Standing.DAMAGED, 1, 1)
+    assert report_of(log, state, me)[:3] == (Standing.DAMAGED, 1, 1)
     log.is_torn = True
-    assert report_of(log, 5, me).standing is Standing.UNSURE
+    assert report_of(log, state, me).standing is Standing.UNSURE
     key = TopicIdPartition(topic_id=TOPIC_ID, partition=0)
     unknown = TopicIdPartition(topic_id="other", partition=0)
     response = d.surveys.describe([key, unknown])
     assert [copy.end_offset for copy in response.copies] == [1]
     assert (response.directory_id, response.boot) == (DISKS[1], 1)
+    log.log_dir = LogDir(sim_disk(), "disk-2", "id", failure="out of order")
+    report = report_of(log, state, me)
+    assert report.standing is Standing.DAMAGED
+    assert report.length > (9, 1 << 60), "it may be the longest, so no other copy is elected"

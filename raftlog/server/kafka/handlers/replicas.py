@@ -11,7 +11,7 @@ from raftlog.errors import RaftlogError, UnknownTopicError
 from raftlog.kafka import api, codec
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
-from raftlog.kafka.errors import Place, code_of
+from raftlog.kafka.errors import KAFKA_STORAGE_ERROR, Place, code_of
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.parts import check_count
 from raftlog.server.kafka.reply import KafkaReply
@@ -29,20 +29,39 @@ def handle_log_dirs(context: BrokerContext, request: KafkaRequest, reply: KafkaR
     wanted = None if asked is None else [(topic.topic, topic.partitions) for topic in asked]
     directory = context.config.data_dir
     disk = yield partial(shutil.disk_usage, directory)
-    topics: list[Message] = []
+    further = context.operations.log_dirs
+    # By id of the log directory; "" for the data directory.
+    topics: dict[str, list[Message]] = {"": [], **{each.id: [] for each in further.log_dirs}}
     for topic, numbers in _selected(context, "DescribeLogDirs", wanted):
-        hosts = ((number, topic.hosts[number]) for number in numbers)
-        replicas = [_replica(number, host) for number, host in hosts if host is not None]
-        if replicas:
-            topics.append(_LogDirs.DescribeLogDirsTopic(name=topic.name, partitions=replicas))
+        replicas: dict[str, list[Message]] = {}
+        for number in numbers:
+            host = topic.hosts[number]
+            if host is not None:
+                found = replicas.setdefault(host.log.log_dir.id, [])
+                found.append(_replica(number, host))
+        for id_, partitions in replicas.items():
+            part = _LogDirs.DescribeLogDirsTopic(name=topic.name, partitions=partitions)
+            topics[id_].append(part)
         yield None
-    result = _LogDirs.DescribeLogDirsResult(
-        log_dir=os.path.abspath(directory),
-        topics=topics,
-        total_bytes=disk.total,
-        usable_bytes=disk.free,
-    )
-    reply.send(_LogDirs.root(results=[result]))
+    results = [
+        _LogDirs.DescribeLogDirsResult(
+            log_dir=os.path.abspath(directory),
+            topics=topics[""],
+            total_bytes=disk.total,
+            usable_bytes=disk.free,
+        )
+    ]
+    results += [
+        _LogDirs.DescribeLogDirsResult(
+            error_code=KAFKA_STORAGE_ERROR if each.failure else 0,
+            log_dir=os.path.abspath(each.path),
+            topics=topics[each.id],
+            total_bytes=further.space(each).size_bytes,
+            usable_bytes=further.space(each).free_bytes,
+        )
+        for each in further.log_dirs
+    ]
+    reply.send(_LogDirs.root(results=results))
 
 
 def refuse_log_dirs(_request: KafkaRequest, error: RaftlogError) -> Message:
