@@ -102,8 +102,11 @@ def _print_status(described: ClusterDescription, *, as_json: bool) -> None:
         if not health.is_up(broker):
             state = ": ".join(filter(None, (health.broker_state(broker), broker.problem)))
             click.echo(f"broker {broker.id} is {state}")
-        elif broker.clock_error_ms:
+            continue
+        if broker.clock_error_ms:
             click.echo(health.clock_problem(broker))
+        for problem in health.disk_problems(broker):
+            click.echo(f"broker {broker.id}: {problem}")
     for found in counts["damage"]:
         place = f"{found['topic']}:{found['partition']} on broker {found['broker']}"
         click.echo(f"damage: {place}: {found['damage']}")

@@ -9,7 +9,13 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from raftlog.cli.events import event_time
-from raftlog.cli.health import broker_state, clock_problem, is_up, shown_bytes
+from raftlog.cli.health import (
+    broker_state,
+    clock_problem,
+    disk_problems,
+    is_up,
+    shown_bytes,
+)
 from raftlog.client.descriptions import (
     BrokerDescription,
     ClusterDescription,
@@ -120,6 +126,7 @@ def explain_broker(
         found.append(_why_down(cluster, broker.id))
     if broker.clock_error_ms:
         found.append(clock_problem(broker)[0].upper() + clock_problem(broker)[1:] + ".")
+    found += [f"{problem[0].upper()}{problem[1:]}." for problem in disk_problems(broker)]
     if out:
         found.append(f"{len(out)} of its replicas are not in sync: {_named(out)}.")
     waiting = [part for part in stored if not part.is_available]

@@ -73,13 +73,9 @@ def problems(cluster: ClusterDescription) -> list[dict[str, Any]]:
             continue
         if broker.clock_error_ms:
             found.append({"kind": "clock", "broker": broker.id, "message": clock_problem(broker)})
-        if broker.disk is not None and broker.disk.reason:
-            message = f"broker {broker.id}: {broker.disk.reason}"
+        for problem in disk_problems(broker):
+            message = f"broker {broker.id}: {problem}"
             found.append({"kind": "disk", "broker": broker.id, "message": message})
-        for log_dir in () if broker.disk is None else broker.disk.log_dirs:
-            if log_dir.problem:
-                message = f"broker {broker.id}: {log_dir.problem}"
-                found.append({"kind": "disk", "broker": broker.id, "message": message})
     for partition in cluster.partitions:
         name = f"{partition.topic}:{partition.partition}"
         place: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition}
@@ -93,6 +89,14 @@ def problems(cluster: ClusterDescription) -> list[dict[str, Any]]:
                     {"kind": "damage", **place, "broker": replica.broker, "message": message}
                 )
     return found
+
+
+def disk_problems(broker: BrokerDescription) -> list[str]:
+    """Return why disks of a broker refuse growth, hang or have failed."""
+    if broker.disk is None:
+        return []
+    log_dirs = [log_dir.problem for log_dir in broker.disk.log_dirs]
+    return [problem for problem in (broker.disk.reason, *log_dirs) if problem]
 
 
 def is_up(broker: BrokerDescription) -> bool:

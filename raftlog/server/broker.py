@@ -342,7 +342,8 @@ class Broker:
         while not log_dir.failure:
             await asyncio.sleep(CHECK_SECONDS)
             await watched.workers.run(log_dir.probe)
-            await self._measure(log_dir, watched.space, watched.workers)
+            if not log_dir.failure:
+                await self._measure(log_dir, watched.space, watched.workers)
 
     async def _measure_space(self) -> None:
         await self._measure(self._store.log_dirs[""], self.space, self._workers.sync)

@@ -680,6 +680,11 @@ class Partition:
     def _check_open(self) -> None:
         if self.closed is not None:
             raise self.closed
+        if self.log.is_offline:
+            # The end of the log is unknown, so no request can be answered.
+            if self.leadership is not None and len(self.leadership.state.replicas) == 1:
+                raise DamagedLogError(self.log.log_dir.failure)
+            raise NotLeaderError(f"{self.topic_partition}: {self.log.log_dir.failure}")
 
     def _progress(self) -> None:
         """Process a new durable end offset: complete the waits, in offset order."""

@@ -20,6 +20,7 @@ from raftlog.client.descriptions import (
     DiskDescription,
     DiskUseDescription,
     EventDescription,
+    LogDirDescription,
     PartitionOverview,
     ReplicaDescription,
     TopicDiskUse,
@@ -334,6 +335,11 @@ GIB = 1 << 30
 CLICKS = TopicDiskUse("clicks", 4, 30 * GIB, 0, 3 * GIB, 604_800_000, -1)
 STATE = TopicDiskUse("state", 1, 10 * GIB, 0, 0, -1, -1)
 LOW = DiskDescription(2 * GIB, 100 * GIB, "no-producers", "producers are refused: 2 of 100")
+LOG_DIRS = (
+    LogDirDescription("/d2", -1, -1, True, "log directory /d2 has failed"),
+    LogDirDescription("/d3", GIB, 2 * GIB, False, ""),
+    LogDirDescription("/d4", -1, -1, False, ""),
+)
 USE = DiskUseDescription(1, LOW, GIB // 2, GIB // 2, (CLICKS, STATE))
 
 
@@ -366,6 +372,15 @@ USE = DiskUseDescription(1, LOW, GIB // 2, GIB // 2, (CLICKS, STATE))
             ["records of 0 topics 0 B", "move or delete other files"],
             ["largest", "topic alter", "quarantine-"],
         ),
+        (
+            replace(USE, disk=DiskDescription(50 * GIB, 100 * GIB, "normal", "", LOG_DIRS)),
+            [
+                "Broker 1: log directory /d2 has failed.",
+                "Broker 1: 1.0 GiB of 2.0 GiB of the disk of /d3 are free.",
+                "the size of the disk of /d4 is unknown",
+            ],
+            [],
+        ),
         (DiskUseDescription(2, None, problem="no answer"), ["does not report its disk: no"], []),
         (DiskUseDescription(2, None), ["the size of its disk is unknown"], ["Other files"]),
     ],
@@ -378,3 +393,10 @@ def test_a_disk_is_explained(
         assert part in text
     for part in absent:
         assert part not in text
+
+
+def test_a_failed_disk_of_a_broker_is_named() -> None:
+    disk = DiskDescription(50 * GIB, 100 * GIB, "normal", "", LOG_DIRS)
+    described = cluster_of(PART)
+    found = explain_broker(described, replace(described.brokers[0], disk=disk), [])
+    assert "Log directory /d2 has failed." in found

@@ -11,6 +11,7 @@ from raftlog.client.descriptions import (
     BrokerDescription,
     ClusterDescription,
     DiskDescription,
+    LogDirDescription,
     PartitionOverview,
     ReplicaDescription,
 )
@@ -123,6 +124,15 @@ def test_a_wrong_clock_is_a_problem(error_ms: int, words: str) -> None:
     assert (problem["kind"], problem["broker"]) == ("clock", 1)
     assert words in problem["message"]
     assert not health.summary(wrong)["ok"]
+
+
+def test_a_log_directory_that_has_failed_is_a_problem() -> None:
+    failed = LogDirDescription("/disk2", -1, -1, True, "log directory /disk2 has failed")
+    sound = LogDirDescription("/disk3", 50, 100, False, "")
+    disk = DiskDescription(50, 100, "normal", "", (failed, sound))
+    (problem,) = health.problems(ClusterDescription("c", (replace(UP, disk=disk),), 1, (WELL,)))
+    assert problem["kind"] == "disk"
+    assert problem["message"] == "broker 1: log directory /disk2 has failed"
 
 
 def test_a_disk_below_a_watermark_is_a_problem() -> None:

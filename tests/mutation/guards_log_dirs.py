@@ -150,6 +150,14 @@ AT_WORK: Final = [
         ),
     ),
     Guard(
+        name="an offline log answers no request",
+        why="it tells clients an end that is below the one that they know",
+        module="raftlog/server/partition.py",
+        function="Partition._check_open",
+        change=never("if is_offline"),
+        tests=("tests/server/test_partition.py::test_an_offline_log_answers_nothing",),
+    ),
+    Guard(
         name="a follower appends nothing to a disk that hangs",
         why="the first batch of a new leader holds up the event loop, and the whole broker",
         module="raftlog/server/partition.py",

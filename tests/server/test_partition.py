@@ -32,6 +32,7 @@ from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.partition import HostServices, Partition
 from raftlog.server.workers import Workers
 from raftlog.storage import Log
+from raftlog.storage.log_dirs import LogDir
 from raftlog.types import TopicPartition
 from tests.server.harness import TIMEOUT_S, FakeClock, FaultyDisk, batch_of, values_of
 
@@ -358,3 +359,24 @@ def test_a_log_that_is_not_synced_does_not_wait_for_a_disk_that_hangs(
         assert s.append(b"a") == 1
 
     scene(test, policy="os")
+
+
+def test_an_offline_log_answers_nothing(scene: Callable[..., None]) -> None:
+    """Not even where it ends: it is not known after a start without its disk."""
+
+    async def test(s: Scene) -> None:
+        s.host.when_committed(s.append(b"a"), s.note("a"))
+        await s.until(lambda: s.told == [("a", None)])
+        s.host.log.log_dir = LogDir(s.disk, "disk-2", "id", failure="disk-2 has failed")
+        for ask in (
+            lambda: s.host.check_readable(replica_ok=False),
+            lambda: s.host.read(start_offset=0, bytes_max=1),
+            lambda: s.append(b"b"),
+        ):
+            with pytest.raises(DamagedLogError, match="disk-2 has failed"):
+                ask()
+        s.host.follow(2, 7)
+        with pytest.raises(NotLeaderError, match="disk-2 has failed"):
+            s.host.check_readable(replica_ok=True)
+
+    scene(test)

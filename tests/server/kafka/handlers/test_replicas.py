@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from raftlog.kafka import api as apis
 from raftlog.kafka import codec
 from raftlog.server.operations import AloneOperations
 from tests.record.kafka_batches import KafkaRecord, kafka_batch
-from tests.server.harness import RunningBroker
-from tests.server.kafka.kafka_client import KafkaClient
+from tests.server.harness import RunningBroker, batch_of, running
+from tests.server.kafka.kafka_client import KafkaClient, connected
 
 LogDirs = codec.structs("request", apis.DESCRIBE_LOG_DIRS.key)
 Moves = codec.structs("request", apis.LIST_PARTITION_REASSIGNMENTS.key)
@@ -40,6 +41,34 @@ def test_log_directories(
         assert found.total_bytes > found.usable_bytes > 0
     (found,) = kafka_client.ask(apis.DESCRIBE_LOG_DIRS, version, LogDirs.root(topics=None)).results
     assert f"dirs-{version}" in {topic.name for topic in found.topics}
+
+
+def test_log_directories_on_several_disks(tmp_path: Path) -> None:
+    """KAFKA_STORAGE_ERROR (56) for a failed one. What is on the others can be read and written."""
+    second = tmp_path / "second"
+    with running(tmp_path / "first", log_dirs=str(second)) as broker:
+        with broker.client() as native:
+            native.create("t", partitions=4)
+
+        def described() -> list[tuple[str, int, list[int]]]:
+            with connected(broker) as client:
+                found = client.ask(apis.DESCRIBE_LOG_DIRS, 4, LogDirs.root(topics=None)).results
+            return [
+                (each.log_dir, each.error_code, [p.partition_index for p in topic.partitions])
+                for each in found
+                for topic in each.topics
+            ]
+
+        first = broker.config.data_dir
+        assert described() == [(first, 0, [0, 2]), (str(second), 0, [1, 3])]
+        broker.call(lambda: broker.broker.log_dirs.log_dirs[0].fail("a bad cable"))
+        broker.call(lambda: None)  # a turn of the loop
+        assert described() == [(first, 0, [0, 2]), (str(second), 56, [1, 3])]
+        with broker.client() as native:
+            assert native.produce("t", batch_of(b"a"), partition=0).failure is None
+            failure = native.produce("t", batch_of(b"a"), partition=1).failure
+            assert failure is not None
+            assert "a bad cable" in failure.message
 
 
 def test_moves_of_partitions(
