@@ -55,7 +55,7 @@ from raftlog.server.housekeeping import Housekeeping
 from raftlog.server.kafka.dispatch import dispatch as kafka_dispatch
 from raftlog.server.listener import Connections, address_of
 from raftlog.server.log_cleaner import LogCleaner
-from raftlog.server.log_dirs import LogDirMonitor, WatchedLogDir
+from raftlog.server.log_dirs import LogDirMonitor
 from raftlog.server.metrics import Counters
 from raftlog.server.operations import AloneOperations
 from raftlog.server.partition import HostServices, Partition
@@ -295,10 +295,14 @@ class Broker:
 
     def _start_tasks(self) -> list[asyncio.Task[None]]:
         loop = self.context.loop
-        tasks = [loop.create_task(self._keep_time()), loop.create_task(self._watch_space())]
-        tasks += [
-            loop.create_task(self._watch_log_dir(each)) for each in self.log_dirs.watched.values()
+        data_dir = self._store.log_dirs[""]
+        tasks = [
+            loop.create_task(self._keep_time()),
+            loop.create_task(self._watch_space(data_dir, self.space, self._workers.sync)),
         ]
+        for each in self.log_dirs.watched.values():
+            watching = self._watch_space(each.log_dir, each.space, each.workers)
+            tasks.append(loop.create_task(watching))
         if self.tls is not None:
             tasks.append(loop.create_task(self.tls.watch(self._workers.admin.run)))
         if self.tokens is not None:
@@ -325,31 +329,28 @@ class Broker:
             await self._save_time()
         await self._measure_space()
 
-    async def _watch_space(self) -> None:
+    async def _watch_space(self, log_dir: LogDir, space: DiskSpace, workers: Workers) -> None:
+        """Measure the space of a log directory periodically, and test if it still works."""
         loop, quarantine_at = self.context.loop, 0.0
-        while True:
+        while not log_dir.failure:
             await asyncio.sleep(CHECK_SECONDS)
-            await self._measure_space()
+            if log_dir.is_expendable:
+                await workers.run(log_dir.probe)
+            await self._measure(log_dir, space, workers)
             if loop.time() >= quarantine_at:
                 quarantine_at = loop.time() + QUARANTINE_SECONDS
                 with suppress(OSError):  # a copy was removed during the work
-                    self.space.quarantine_bytes = await self._workers.sync.run(
-                        self._store.quarantined_bytes
+                    space.quarantine_bytes = await workers.run(
+                        partial(self._store.quarantined_bytes, log_dir)
                     )
-
-    async def _watch_log_dir(self, watched: WatchedLogDir) -> None:
-        log_dir = watched.log_dir
-        while not log_dir.failure:
-            await asyncio.sleep(CHECK_SECONDS)
-            await watched.workers.run(log_dir.probe)
-            if not log_dir.failure:
-                await self._measure(log_dir, watched.space, watched.workers)
 
     async def _measure_space(self) -> None:
         await self._measure(self._store.log_dirs[""], self.space, self._workers.sync)
 
     async def _measure(self, log_dir: LogDir, space: DiskSpace, workers: Workers) -> None:
         """Measure the free disk space, and report a new level. An error changes no level."""
+        if log_dir.failure:
+            return
         try:
             free_bytes, size_bytes = await workers.run(log_dir.disk_bytes)
         except OSError as error:

@@ -102,5 +102,10 @@ class LogDirMonitor:
         return self.space(log_dir).reason
 
     @property
+    def quarantine_bytes(self) -> int:
+        """Return the size of corrupt copies that are kept, in all these directories."""
+        return sum(each.space.quarantine_bytes for each in self.watched.values())
+
+    @property
     def problems(self) -> tuple[str, ...]:
         return tuple(filter(None, map(self.problem, self.log_dirs)))

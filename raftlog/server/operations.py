@@ -149,7 +149,10 @@ class AloneOperations:
         partitions = yield from describe_partitions(
             self._topics, request, identity.broker_id, self._now()
         )
-        disk_use = yield from describe_disk(self._topics, request, self._clock, self._space)
+        quarantined = self._space.quarantine_bytes + self._log_dirs.quarantine_bytes
+        disk_use = yield from describe_disk(
+            self._topics, request, self._clock, quarantine_bytes=quarantined
+        )
         return DescribeClusterResponse(
             cluster_id=identity.cluster_id,
             controller=identity.broker_id,
@@ -225,8 +228,8 @@ def describe_disk(
     topics: TopicTable,
     request: DescribeClusterRequest,
     clock: BrokerClock,
-    space: DiskSpace,
     *,
+    quarantine_bytes: int,
     journal_bytes: int = 0,
 ) -> Generator[None, Any, DiskUse | None]:
     """Return what uses the disk of this broker, if requested; a few partitions in each step."""
@@ -260,9 +263,7 @@ def describe_disk(
                 retention_bytes=config.retention_bytes if is_limited else -1,
             )
             found.append(use)
-    return DiskUse(
-        journal_bytes=journal_bytes, quarantine_bytes=space.quarantine_bytes, topics=found
-    )
+    return DiskUse(journal_bytes=journal_bytes, quarantine_bytes=quarantine_bytes, topics=found)
 
 
 def describe_partitions(

@@ -303,7 +303,7 @@ class LogDirs:
         chosen = dict(topic.log_dirs)
         for number in partitions:
             path = relative_path(number)
-            begun = [each for each in online if self._disk.exists(f"{each.path}/{path}")]
+            begun = [each for each in usable if self._disk.exists(f"{each.path}/{path}")]
             log_dir = (begun or sorted(usable, key=lambda each: counts[each.id]))[0]
             counts[log_dir.id] += 1
             if log_dir.is_expendable:

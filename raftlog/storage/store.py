@@ -38,7 +38,7 @@ from raftlog.storage.copies import Copies
 from raftlog.storage.faults import storage_error
 from raftlog.storage.identity import Identity, IdentityFile
 from raftlog.storage.log import Log
-from raftlog.storage.log_dirs import LogDirs
+from raftlog.storage.log_dirs import LogDir, LogDirs
 from raftlog.storage.topic_logs import TopicLogs, topic_path
 from raftlog.types import TimestampMs, TopicPartition, check_topic_name
 
@@ -315,10 +315,12 @@ class Store:
     def free_bytes(self) -> int:
         return self._disk.free_bytes(self.directory)
 
-    def quarantined_bytes(self) -> int:
-        """Return the size of all copies in quarantine. Blocking; any thread may call. Raises
-        ``OSError``."""
-        return sum(map(self._logs.quarantined_bytes, tuple(self._catalog.by_id.values())))
+    def quarantined_bytes(self, log_dir: LogDir) -> int:
+        """Return the size of all copies in quarantine in a log directory. Blocking; any thread may
+        call. Raises ``OSError``."""
+        topics = tuple(self._catalog.by_id.values())
+        paths = [f"{log_dir.path}/{topic_path(topic)}" for topic in topics]
+        return sum(quarantine.size_bytes(self._disk, path) for path in paths)
 
     def _placed(self, topic: Topic, partitions: Iterable[int]) -> Topic:
         """Return the topic with a log directory for each of its new partitions."""
@@ -351,7 +353,7 @@ class Store:
         topic = self._placed(topic, topic.local)
         try:
             self._logs.create(topic, topic.local)
-            self._logs.make_names_durable(topic)
+            self._logs.make_names_durable(topic, topic.local)
             self._catalog.create(topic)
         except (OSError, RaftlogError) as error:
             self._abandon(topic, first=0)
@@ -405,7 +407,7 @@ class Store:
         extended = self._placed(extended, range(topic.partitions, partitions))
         try:
             self._logs.create(extended, range(topic.partitions, partitions))
-            self._logs.make_names_durable(extended)
+            self._logs.make_names_durable(extended, range(topic.partitions, partitions))
             self._catalog.extend(extended)
         except (OSError, RaftlogError) as error:
             self._abandon(extended, first=topic.partitions)
@@ -446,7 +448,7 @@ class Store:
             if is_new:
                 topic = self._placed(topic, is_new)
                 self._logs.create(topic, is_new)
-                self._logs.make_names_durable(topic)
+                self._logs.make_names_durable(topic, is_new)
             self._catalog.host(topic)
         except (OSError, RaftlogError) as error:
             for number in is_new:

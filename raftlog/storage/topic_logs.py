@@ -132,10 +132,13 @@ class TopicLogs:
             if not log_dir.is_expendable or self._disk.exists(f"{log_dir.path}/{topic_path(topic)}")
         ]
 
-    def make_names_durable(self, topic: Topic) -> None:
-        """Sync the names of the topic's directories. A killed process may have created them
+    def make_names_durable(self, topic: Topic, partitions: Iterable[int]) -> None:
+        """Sync the names of the directories of partitions. A killed process may have created them
         without a sync."""
-        for log_dir in self._used(topic):
+        for id_ in dict.fromkeys(map(topic.log_dir_of, partitions)):
+            log_dir = self._log_dirs[id_]
+            if log_dir.failure:
+                continue
             with log_dir.containing_failures():
                 for directory in (
                     f"{log_dir.path}/{topic_path(topic)}",
@@ -153,13 +156,6 @@ class TopicLogs:
             with log_dir.containing_failures():
                 if any(map(quarantine.is_quarantine, self._disk.list_dir(path))):
                     self._disk.sync_dir(path)
-
-    def quarantined_bytes(self, topic: Topic) -> int:
-        """Return the size of the topic's copies in quarantine. Any thread may call."""
-        return sum(
-            quarantine.size_bytes(self._disk, f"{log_dir.path}/{topic_path(topic)}")
-            for log_dir in self._used(topic)
-        )
 
     def quarantine_strays(self) -> list[str]:
         """Quarantine copies that are in no catalog entry and have no record. Called at the start,

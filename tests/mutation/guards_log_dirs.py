@@ -169,8 +169,8 @@ AT_WORK: Final = [
         name="a disk is tested without other work",
         why="a disk that is unmounted or read-only is noticed at the next write, which may be long",
         module="raftlog/server/broker.py",
-        function="Broker._watch_log_dir",
-        change=drop("call run"),
+        function="Broker._watch_space",
+        change=drop("if is_expendable"),
         tests=(f"{_CLUSTER}::test_a_disk_without_work_that_fails_is_noticed",),
     ),
 ]

@@ -57,7 +57,7 @@ def test_a_damaged_log_makes_room_for_an_empty_one() -> None:
     path = store.quarantine(FIRST, 1)
     assert path == f"{PARTITION}.quarantine-1"
     assert contents(disk, path) == before
-    assert store.quarantined_bytes() == sum(map(len, before.values())) > 0
+    assert store.quarantined_bytes(store.log_dirs[""]) == sum(map(len, before.values())) > 0
     fresh = store.hosted_log(FIRST, 1)
     assert (fresh.damage, fresh.log_end_offset, fresh.leader_epoch) == ("", 0, -1)
     assert f"quarantined in {path}" in fresh.notes[-1]

@@ -122,7 +122,11 @@ class ClusterOperations:
             self._topics, request, node.broker_id, asyncio.get_running_loop().time()
         )
         disk_use = yield from describe_disk(
-            self._topics, request, self._clock, self._space, journal_bytes=node.journal_bytes
+            self._topics,
+            request,
+            self._clock,
+            quarantine_bytes=self._space.quarantine_bytes + self._log_dirs.quarantine_bytes,
+            journal_bytes=node.journal_bytes,
         )
         voters = node.subscription.voters
         return DescribeClusterResponse(
