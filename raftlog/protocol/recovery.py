@@ -45,7 +45,8 @@ class GroupReport(Message):
 
     ``generation``: Raft group generation; None if its journal does not contain the group.
     ``state``: encoded partition state, or None. ``end``: end offset of its copy, or -1.
-    ``damage``: reason why the copy cannot lead. ``is_unsure``: the copy may lack acknowledged
+    ``damage``: reason why the copy cannot lead. ``is_offline``: its disk may return, with records
+    that are not reported. ``is_unsure``: the copy may lack acknowledged
     records at its end.
     """
 
@@ -62,6 +63,7 @@ class GroupReport(Message):
     high_watermark: WireOffset = -1
     damage: Note = ""
     is_unsure: bool = False
+    is_offline: bool = False
 
 
 class SurveyResponse(Message):

@@ -68,6 +68,7 @@ class Copy:
     high_watermark: Offset
     damage: str = ""  # it cannot lead
     is_unsure: bool = False  # it may lack acknowledged records at its end (ADR 26)
+    is_offline: bool = False  # its log directory has failed, and may return with all records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +186,13 @@ def plan(reports: Sequence[Report], birth: PartitionState) -> Plan:
             return Blocked(
                 f"broker {report.broker} has just started, and has not opened its copy yet. Repeat "
                 "the command in a few seconds"
+            )
+    for broker in state.replicas:
+        copy = there[broker].copy if broker in there else None
+        if copy is not None and copy.is_offline:
+            return Blocked(
+                f"the copy of broker {broker} may be complete: {copy.damage}. If its disk is lost, "
+                "mount an empty one there before that"
             )
     copies = [there[b] for b in state.replicas if b in there and _can_lead(there[b])]
     if not copies:

@@ -150,6 +150,19 @@ AT_WORK: Final = [
         ),
     ),
     Guard(
+        name="a recovery waits for an offline replica",
+        why="an operator who accepts the loss of a disk also loses records on one that returns",
+        module="raftlog/replication/recovery.py",
+        function="plan",
+        change=never("if is_offline"),
+        tests=(
+            (
+                "tests/replication/test_recovery.py"
+                "::test_a_copy_on_a_disk_that_may_return_is_waited_for"
+            ),
+        ),
+    ),
+    Guard(
         name="an offline log answers no request",
         why="it tells clients an end that is below the one that they know",
         module="raftlog/server/partition.py",

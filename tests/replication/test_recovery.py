@@ -246,3 +246,15 @@ def test_without_a_sound_copy_or_an_empty_disk_nothing_can_be_done() -> None:
     assert "(brokers 1) is available" in step.reason
     damaged = report(standing(3, saw_end=(1, 2)), state(3), 9, damage="bad")
     assert isinstance(plan([damaged], BIRTH), Blocked)
+
+
+def test_a_copy_on_a_disk_that_may_return_is_waited_for() -> None:
+    """The operator has it repaired, or replaces the disk by an empty one: then it is lost."""
+    new = [report(standing(b, disk="new", rank=(0, 0, 0)), BIRTH, 0) for b in (2, 3)]
+    survivor = report(standing(1), state(1, 2, 3), 11, damage="/disk2 has failed")
+    assert isinstance(plan([*new, survivor], BIRTH), GoOn)
+    assert survivor.copy is not None
+    offline = replace(survivor, copy=replace(survivor.copy, is_offline=True))
+    step = plan([*new, offline], BIRTH)
+    assert isinstance(step, Blocked)
+    assert "broker 1 may be complete: /disk2 has failed" in step.reason

@@ -521,6 +521,7 @@ class Recovery:
                 high_watermark=report.high_watermark,
                 damage=report.damage,
                 is_unsure=report.is_unsure,
+                is_offline=report.is_offline,
             ),
         )
 
@@ -556,6 +557,7 @@ def _with_copy(report: GroupReport, state: PartitionState, host: Partition | Non
         high_watermark=host.high_watermark,
         damage="" if log.is_torn else log.damage,
         is_unsure=log.is_torn or bool(log.doubt),
+        is_offline=log.is_offline,
     )
 
 
