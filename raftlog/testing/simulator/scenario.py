@@ -87,7 +87,7 @@ RETAINED_BYTES_SHARE: Final = 0.15  # of those of safety that have neither, and 
 # sync, and a replica whose syncs take up to ``replica.lag.time.max.ms`` stays in sync.
 PATIENT_SESSION_MS: Final = 8_000
 GROUP_LONGER_S: Final = 6.0  # for members to join, and for sessions to end
-TWO_DISKS_SHARE: Final = 0.4  # of the seeds
+TWO_DISKS_SHARE: Final = 0.25  # of the seeds
 MOVES_SHARE: Final = 0.25  # of the seeds of safety of clusters
 GROWTH_SHARE: Final = 0.15  # of those where no stored bytes are harmed, and all start together
 NEVER_MS: Final = 604_800_000
