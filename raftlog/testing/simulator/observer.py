@@ -170,8 +170,9 @@ class Observer:
 
         Every broker is up and in the cluster; of every partition all replicas are in sync, and it
         has a leader; every group has enough voters, all of them on the disks that they have. Of
-        several at once, a replica of each partition has to be left, on a broker that runs. A copy
-        whose files have vanished is missing, also while the broker has not detected it.
+        several at once, a replica of each partition has to be left, on a broker that runs. While
+        replicas move, one of their new places has to be left: the others may be removed any time.
+        A copy whose files have vanished is missing, also while the broker has not detected it.
         """
         if any(
             (partition, directory) in self._lost_copies
@@ -190,6 +191,7 @@ class Observer:
             and all(machine.has_power for machine in members)
             and all(node.membership.is_in for node in nodes.values())
             and all(_is_whole(node, nodes) for node in nodes.values())
+            and not any(target <= lost for node in nodes.values() for target in _targets(node))
         )
 
     # -- what happens ------------------------------------------------------------------------------
@@ -562,6 +564,14 @@ def _is_whole(node: ClusterNode, nodes: Mapping[int, ClusterNode]) -> bool:
         if dict(state.isr) != in_sync or leader is None or state.leader_boot != leader.me.boot:
             return False
     return True
+
+
+def _targets(node: ClusterNode) -> Iterator[set[int]]:
+    """The new replicas of each partition whose replicas move."""
+    for record in node.machine.topics.values():
+        for assignment in record.partitions:
+            if assignment.target is not None:
+                yield set(assignment.target.replicas)
 
 
 def _voters(node: ClusterNode) -> Iterator[Mapping[int, str]]:

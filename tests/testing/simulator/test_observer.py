@@ -8,10 +8,12 @@ from itertools import combinations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.replication.partition_state import PartitionState, initial_state
+from raftlog.replication.placement import Target
 from raftlog.testing.simulator.history import History, Outcome, Seen
 from raftlog.testing.simulator.observer import (
     INVARIANTS,
@@ -20,7 +22,7 @@ from raftlog.testing.simulator.observer import (
     Observer,
     node_of,
 )
-from raftlog.testing.simulator.process import ClientMachine
+from raftlog.testing.simulator.process import BrokerMachine, ClientMachine
 from raftlog.testing.simulator.world import World
 from raftlog.types import NewTopic, TopicPartition
 
@@ -381,6 +383,17 @@ def test_a_second_cluster_is_noticed() -> None:
         assert {violation.kind for violation in observer.violations} == {"TWO-CLUSTERS"}
 
 
+def move(machine: BrokerMachine, target: Target | None) -> None:
+    """Set where the first partition's replicas move, in the state that one broker knows."""
+    node = node_of(machine)
+    assert node is not None
+    record = node.machine.topics[P.topic]
+    first, *others = record.partitions
+    node.machine._records.topics[P.topic] = replace(
+        record, partitions=(msgspec.structs.replace(first, target=target), *others)
+    )
+
+
 def test_a_disk_may_be_lost_only_when_nothing_else_is_missing() -> None:
     with World(7, brokers=3) as world:
         observer = Observer(world, [P, TopicPartition("events", 1)])
@@ -401,6 +414,10 @@ def test_a_disk_may_be_lost_only_when_nothing_else_is_missing() -> None:
         assert observer.states.keys() == {0, 1}
 
         machine = world.brokers[0]
+        move(machine, Target((1,), (2,)))
+        assert not observer.may_lose([machine]), "it may be the only replica soon"
+        assert observer.may_lose([world.brokers[1]])
+        move(machine, None)
         machine.wipe()
         observer.disk_lost(machine)
         assert not may_lose_any(observer, world), "it is down"

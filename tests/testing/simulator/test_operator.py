@@ -31,13 +31,6 @@ def test_the_operator_asks_again_where_the_broker_that_was_asked_lost_its_power(
     assert verdict.faults["wipe_several"] >= 1
 
 
-def test_the_operator_accepts_no_loss_while_a_broker_is_away() -> None:
-    """It had the records: the others continued without them."""
-    verdict = run(Scenario.draw(9002163, brokers=3, light=True, compacted=True))
-    assert verdict.is_good, verdict.violations[:5]
-    assert verdict.faults["wipe_several"] >= 1
-
-
 def test_a_recovery_outlives_the_power_cut_that_follows_it() -> None:
     """The operator has seen it succeed, and does not repeat it."""
     verdict = run(Scenario.draw(20240316, brokers=3, light=True))
