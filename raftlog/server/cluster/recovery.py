@@ -266,8 +266,8 @@ class Recovery:
             survivor = loss.newest
             if not survivor.has_vote or not survivor.generation:
                 raise InvalidRequestError(
-                    "no running broker has kept its data. Start a broker that has its data "
-                    "directory"
+                    "no running broker has kept the state of the cluster, which only voters of the "
+                    "cluster group store. Start one that has its data directory"
                 )
             mine = next(each for each in standings if each.broker == self._broker_id)
             if survivor.rank > mine.rank or not mine.has_vote:

@@ -16,7 +16,7 @@ from raftlog.protocol.recovery import ReviveRequest
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.recovery import UNSEEN_CHANGES
 from raftlog.testing.simulator.world import World
-from tests.server.cluster.simulated import Cluster, on, operations
+from tests.server.cluster.simulated import Cluster, growing_world, on, operations
 
 FORCED = 1_000  # generations that a forced one is ahead
 
@@ -148,12 +148,23 @@ def test_empty_disks_recover_nothing(cluster: Cluster) -> None:
     cluster.start(1)
     cluster.world.run_for(2)
     for accept_loss in (False, True):
-        with pytest.raises(InvalidRequestError, match="no running broker has kept its data"):
+        with pytest.raises(InvalidRequestError, match="no running broker has kept the state"):
             recover(cluster, 1, accept_loss=accept_loss)
     assert cluster.node(1).plane.status(CLUSTER_GROUP).generation == 0
     cluster.start(2, 3)
     cluster.in_sync(2, {1, 2, 3})
     assert cluster.read(1) == [b"a"]
+
+
+def test_a_broker_without_a_vote_does_not_store_the_state_of_the_cluster() -> None:
+    """It has its data directory, and could continue only after a voter starts."""
+    with growing_world(5, brokers=4) as world:
+        cluster = Cluster(world)
+        cluster.join(4)
+        cluster.lose(1, 2, 3)
+        world.run_for(5)
+        with pytest.raises(InvalidRequestError, match="only voters of the cluster group"):
+            recover(cluster, 4, accept_loss=True)
 
 
 @pytest.mark.parametrize("asked", ["survivor", "lost"])
