@@ -170,7 +170,8 @@ class Observer:
 
         Every broker is up and in the cluster; of every partition all replicas are in sync, and it
         has a leader; every group has enough voters, all of them on the disks that they have. Of
-        several at once, a replica of each partition has to be left, on a broker that runs. While
+        several at once, a replica of each partition and a voter of the cluster group have to be
+        left, on brokers that run: without such a voter, no recovery is possible (ADR 40). While
         replicas move, one of their new places has to be left: the others may be removed any time.
         A copy whose files have vanished is missing, also while the broker has not detected it.
         """
@@ -191,6 +192,7 @@ class Observer:
             and all(machine.has_power for machine in members)
             and all(node.membership.is_in for node in nodes.values())
             and all(_is_whole(node, nodes) for node in nodes.values())
+            and not any(node.subscription.voters.keys() <= lost for node in nodes.values())
             and not any(target <= lost for node in nodes.values() for target in _targets(node))
         )
 

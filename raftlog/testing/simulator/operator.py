@@ -49,15 +49,15 @@ async def recover(world: World, machine: ClientMachine) -> None:
 
 def _are_all_there(world: World) -> bool:
     is_cut = any(
-        {*link} <= {machine.name for machine in world.brokers} for link in world.network.cuts
+        {*link} <= {machine.name for machine in world.members} for link in world.network.cuts
     )
-    return not is_cut and all(_is_connected(world, machine) for machine in world.brokers)
+    return not is_cut and all(_is_connected(world, machine) for machine in world.members)
 
 
 def _is_connected(world: World, machine: BrokerMachine) -> bool:
     node = node_of(machine)
     return node is not None and all(
-        node.liveness.is_linked(other.broker_id) for other in world.brokers
+        node.liveness.is_linked(other.broker_id) for other in world.members
     )
 
 

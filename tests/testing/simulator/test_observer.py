@@ -25,6 +25,7 @@ from raftlog.testing.simulator.observer import (
 from raftlog.testing.simulator.process import BrokerMachine, ClientMachine
 from raftlog.testing.simulator.world import World
 from raftlog.types import NewTopic, TopicPartition
+from tests.server.cluster.simulated import Cluster, growing_world
 
 P = TopicPartition("events", 0)
 DIRECTORIES = {1: "a", 2: "b", 3: "c"}
@@ -431,6 +432,19 @@ def test_a_disk_may_be_lost_only_when_nothing_else_is_missing() -> None:
             assert voters[1] == node.me.directory_id
             assert len(voters) >= VOTERS_MIN
         assert not observer.violations
+
+
+def test_a_voter_of_the_cluster_group_is_left() -> None:
+    """The others do not store the state of the cluster, and could not recover it."""
+    with growing_world(7, brokers=5) as world:
+        observer = Observer(world, [P])
+        cluster = Cluster(world)
+        cluster.join(4)
+        world.run_for(5)
+        first, second, third, joined, _outside = world.brokers
+        assert cluster.node(4).subscription.voters.keys() == {1, 2, 3}
+        assert observer.may_lose([first, second, joined])
+        assert not observer.may_lose([first, second, third])
 
 
 def test_a_copy_whose_files_have_vanished_is_missing_though_nobody_has_noticed() -> None:

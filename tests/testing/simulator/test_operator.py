@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raftlog.testing.simulator.faults import FaultPlan
+from raftlog.testing.simulator.operator import _are_all_there
 from raftlog.testing.simulator.scenario import Scenario, run
+from tests.server.cluster.simulated import Cluster, growing_world
 
 
 def test_a_cluster_outlives_the_loss_of_all_disks_but_one() -> None:
@@ -29,6 +31,19 @@ def test_the_operator_asks_again_where_the_broker_that_was_asked_lost_its_power(
     verdict = run(replace(scenario, two_disks=()))
     assert verdict.is_good, verdict.violations[:5]
     assert verdict.faults["wipe_several"] >= 1
+
+
+def test_the_operator_waits_for_no_broker_outside_the_cluster() -> None:
+    """It has no records, and never connects."""
+    with growing_world(3, brokers=5) as world:
+        cluster = Cluster(world)
+        cluster.until(lambda: _are_all_there(world))
+        world.network.cut("broker-1", "broker-5")
+        assert _are_all_there(world)
+        cluster.join(4)
+        cluster.until(lambda: _are_all_there(world))
+        world.network.cut("broker-1", "broker-4")
+        assert not _are_all_there(world)
 
 
 def test_a_recovery_outlives_the_power_cut_that_follows_it() -> None:
