@@ -1,8 +1,9 @@
 """Broadcast of partition states to the brokers that are not voters of the partition.
 
 Those brokers respond to metadata requests with them. The leader of a partition's group sends its
-state. The version shows which of two states is newer, so a state may arrive twice, or late. All
-states are sent again periodically, to replace lost ones.
+state, and so does the leader of the partition: a new partition has a leader before its group has
+one (ADR 64). The version shows which of two states is newer, so a state may arrive twice, or late.
+All states are sent again periodically, to replace lost ones.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class StateBroadcast:
 
     def send(self, partitions: Iterable[HostedPartition]) -> None:
         """Send the states to brokers that are not voters of these partitions, if this broker leads
-        the group.
+        the group or the partition.
         """
         others = [b for b in self._brokers() if b != self._broker_id and self._links.is_up(b)]
         by_broker: dict[int, list[EncodedPartitionState]] = {}
@@ -48,7 +49,8 @@ class StateBroadcast:
             state = hosted.state
             voters = {*state.replicas, *state.witnesses}
             strangers = [broker for broker in others if broker not in voters]
-            if not strangers or not self._plane.leads(hosted.group_id):
+            leads = hosted.is_known and state.leader == self._broker_id
+            if not strangers or not (leads or self._plane.leads(hosted.group_id)):
                 continue
             encoded = EncodedPartitionState(
                 topic_id=hosted.topic_id,

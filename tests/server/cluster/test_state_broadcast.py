@@ -33,6 +33,7 @@ async def test_only_those_without_a_vote_are_told_and_only_by_the_groups_leader(
     broadcast = state_broadcast(s, 1, 2, 3, 4, 5)
     s.links.up = {2, 3, 4}
     hosted = s.hosted(state_of(1, 2, witnesses=[3], version=9))
+    hosted.is_known = False
     broadcast.send([hosted])
     assert s.links.told == [], "another broker leads the group"
     s.plane.leading = {hosted.group_id}
@@ -41,6 +42,19 @@ async def test_only_those_without_a_vote_are_told_and_only_by_the_groups_leader(
     (state,) = s.links.told[0][1].states
     assert (state.topic_id, state.partition, state.version) == (TOPIC_ID, 0, 9)
     assert state.state == hosted.state.encode()
+
+
+@runs(play)
+async def test_the_first_leader_sends_its_state_before_its_group_has_a_leader(s: Scene) -> None:
+    broadcast = state_broadcast(s, 1, 2, 4)
+    s.links.up = {2, 4}
+    hosted = s.hosted(state_of(1, 2, leader=1))
+    hosted.is_known = True
+    broadcast.send([hosted])
+    assert [broker for broker, _ in s.links.told] == [4]
+    hosted.is_known = False
+    broadcast.send([hosted])
+    assert len(s.links.told) == 1, "the state is from before this start"
 
 
 def test_many_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
