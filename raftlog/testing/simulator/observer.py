@@ -150,6 +150,12 @@ class Observer:
             if not {*state.isr, *state.elr} & set(core)
         }
 
+    def has_voters(self, brokers: int) -> bool:
+        """Whether each group has as many voters as survive the loss of one, or ``brokers``."""
+        fewest = min(VOTERS_MIN, brokers)
+        nodes = [node for machine in self._world.members if (node := node_of(machine))]
+        return all(len(voters) >= fewest for node in nodes for voters in _voters(node))
+
     def is_group_lost_to(self, core: Collection[int]) -> bool:
         """Whether none of ``core`` may lead the partition that has the consumer group."""
         state = max(self._group_states(), key=lambda state: state.version, default=None)

@@ -76,6 +76,7 @@ STRANDED_LONGER_S: Final = 12.0  # for a stranded broker to be outlived
 INTERLEAVINGS: Final = (0.0, 0.0, 0.2, 1.0)
 SLOW_SHARE: Final = 0.2  # of the brokers of a core have disks that stall now and then
 SICK_SHARE: Final = 0.5  # of the brokers outside of a core have a bad disk, and nothing else
+VOTERS_LIMIT_S: Final = 20.0  # for groups to elect a leader and to add a voter
 QUIET_S: Final = 10.0  # for brokers to learn who leads what: longer than any of their timeouts
 CACHE_LOSSY_SHARE: Final = 0.12  # of the seeds of safety of clusters
 HARMED_SHARE: Final = 0.2
@@ -460,9 +461,10 @@ def _progress(
 ) -> list[Violation]:
     """Heal a core, give the others a permanent fault, and check that every client makes progress.
 
-    In a cluster, everything is healed first for as long as replicas need to catch up. A partition
-    that no broker of the core can lead, by its agreed state, correctly waits for an eligible
-    broker.
+    In a cluster, everything is healed first for as long as replicas need to catch up, and until
+    each partition has enough voters: its topic may have been created while too few brokers ran. A
+    partition that no broker of the core can lead, by its agreed state, correctly waits for an
+    eligible broker.
     """
     random = world.random("core")
     brokers = [machine.name for machine in world.brokers]
@@ -473,6 +475,9 @@ def _progress(
     if len(core) < len(brokers):
         world.heal()
         world.run_for(QUIET_S)
+        running = sum(not machine.is_kept_down for machine in world.brokers)
+        if not world.run_until(lambda: observer.has_voters(running), limit_s=VOTERS_LIMIT_S):
+            return [Violation("UNAVAILABLE", f"too few voters {VOTERS_LIMIT_S} s after healing")]
         for machine in world.brokers:
             if machine.name not in core:
                 _freeze(world, random, machine, sorted(core))

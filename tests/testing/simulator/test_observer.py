@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
@@ -22,8 +22,8 @@ from raftlog.testing.simulator.observer import (
     Observer,
     node_of,
 )
-from raftlog.testing.simulator.process import BrokerMachine, ClientMachine
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.process import BrokerMachine, ClientMachine, RunningBroker
+from raftlog.testing.simulator.world import World, start_broker
 from raftlog.types import NewTopic, TopicPartition
 from tests.server.cluster.simulated import Cluster, growing_world
 
@@ -445,6 +445,26 @@ def test_a_voter_of_the_cluster_group_is_left() -> None:
         assert cluster.node(4).subscription.voters.keys() == {1, 2, 3}
         assert observer.may_lose([first, second, joined])
         assert not observer.may_lose([first, second, third])
+
+
+def test_groups_have_enough_voters_once_all_brokers_vote() -> None:
+    def make(machine: BrokerMachine) -> Awaitable[RunningBroker]:
+        return start_broker(machine, bootstrap_without=() if machine.broker_id == 3 else (3,))
+
+    with World(7, brokers=3, make_broker=make) as world:
+        late = world.brokers[2]
+        late.is_kept_down = True
+        observer = Observer(world, [P])
+        world.boot()
+        world.run_for(5)
+        admin = world.add_client("admin", make_topic)
+        admin.start()
+        assert world.run_until(lambda: 0 in observer.states, limit_s=20)
+        assert observer.has_voters(2)
+        assert not observer.has_voters(3)
+        late.is_kept_down = False
+        late.start_later(0.0)
+        assert world.run_until(lambda: observer.has_voters(3), limit_s=30)
 
 
 def test_a_copy_whose_files_have_vanished_is_missing_though_nobody_has_noticed() -> None:
