@@ -188,7 +188,12 @@ LEADING: Final = [
         module="raftlog/replication/leadership.py",
         function="Leadership._advance",
         change=drop("if high_watermark"),
-        tests=(f"{LEADERSHIP}::test_the_high_watermark_is_the_least_durable_end_over_the_isr",),
+        tests=(
+            (
+                f"{GUARDS_LEADING}"
+                "::test_a_member_that_restarts_with_less_takes_no_committed_record_back"
+            ),
+        ),
     ),
     Guard(
         name="joining requires the start of the epoch",

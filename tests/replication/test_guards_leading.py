@@ -21,3 +21,12 @@ def test_a_fetch_that_comes_late_takes_nothing_back() -> None:
     assert leader.leadership.followers(0.0)[2][:2] == (10, 10)
     leader.fetch(3, 9)
     assert leader.high_watermark == 9
+
+
+def test_a_member_that_restarts_with_less_takes_no_committed_record_back() -> None:
+    leader = Leader()
+    leader.fetch(2, 10)
+    leader.fetch(3, 10)
+    assert leader.high_watermark == 10
+    assert not leader.fetch(3, 6, boot=1)
+    assert leader.high_watermark == 10
