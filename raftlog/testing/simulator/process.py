@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
+from raftlog.client.aio import producer
 from raftlog.client.aio.loop_bound import LoopBound
+from raftlog.client.aio.producer import AsyncProducer
 from raftlog.client.environment import ClientEnvironment
 from raftlog.config import Address
 from raftlog.errors import RaftlogError, StorageFailedError
@@ -418,4 +420,6 @@ class ClientMachine(Machine):
     def bury(self) -> None:
         for client in self._clients:
             client._closed = True
+            if isinstance(client, AsyncProducer):  # it would be kept, to report at the exit
+                producer._unclosed.discard(client._core)
         super().bury()
