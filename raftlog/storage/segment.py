@@ -189,12 +189,13 @@ class Segment:
             header = self.header_at(position)
         return position, header
 
-    def end_of_read(self, *, start: int, first: BatchHeader, end: int, bytes_max: int) -> int:
+    def end_of_read(self, *, start: int, end: int, bytes_max: int) -> int:
         """Return the end position of a read from ``start``: the end of a batch, at least one batch
-        after ``start``."""
+        after ``start``. Reads no header if everything up to ``end`` fits."""
         if start + bytes_max >= end:
             return end
-        cut = max(self.index.batch_start_before(start + bytes_max), start + first.length)
+        first = start + self.header_at(start).length
+        cut = max(self.index.batch_start_before(start + bytes_max), first)
         while cut < end:
             longer = cut + self.header_at(cut).length
             if longer > start + bytes_max:

@@ -81,14 +81,10 @@ class SegmentList:
             segment = self._segment_of(start_offset)
             try:
                 start = self._start_position(segment, start_offset)
-                stop = end = self._end_position(segment, end_offset)
-                if end - start > bytes_max:  # a read of all needs no header
-                    first = segment.header_at(start)
-                    if parts and first.length > bytes_max:
-                        break
-                    stop = segment.end_of_read(
-                        start=start, first=first, end=end, bytes_max=bytes_max
-                    )
+                end = self._end_position(segment, end_offset)
+                stop = segment.end_of_read(start=start, end=end, bytes_max=bytes_max)
+                if parts and stop - start > bytes_max:
+                    break
                 if stop > start:  # else the only remaining batch contains ``end_offset``
                     parts.append(segment.pread(stop - start, start))
             except DamagedLogError:

@@ -164,7 +164,7 @@ AT_WORK: Final = [
     ),
     Guard(
         name="an offline log answers no request",
-        why="it tells clients an end that is below the one that they know",
+        why="clients receive an end offset below the one that they know",
         module="raftlog/server/partition.py",
         function="Partition._check_open",
         change=never("if is_offline"),

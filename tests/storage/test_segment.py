@@ -100,9 +100,7 @@ def test_a_read_stops_at_the_last_batch_that_fits_and_takes_one_at_least() -> No
             for end in (e for e in ends if e > start):
                 for bytes_max in range(0, 900, 13):
                     fitting = [e for e in ends if start < e <= min(end, start + bytes_max)]
-                    stop = segment.end_of_read(
-                        start=start, first=first, end=end, bytes_max=bytes_max
-                    )
+                    stop = segment.end_of_read(start=start, end=end, bytes_max=bytes_max)
                     assert stop == (fitting[-1] if fitting else start + first.length)
 
 

@@ -153,13 +153,17 @@ class Observer:
     def has_voters(self, brokers: int) -> bool:
         """Whether each group has as many voters as survive the loss of one, or ``brokers``."""
         fewest = min(VOTERS_MIN, brokers)
-        nodes = [node for machine in self._world.members if (node := node_of(machine))]
+        nodes = self._nodes().values()
         return all(len(voters) >= fewest for node in nodes for voters in _voters(node))
 
     def is_group_lost_to(self, core: Collection[int]) -> bool:
         """Whether none of ``core`` may lead the partition that has the consumer group."""
         state = max(self._group_states(), key=lambda state: state.version, default=None)
         return state is not None and not {*state.isr, *state.elr} & set(core)
+
+    def _nodes(self) -> dict[int, ClusterNode]:
+        """The members that are up, by broker."""
+        return {m.broker_id: node for m in self._world.members if (node := node_of(m))}
 
     def _group_states(self) -> Iterator[PartitionState]:
         """Of the partition that has the consumer groups, as each running broker knows it."""
@@ -191,8 +195,7 @@ class Observer:
         states = (*self.states.values(), *self._group_states())
         if any(set(state.isr) <= lost for state in states):
             return False
-        members = self._world.members
-        nodes = {m.broker_id: node for m in members if (node := node_of(m))}
+        members, nodes = self._world.members, self._nodes()
         return (
             len(nodes) == len(members)
             and all(machine.has_power for machine in members)
