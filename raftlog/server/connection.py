@@ -250,7 +250,8 @@ class Connection(asyncio.BufferedProtocol):
         self.received_bytes += nbytes
         if state.in_frame or self._frame_began_seconds is not None:
             self._note_partial_frame(is_new=bool(events))
-        self.services.turns.begin_share()
+        if self.peer_identity is None:  # brokers have no shares
+            self.services.turns.begin_share()
         self._process(events)
         if state.paused:
             self._adjust_reading()

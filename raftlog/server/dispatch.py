@@ -120,11 +120,12 @@ def dispatch(context: BrokerContext, connection: Connection, request: Request) -
     """
     context.counters.requests += 1
     reply = Reply(connection, request)
-    try:
-        _check_access(context, connection, request)
-    except AccessDeniedError as error:
-        _deny(connection, request, reply, error)
-        return None
+    if connection.peer_identity is None:
+        try:
+            _check_access(context, connection, request)
+        except AccessDeniedError as error:
+            _deny(connection, request, reply, error)
+            return None
     handle = HANDLERS.get(request.api.number, _refuse_api)
     if context.access.applies_to(connection):
         rule = RULES[request.api.number]
@@ -133,10 +134,12 @@ def dispatch(context: BrokerContext, connection: Connection, request: Request) -
 
 
 def _check_access(context: BrokerContext, connection: Connection, request: Request) -> None:
-    """Raise ``AccessDeniedError`` if the connection has not authenticated as required."""
+    """Raise ``AccessDeniedError`` if the connection, which is no broker's, has not authenticated as
+    required.
+    """
     if request.api.number not in BEFORE_AUTHENTICATION:
         context.authenticator.check(connection)
-    if request.api.peer_only and connection.peer_identity is None:
+    if request.api.peer_only:
         raise AccessDeniedError(
             f"{request.api.name} is for brokers of this cluster: send peer_hello and peer_prove "
             "first"

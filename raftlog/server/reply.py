@@ -16,6 +16,7 @@ from raftlog.errors import OutcomeUnknownError, RaftlogError
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Message
+from raftlog.server.access.meter import Meter
 from raftlog.server.connection import Connection, memory_of
 from raftlog.server.turns import Steps
 from raftlog.types import Buffer
@@ -78,7 +79,8 @@ class Exchange(ABC):
 
     def none(self) -> None:
         """End a request that has no response."""
-        self._throttle()
+        if self.connection.meter is not None:
+            self._throttle(self.connection.meter)
         self.connection.finish(self.request)
         self._ended()
 
@@ -99,10 +101,9 @@ class Exchange(ABC):
         self.none()
         self.connection.abort(f"a request with acks=0 failed: {error}")
 
-    def _throttle(self) -> int:
+    def _throttle(self, meter: Meter) -> int:
         """Let the client wait if it has used more than its quota. Returns for how long, in ms."""
-        meter = self.connection.meter
-        wait_ms = 0 if meter is None else meter.take_wait_ms()
+        wait_ms = meter.take_wait_ms()
         if wait_ms:
             self.connection.services.counters.throttled += 1
             self.connection.throttle(wait_ms / 1_000)
@@ -182,7 +183,8 @@ class Reply(Exchange):
         if self.amend is not None:
             self._send_amended(message, attachment)
             return
-        throttle_ms = self._throttle()
+        meter = self.connection.meter
+        throttle_ms = 0 if meter is None else self._throttle(meter)
         if throttle_ms and "throttle_ms" in message.__struct_fields__:
             message = msgspec.structs.replace(message, throttle_ms=throttle_ms)
         self.connection.respond(self.request, message, attachment)

@@ -220,7 +220,7 @@ PEERS: Final = [
         name="peer requests require an authenticated peer",
         why="any client can vote, and copy",
         module="raftlog/server/dispatch.py",
-        function="_check_access",
+        function="dispatch",
         change=replace("compare peer_identity", "_.left.value.is_closed"),
         tests=("tests/server/handlers/test_peer.py::test_envelopes_without_a_proof_are_denied",),
     ),

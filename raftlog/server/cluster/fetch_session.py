@@ -275,6 +275,7 @@ class FetchSession:
         leadership, at = host.leadership, copied.at
         if leadership is None or at.leader_epoch != host.leader_epoch:
             return
+        copied.is_prefix = True
         host.on_follower(
             self.follower,
             self._directory_id,

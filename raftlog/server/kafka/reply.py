@@ -53,7 +53,8 @@ class KafkaReply(Exchange):
             self._send_amended(message)
             return
         self.is_over = True
-        throttle_ms = self._throttle()
+        meter = self.connection.meter
+        throttle_ms = 0 if meter is None else self._throttle(meter)
         if throttle_ms:
             message.throttle_time_ms = throttle_ms
         if self._timer is not None:
