@@ -3,7 +3,8 @@
 What changed: commits since the merge base with ``origin/main`` (or ``main``), and what is not
 committed. Its tests: test files that changed; of each product module that changed, the file that
 mirrors it, the guards that stand in it, and test files that import it, those of its own package
-first, up to ``FILES_MAX``. Tests of real brokers and long randomised ones are left to `make test`.
+first, up to ``FILES_MAX``. Tests of real brokers, whole simulated clusters and long randomised ones
+are left to `make test`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ CHECKS: Final = (
     ("lint-imports",),
     ("mypy",),
 )
-MARKS: Final = "not integration and not spark and not seeds and not nightly and not peers"
+MARKS: Final = (
+    "not integration and not spark and not seeds and not simulated and not nightly and not peers"
+)
 NO_TESTS: Final = 5  # pytest's exit status: none was selected
 GUARD_TEST: Final = "tests/mutation/test_guards.py::test_its_addresses_fit_one_place_each"
 

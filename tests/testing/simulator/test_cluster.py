@@ -19,6 +19,8 @@ from raftlog.storage.compaction import CompactionState
 from raftlog.testing.simulator.faults import FaultPlan
 from raftlog.testing.simulator.scenario import Mode, Scenario, Verdict, run
 
+pytestmark = pytest.mark.simulated
+
 SEEDS_PER_TEST = 10
 NIGHTLY_SEEDS = 100_000
 # Of a broken build: more than the first few that find it, and so few that it takes seconds.
