@@ -167,7 +167,7 @@ class BrokerConnections(Generic[LoadT]):
                 logger.warning("broker connection failed, retrying: error=%s", error)
             link.failures += 1
             link.error = error
-            self._cluster.doubt(link.broker_id)
+            self._cluster.mark_suspect(link.broker_id)
             self.refresh()  # its partitions may have new leaders
         else:
             link.failures = 0
@@ -220,7 +220,7 @@ class BrokerConnections(Generic[LoadT]):
         self._failed(link, request.load, error)
 
     def _failed(self, link: BrokerConnection[LoadT], load: LoadT, error: RaftlogError) -> None:
-        self.doubt(link)
+        self.mark_suspect(link)
         self.refresh()
         self._owner.on_failure(link, load, error)
 
@@ -244,7 +244,7 @@ class BrokerConnections(Generic[LoadT]):
         overdue = [link for link in self._links.values() if link.is_overdue(now)]
         next_at = min((link.overdue_at for link in self._links.values()), default=math.inf)
         for link in overdue:
-            self._cluster.doubt(link.broker_id)
+            self._cluster.mark_suspect(link.broker_id)
         if overdue:
             self.refresh()
             self._watch_from(now + _LOOK_AGAIN_S)
@@ -267,9 +267,9 @@ class BrokerConnections(Generic[LoadT]):
         self.run(self._refresh())
         return None
 
-    def doubt(self, link: BrokerConnection[LoadT]) -> None:
+    def mark_suspect(self, link: BrokerConnection[LoadT]) -> None:
         """Prefer other brokers for metadata, after stale metadata or no response."""
-        self._cluster.doubt(link.broker_id)
+        self._cluster.mark_suspect(link.broker_id)
 
     def succeeded(self) -> None:
         """Reset the refresh back-off: the known metadata was right."""

@@ -4,7 +4,7 @@ Runs on one event loop. ``view`` contains the metadata, ``connections`` the conn
 decides which errors are retried. This module handles no records.
 
 Every broker can respond to a request that is not about one partition. The client prefers a broker
-that is connected, that is not *doubtful* (it has just failed, or returned stale metadata), and that
+that is connected, that is not *suspect* (it has just failed, or returned stale metadata), and that
 was used least recently. If that broker is unresponsive for a second, the client also sends the
 request to the next one.
 """
@@ -42,7 +42,7 @@ logger: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RETRY_BACKOFF: Final = Backoff(first_ms=50, longest_ms=1_000)
-DOUBT_S: Final = 5.0  # time for which a failed broker is used only if there is no other
+SUSPECT_S: Final = 5.0  # time for which a failed broker is used only if there is no other
 _OPINIONS_MAX: Final = 3  # brokers queried for metadata in turn while they disagree
 
 
@@ -70,7 +70,7 @@ class Cluster:
         self.on_view: list[Callable[[ClusterView], None]] = []  # called after every metadata update
         self._connections = Connections(settings, connector, entropy)
         self._chance = chance
-        self._doubtful: dict[int, float] = {}  # broker id -> end of the doubt, loop time
+        self._suspects: dict[int, float] = {}  # broker id -> end of the doubt, loop time
         self._asked: dict[int, int] = {}  # broker id -> number of its last request
         self._asks = 0
         self._wanted: set[str] = set()  # topics whose metadata this client requests
@@ -125,9 +125,9 @@ class Cluster:
 
     # -- broker selection
 
-    def doubt(self, broker_id: int) -> None:
-        """Prefer other brokers for ``DOUBT_S`` seconds after a failure or stale metadata."""
-        self._doubtful[broker_id] = asyncio.get_running_loop().time() + DOUBT_S
+    def mark_suspect(self, broker_id: int) -> None:
+        """Prefer other brokers for ``SUSPECT_S`` seconds after a failure or stale metadata."""
+        self._suspects[broker_id] = asyncio.get_running_loop().time() + SUSPECT_S
 
     def _candidates(
         self, *, rotate: bool = False, without: Container[int | None] = ()
@@ -152,10 +152,10 @@ class Cluster:
             if broker_id is None:
                 return False, True, self._asks  # may be another address of a known broker
             connection = self.open_connection(broker_id)
-            in_doubt = self._doubtful.get(broker_id, now) > now
+            suspects = self._suspects.get(broker_id, now) > now
             is_silent = connection is not None and connection.is_silent
             is_far = connection is None and not rotate
-            return in_doubt or is_silent, is_far, self._asked.get(broker_id, 0)
+            return suspects or is_silent, is_far, self._asked.get(broker_id, 0)
 
         return sorted(found, key=rank)
 
@@ -195,7 +195,7 @@ class Cluster:
                 connection = await self._connections.to(candidate.address)
             except (RetriableError, OutcomeUnknownError):
                 if candidate.broker_id is not None:
-                    self.doubt(candidate.broker_id)
+                    self.mark_suspect(candidate.broker_id)
                 raise
         return connection.broker_id, await self.ask(connection, api, message)
 
@@ -284,7 +284,7 @@ class Cluster:
         """Apply the metadata of a broker that is not in ``sources``. Returns True if it suffices.
 
         Another broker must confirm a response that is older than the known metadata, that removes a
-        topic, or that names a doubtful broker as leader. Other brokers may know of an election that
+        topic, or that names a suspect broker as leader. Other brokers may know of an election that
         this broker does not know of.
         """
         is_short = len(asked) <= limits.TOPICS_PER_REQUEST_MAX and not self.all_topics
@@ -299,18 +299,18 @@ class Cluster:
         is_behind = self.view.is_ahead_of(response)
         if is_behind:
             logger.debug("stale metadata ignored: broker=%d", source)
-            self.doubt(source)
+            self.mark_suspect(source)
         else:
-            self._doubtful.pop(source, None)
+            self._suspects.pop(source, None)
         for callback in list(self.on_view):
             callback(self.view)
         if is_behind or any(name in self.view.doubts for name in asked):
             return False
         now = asyncio.get_running_loop().time()
-        in_doubt = {broker for broker, until in self._doubtful.items() if until > now}
+        suspects = {broker for broker, until in self._suspects.items() if until > now}
         known = [self.view.topics[name] for name in asked if name in self.view.topics]
-        others = self.view.brokers.keys() - in_doubt - sources
-        return not others or not any(in_doubt & set(topic.leaders) for topic in known)
+        others = self.view.brokers.keys() - suspects - sources
+        return not others or not any(suspects & set(topic.leaders) for topic in known)
 
     # -- requests
 
@@ -351,7 +351,7 @@ class Cluster:
         try:
             return (await connection.request(api, message, timeout_ms=timeout_ms)).message
         except (RetriableError, OutcomeUnknownError):
-            self.doubt(connection.broker_id)
+            self.mark_suspect(connection.broker_id)
             raise
 
     async def ask_all(
@@ -364,7 +364,7 @@ class Cluster:
                 async with asyncio.timeout(patience_s):
                     return (await self._ask(_Candidate(broker_id, address), api, message))[1]
             except TimeoutError:
-                self.doubt(broker_id)
+                self.mark_suspect(broker_id)
                 return BrokerUnavailableError(
                     f"broker {broker_id} at {address} did not respond within {patience_s:g} s"
                 )

@@ -428,10 +428,10 @@ class ConsumerCore:
         topics = {tp.topic for tp in self.subscription.parts}
         self.cluster.forget_topics(topics.union(self._interest.topics))
         if self.settings.auto_offset_reset == "latest":
-            await self.settle([tp for tp, part in self.subscription.parts.items()])
+            await self.resolve_positions([tp for tp, part in self.subscription.parts.items()])
         self._fetcher.poll()
 
-    async def settle(self, partitions: Iterable[TopicPartition]) -> None:
+    async def resolve_positions(self, partitions: Iterable[TopicPartition]) -> None:
         """Look up the positions that are not known yet."""
         parts = [self.subscription.part(tp) for tp in partitions]
         unknown = [Wanted(part, part.generation, None) for part in parts if part.position is None]
@@ -443,12 +443,12 @@ class ConsumerCore:
         """Move to the first record, or to the current end."""
         for tp in partitions:
             self.subscription.reset(tp, how)
-        await self.settle(partitions)
+        await self.resolve_positions(partitions)
 
     async def position(self, tp: TopicPartition) -> Offset:
         part = self.subscription.part(tp)
         while (position := part.position) is None:
-            await self.settle([tp])
+            await self.resolve_positions([tp])
         return position
 
     async def offsets(
@@ -462,7 +462,7 @@ class ConsumerCore:
 
     async def lag(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the number of offsets between the position and the end of each partition."""
-        await self.settle(partitions)
+        await self.resolve_positions(partitions)
         ends = await self.offsets(partitions, "latest")
         return {
             tp: max(ends[tp] - position, 0)

@@ -51,7 +51,7 @@ from raftlog.protocol.topics import (
 PATIENCE_S: Final = 2.0  # time limit for the response of each broker
 
 _Answers: TypeAlias = Mapping[int, Message | RaftlogError]  # by broker
-_Told: TypeAlias = tuple[int, PartitionStatus]  # (reporting broker, report)
+_Reported: TypeAlias = tuple[int, PartitionStatus]  # (reporting broker, report)
 _UNKNOWN: Final = -1
 
 
@@ -188,22 +188,24 @@ def _controller(answers: _Answers) -> int | None:
 def _move_throttle(answers: _Answers) -> int:
     """Return the limit as the controller reports it; else as most brokers do."""
     controller = _controller(answers)
-    told = {broker: answer.move_throttle for broker, answer in _responses(answers)}
-    values = list(told.values())
-    return told.get(_UNKNOWN if controller is None else controller, max(values, key=values.count))
+    reported = {broker: answer.move_throttle for broker, answer in _responses(answers)}
+    values = list(reported.values())
+    return reported.get(
+        _UNKNOWN if controller is None else controller, max(values, key=values.count)
+    )
 
 
 def _merged_brokers(cluster: Cluster, answers: _Answers) -> tuple[BrokerDescription, ...]:
-    told: dict[int, BrokerStatus] = {}
+    reported: dict[int, BrokerStatus] = {}
     for source, answer in _responses(answers):
         for status in answer.brokers:
-            best = told.get(status.id)
+            best = reported.get(status.id)
             # Within one epoch, the broker's own report counts.
             if best is None or (status.broker_epoch, source == status.id) > (best.broker_epoch, 0):
-                told[status.id] = status
+                reported[status.id] = status
     return tuple(
-        _broker(cluster, broker_id, told.get(broker_id), answers.get(broker_id))
-        for broker_id in sorted(cluster.view.brokers.keys() | told.keys())
+        _broker(cluster, broker_id, reported.get(broker_id), answers.get(broker_id))
+        for broker_id in sorted(cluster.view.brokers.keys() | reported.keys())
     )
 
 
@@ -259,19 +261,19 @@ def _disk(status: DiskStatus | None) -> DiskDescription | None:
 
 
 def _merged_partitions(answers: _Answers, down: set[int]) -> tuple[PartitionOverview, ...]:
-    told: dict[tuple[str, int], list[_Told]] = {}
+    reported: dict[tuple[str, int], list[_Reported]] = {}
     for source, answer in _responses(answers):
         for status in answer.partitions:
-            told.setdefault((status.topic, status.partition), []).append((source, status))
-    return tuple(_overview(told[key], down) for key in sorted(told))
+            reported.setdefault((status.topic, status.partition), []).append((source, status))
+    return tuple(_overview(reported[key], down) for key in sorted(reported))
 
 
-def _overview(told: Sequence[_Told], down: set[int]) -> PartitionOverview:
-    source, best = max(told, key=_weight)
+def _overview(reported: Sequence[_Reported], down: set[int]) -> PartitionOverview:
+    source, best = max(reported, key=_weight)
     is_available = source == best.leader
     # Without the leader, the highest high watermark counts, because it only grows.
-    offsets = best if is_available else max(told, key=lambda said: said[1].high_watermark)[1]
-    failures = [status.failure for _, status in told if status.failure is not None]
+    offsets = best if is_available else max(reported, key=lambda said: said[1].high_watermark)[1]
+    failures = [status.failure for _, status in reported if status.failure is not None]
     return PartitionOverview(
         topic=best.topic,
         topic_id=best.topic_id,
@@ -286,7 +288,7 @@ def _overview(told: Sequence[_Told], down: set[int]) -> PartitionOverview:
         is_available=is_available,
         log_start_offset=offsets.log_start_offset,
         high_watermark=offsets.high_watermark,
-        replica_states=_replicas(best, told, is_available=is_available),
+        replica_states=_replicas(best, reported, is_available=is_available),
         problem=str(failures[0].to_error()) if failures else "",
         down=tuple(broker for broker in best.replicas if broker in down),
         unclean_epoch=best.unclean_epoch,
@@ -295,19 +297,19 @@ def _overview(told: Sequence[_Told], down: set[int]) -> PartitionOverview:
     )
 
 
-def _weight(told: _Told) -> tuple[int, bool]:
-    source, status = told
+def _weight(reported: _Reported) -> tuple[int, bool]:
+    source, status = reported
     return status.leader_epoch, source == status.leader
 
 
 def _replicas(
-    best: PartitionStatus, told: Sequence[_Told], *, is_available: bool
+    best: PartitionStatus, reported: Sequence[_Reported], *, is_available: bool
 ) -> tuple[ReplicaDescription, ...]:
     """Merge each replica's own report with the leader's report of its lag."""
     by_leader = {status.broker: status for status in best.replica_status if is_available}
     own = {
         source: status
-        for source, partition in told
+        for source, partition in reported
         for status in partition.replica_status
         if status.broker == source
     }
@@ -367,26 +369,26 @@ async def _describe_page(
     place = (lambda name: name) if names is None else names.index
     ends = [page.topics[-1].name for page in pages.values() if page.is_page]
     end = min(ends, key=place, default=None)  # every response is complete up to it
-    told: dict[str, list[tuple[int, TopicDescription]]] = {}
+    reported: dict[str, list[tuple[int, TopicDescription]]] = {}
     for source, page in pages.items():
         for topic in page.topics:
             if end is None or place(topic.name) <= place(end):
-                told.setdefault(topic.name, []).append((source, topic))
+                reported.setdefault(topic.name, []).append((source, topic))
     controller = cluster.view.controller
     decides = isinstance(answers.get(_UNKNOWN if controller is None else controller), Message)
     found = [
         _merged_topic([said for said in sayings if said[1].failure is None] or sayings, controller)
-        for sayings in told.values()
+        for sayings in reported.values()
         if names is not None or not decides or any(said[0] == controller for said in sayings)
     ]
     return found if names is not None else sorted(found, key=lambda topic: topic.name), end
 
 
 def _merged_topic(
-    told: Sequence[tuple[int, TopicDescription]], controller: int | None
+    reported: Sequence[tuple[int, TopicDescription]], controller: int | None
 ) -> TopicDescription:
-    newest = max(told, key=lambda said: (said[0] == controller, _newest_epoch(said[1])))[1]
-    same = [(source, topic) for source, topic in told if topic.id == newest.id]
+    newest = max(reported, key=lambda said: (said[0] == controller, _newest_epoch(said[1])))[1]
+    same = [(source, topic) for source, topic in reported if topic.id == newest.id]
     partitions: dict[int, list[tuple[int, PartitionDescription]]] = {}
     for source, topic in same:
         for part in topic.partitions:
@@ -406,6 +408,6 @@ def _newest_epoch(topic: TopicDescription) -> int:
     return max((part.info.leader_epoch for part in topic.partitions), default=_UNKNOWN)
 
 
-def _part_weight(told: tuple[int, PartitionDescription]) -> tuple[int, bool, int]:
-    source, part = told
+def _part_weight(reported: tuple[int, PartitionDescription]) -> tuple[int, bool, int]:
+    source, part = reported
     return part.info.leader_epoch, source == part.info.leader, part.high_watermark

@@ -37,7 +37,7 @@ class PartitionFetchState:
     topic_id: str = ""  # topic of the position; "" if unknown
     assigned_id: str = ""  # topic that the coordinator of the group assigned; "" without a group
     last_epoch: LeaderEpoch = -1  # of the previous batch; -1 after a seek
-    doubted: Offset | None = None  # offset of the last corrupt fetch
+    corrupt_at: Offset | None = None  # offset of the last corrupt fetch
     damaged_since: float | None = None  # monotonic seconds; first corruption report
     known_to: Offset = 0  # known lower bound of the end offset
     committed: Offset | None = None  # last known committed offset

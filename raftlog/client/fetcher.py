@@ -225,7 +225,7 @@ class Fetcher:
         try:
             data = slices(attachment, [part.length for part in message.partitions])
         except InvalidRequestError as mismatch:
-            self._links.doubt(link)
+            self._links.mark_suspect(link)
             self._links.refresh()
             self.on_failure(link, load, mismatch)
             return
@@ -255,7 +255,7 @@ class Fetcher:
         part = want.part
         part.damaged_since = None
         if not source.replica_ok:
-            self._sources.settle(part.tp)
+            self._sources.resolve(part.tp)
         if not data:
             if is_early:  # the broker did not wait
                 self._delay(want, pause_max=self._empty_wait_ms / 1_000)
@@ -289,7 +289,7 @@ class Fetcher:
         """Handle the error of one partition."""
         tp = want.part.tp
         if is_behind(error):
-            self._links.doubt(self._links.link(source.broker_id))
+            self._links.mark_suspect(self._links.link(source.broker_id))
         if is_old_news(error):
             self._links.refresh()
         if source.replica_ok:
@@ -328,13 +328,13 @@ class Fetcher:
     def _out_of_range(self, want: Wanted, error: RaftlogError) -> None:
         """Reset the position, or report the error, if the leader does not have the offset."""
         tp = want.part.tp
-        self._sources.settle(tp)
+        self._sources.resolve(tp)
         reset = self._settings.auto_offset_reset
         if reset == "error":
-            told = OffsetOutOfRangeError(
+            error = OffsetOutOfRangeError(
                 f"{tp}: {error}. Call seek(), or set auto_offset_reset to 'earliest' or 'latest'"
             )
-            self._subscription.failed(want, told)
+            self._subscription.failed(want, error)
         else:
             logger.warning("offset out of range: partition=%s error=%s reset=%s", tp, error, reset)
             self._subscription.lost(want, reset)

@@ -4,10 +4,10 @@ Rule: this module makes every decision whether a batch is sent again, and with w
 number.
 
     launch(batch) → succeeded(batch)                        normal case
-                  → setback(batch, error) → settle()        when no batch is in flight
+                  → setback(batch, error) → resolve()        when no batch is in flight
 
 After a setback the partition is *held*: no new batch is launched until every batch in flight has a
-response. Then ``settle`` sorts the unresolved batches and decides for each one: retry or fail. A
+response. Then ``resolve`` sorts the unresolved batches and decides for each one: retry or fail. A
 retry repeats the same bytes, including the sequence number. A broker that has already stored the
 batch recognizes it and does not store it twice (P4).
 
@@ -72,7 +72,7 @@ _TOLD_AS_IT_IS: Final = (
 )
 
 
-class Settlement(NamedTuple):
+class Resolution(NamedTuple):
     """Decisions. ``again``: batches to retry, in order. ``lost``: batches to fail, with errors."""
 
     again: list[PendingBatch]
@@ -86,7 +86,7 @@ class InFlightBatches:
     idempotent: bool
     in_flight: list[PendingBatch] = field(default_factory=list)  # by ``order``
     setbacks: list[PendingBatch] = field(default_factory=list)  # failed, not settled
-    failures: int = 0  # consecutive settlements without a success; back-off attempt number
+    failures: int = 0  # consecutive resolutions without a success; back-off attempt number
     not_before: float = 0.0  # monotonic seconds; end of the retry back-off
     leader: int | None = None  # of the last launch
     leader_epoch: LeaderEpoch = NO_EPOCH  # of the last launch
@@ -213,14 +213,14 @@ class InFlightBatches:
         self.failures = 0
 
     def setback(self, batch: PendingBatch, error: RaftlogError) -> None:
-        """Register a failed attempt. ``settle`` decides about the batch."""
+        """Register a failed attempt. ``resolve`` decides about the batch."""
         self.in_flight.remove(batch)
         batch.error = error
         if isinstance(error, OutcomeUnknownError):
             batch.outcome_unknown = True
         self.setbacks.append(batch)
 
-    def settle(self, now: float) -> Settlement:
+    def resolve(self, now: float) -> Resolution:
         """Decide about all setbacks. No batch may be in flight."""
         assert not self.in_flight, "their responses affect the decision"
         batches = sorted(self.setbacks, key=lambda batch: batch.order)
@@ -234,7 +234,7 @@ class InFlightBatches:
             else:
                 lost.append((batch, error))
                 self.lose(batch, error)
-        return Settlement(again, lost)
+        return Resolution(again, lost)
 
     def _verdict(self, batch: PendingBatch, *, first: bool, now: float) -> RaftlogError | None:
         """Return None to retry, else the error of the batch. ``first``: no batch precedes it."""

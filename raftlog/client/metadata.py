@@ -142,8 +142,8 @@ class ClusterView:
             failures={} if asked is None else dict(self.failures),
             doubts=dict(self.doubts),
         )
-        for told in _told(response, self.topics if asked is None else _NO_TOPICS):
-            news.take(*told)
+        for reported in _reported(response, self.topics if asked is None else _NO_TOPICS):
+            news.take(*reported)
         return ClusterView(
             cluster_id=response.cluster_id or self.cluster_id,
             brokers=self._with_brokers(brokers, news.topics.values()),
@@ -261,18 +261,18 @@ class _News:
         return len(self.doubts[name].brokers) >= self.opinions
 
 
-def _told(
+def _reported(
     response: MetadataResponse, known: Mapping[str, TopicView]
 ) -> list[tuple[str, TopicView | None, RaftlogError | None]]:
     """Return the report on each topic; absence for topics in ``known`` that it omits."""
-    told: list[tuple[str, TopicView | None, RaftlogError | None]] = [
+    reported: list[tuple[str, TopicView | None, RaftlogError | None]] = [
         (info.name, _topic_view(info), None)
         if info.failure is None
         else (info.name, None, info.failure.to_error())
         for info in response.topics
     ]
-    named = {name for name, _, _ in told}
-    return told + [(name, None, None) for name in known if name not in named]
+    named = {name for name, _, _ in reported}
+    return reported + [(name, None, None) for name in known if name not in named]
 
 
 def _topic_view(info: TopicInfo) -> TopicView:

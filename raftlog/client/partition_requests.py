@@ -263,7 +263,7 @@ class _Asking(Generic[AnswerT]):
         try:
             answers = self.read(await self._answer(leader, partitions))
         except RaftlogError as error:
-            self.cluster.doubt(leader)
+            self.cluster.mark_suspect(leader)
             self.troubles.update(dict.fromkeys(partitions, error))
             return error
         found = [self._take(leader, answer) for answer in answers]
@@ -276,7 +276,7 @@ class _Asking(Generic[AnswerT]):
             return None
         error = answer.failure.to_error()
         if is_behind(error):
-            self.cluster.doubt(leader)
+            self.cluster.mark_suspect(leader)
         if isinstance(error, RetriableError | OutcomeUnknownError):
             self.troubles[tp] = error
             return error
@@ -310,7 +310,7 @@ class _Asking(Generic[AnswerT]):
                         f"broker {leader} does not respond to {self.api.name} for {partitions[0]}"
                     )
                 if is_silent:
-                    cluster.doubt(leader)
+                    cluster.mark_suspect(leader)
                     cluster.refresh_soon()
             return asking.result()
         finally:

@@ -186,7 +186,7 @@ class RangeReader(PartitionReader):
             try:
                 _, found = core.take_checked()
             except OffsetOutOfRangeError as error:
-                self._thread.call(partial(self._lookout.doubt, wanted, error))
+                self._thread.call(partial(self._lookout.verify_out_of_range, wanted, error))
                 found = []
             if found:
                 return found

@@ -193,7 +193,7 @@ class Lookout:
             raise OffsetOutOfRangeError(_beyond(wanted, answer.offset))
         return f"the partition ends at {answer.offset}"
 
-    async def doubt(self, wanted: Range, told: OffsetOutOfRangeError) -> None:
+    async def verify_out_of_range(self, wanted: Range, error: OffsetOutOfRangeError) -> None:
         """Raise if the next offset does not exist, as a broker reported. The leader decides.
 
         The report may be from a former leader.
@@ -206,13 +206,13 @@ class Lookout:
             raise OffsetOutOfRangeError(
                 f"{tp}: offset {wanted.fetched} is below the log start offset {first}. Retention "
                 "or a delete request has deleted the records"
-            ) from told
+            ) from error
         if last is not None and last < wanted.end:
-            raise OffsetOutOfRangeError(_beyond(wanted, last)) from told
+            raise OffsetOutOfRangeError(_beyond(wanted, last)) from error
         if first is None or last is None:
             raise OffsetOutOfRangeError(
-                f"{tp}: offset {wanted.fetched} does not exist ({told})"
-            ) from told
+                f"{tp}: offset {wanted.fetched} does not exist ({error})"
+            ) from error
         await asyncio.sleep(cluster.backoff_seconds(1))
         self._core.begin_range(tp, wanted.fetched, wanted.end, wanted.served_by)
 

@@ -114,14 +114,14 @@ class ReplicaSelector:
     def dispute(self, tp: TopicPartition) -> None:
         self._disputed.add(tp)
 
-    def settle(self, tp: TopicPartition) -> None:
+    def resolve(self, tp: TopicPartition) -> None:
         """End the dispute: the leader has responded."""
         self._disputed.discard(tp)
 
     def turn(self, tp: TopicPartition) -> None:
         """Select another replica than before."""
         self._turn += 1
-        self.settle(tp)
+        self.resolve(tp)
 
     def keep(self, partitions: Mapping[TopicPartition, object]) -> None:
         """Discard the state of all other partitions."""

@@ -280,7 +280,7 @@ class Sender:
             self._on_partition(
                 link, batch, produced.get((batch.queue.topic, batch.queue.partition))
             )
-        self._settle(batches)
+        self._resolve_failed(batches)
         self.pump()
 
     def _on_partition(
@@ -302,13 +302,13 @@ class Sender:
     def on_failure(self, link: _Link, batches: list[PendingBatch], error: RaftlogError) -> None:
         for batch in batches:
             self._attempt_failed(link, batch, error)
-        self._settle(batches)
+        self._resolve_failed(batches)
         asyncio.get_running_loop().call_soon(self.pump)
 
     def _attempt_failed(self, link: _Link, batch: PendingBatch, error: RaftlogError) -> None:
         self._flight(batch.queue).setback(batch, error)
         if is_behind(error):
-            self._links.doubt(link)
+            self._links.mark_suspect(link)
         if is_old_news(error):
             self._links.refresh()
 
@@ -336,21 +336,21 @@ class Sender:
                     f"broker {link.broker_id} did not respond, and {where} now has another leader"
                 )
                 self._attempt_failed(link, batch, error)
-            self._settle(taken)
+            self._resolve_failed(taken)
 
-    def _settle(self, batches: list[PendingBatch]) -> None:
+    def _resolve_failed(self, batches: list[PendingBatch]) -> None:
         """Decide about failed batches, in each partition without batches in flight."""
         for queue in {batch.queue: None for batch in batches}:
             flight = self._flight(queue)
             if not flight.setbacks or flight.in_flight:
                 continue
             now = self._now()
-            settlement = flight.settle(now)
-            if settlement.again:
+            resolution = flight.resolve(now)
+            if resolution.again:
                 flight.not_before = now + self._cluster.backoff_seconds(flight.failures)
                 flight.failures += 1
-                self._accumulator.put_back(queue, settlement.again)
-            for batch, error in settlement.lost:
+                self._accumulator.put_back(queue, resolution.again)
+            for batch, error in resolution.lost:
                 self._resolve(batch, error)
                 if isinstance(error, UnknownTopicError):
                     self._accumulator.forget(queue.topic)

@@ -137,7 +137,7 @@ class Subscription:
         with self.lock:
             part = self.part(tp)
             self._drop(part)
-            part.doubted = part.unprocessed = None
+            part.corrupt_at = part.unprocessed = None
             part.topic_id = part.assigned_id
             part.position = part.fetch_offset = offset
 
@@ -174,11 +174,11 @@ class Subscription:
         """
         with self.lock:
             self._drop(part)
-            return not self._is_first_doubt(part)
+            return not self._is_first_corruption(part)
 
-    def _is_first_doubt(self, part: PartitionFetchState) -> bool:
-        is_first = part.doubted != part.fetch_offset
-        part.doubted = part.fetch_offset
+    def _is_first_corruption(self, part: PartitionFetchState) -> bool:
+        is_first = part.corrupt_at != part.fetch_offset
+        part.corrupt_at = part.fetch_offset
         return is_first
 
     def _drop(self, part: PartitionFetchState) -> None:
@@ -229,7 +229,7 @@ class Subscription:
                 elif is_full or part.buffered_bytes >= self._part_bytes_max:
                     self.starved = True
                 else:
-                    doubtful = part.doubted == part.fetch_offset
+                    doubtful = part.corrupt_at == part.fetch_offset
                     found.append(Wanted(part, part.generation, part.fetch_offset, doubtful))
         return found, again_at
 
@@ -279,7 +279,7 @@ class Subscription:
         """Queue an error for corrupt data after valid batches, if this is the second time."""
         part = wanted.part
         with self.lock:
-            if wanted.generation != part.generation or self._is_first_doubt(part):
+            if wanted.generation != part.generation or self._is_first_corruption(part):
                 return
         self.failed(wanted, error)
 

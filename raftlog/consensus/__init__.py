@@ -4,7 +4,7 @@
 """
 
 from raftlog.consensus.hosted_group import GroupStatus, Journaled
-from raftlog.consensus.journal import Journal, JournalTicket, PeerSeen
+from raftlog.consensus.journal import Journal, JournalSyncTask, PeerSeen
 from raftlog.consensus.machine import StateMachine
 from raftlog.consensus.node import ConsensusNode
 from raftlog.consensus.outcome import Applied, CommandFailed, NotProposed, Outcome, Unknown
@@ -19,7 +19,7 @@ __all__ = [
     "GroupStatus",
     "Heard",
     "Journal",
-    "JournalTicket",
+    "JournalSyncTask",
     "Journaled",
     "NotProposed",
     "Outcome",

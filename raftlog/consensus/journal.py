@@ -37,7 +37,7 @@ class PeerSeen(NamedTuple):
     run: str = ""
 
 
-class JournalTicket:
+class JournalSyncTask:
     """One group commit: after ``run`` the pending block that it was made from is durable.
 
     ``run`` touches files and never the journal, so it may be in any thread. It raises ``OSError``;
@@ -94,7 +94,7 @@ class JournalTicket:
 
 
 class Journal:
-    """See the module. Not thread-safe: one owner, except for a ticket's ``run``."""
+    """See the module. Not thread-safe: one owner, except for a task's ``run``."""
 
     def __init__(self, disk: Disk, file: File, *, rewrite_bytes: int) -> None:
         self.path = file.path
@@ -111,7 +111,7 @@ class Journal:
         self._sequence = 0
         self._rewrite_bytes = rewrite_bytes
         self._rewrite_at = rewrite_bytes  # bytes of the file at which that is looked at again
-        self._ticket: JournalTicket | None = None
+        self._task: JournalSyncTask | None = None
         self._failure: StorageFailedError | None = None
         self._is_closed = False
 
@@ -171,8 +171,8 @@ class Journal:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether memory is ahead of the disk, also while a ticket is out."""
-        return bool(self._pending) or self._ticket is not None
+        """Whether memory is ahead of the disk, also while a task is out."""
+        return bool(self._pending) or self._task is not None
 
     @property
     def sequence(self) -> int:
@@ -262,16 +262,16 @@ class Journal:
 
     # -- syncing -----------------------------------------------------------------------------------
 
-    def begin_sync(self) -> JournalTicket | None:
-        """Work that makes all changes so far durable; None when there are none or a ticket is out.
+    def begin_sync(self) -> JournalSyncTask | None:
+        """Work that makes all changes so far durable; None when there are none or a task is out.
 
         Raises ``StorageFailedError`` once a sync has failed.
         """
         if self._failure is not None:
             raise self._failure
-        if self._ticket is not None or not self._pending:
+        if self._task is not None or not self._pending:
             return None
-        self._ticket = JournalTicket(
+        self._task = JournalSyncTask(
             self._disk,
             self._file,
             records=self._pending,
@@ -279,31 +279,31 @@ class Journal:
             whole=self._whole_if_due(),
         )
         self._pending = []
-        return self._ticket
+        return self._task
 
-    def complete_sync(self, ticket: JournalTicket) -> None:
-        """Take back a ticket that has run: its changes are durable."""
-        assert ticket is self._ticket
-        self._ticket = None
-        self._sequence = ticket.sequence
-        if ticket.file is not self._file:
+    def complete_sync(self, task: JournalSyncTask) -> None:
+        """Take back a task that has run: its changes are durable."""
+        assert task is self._task
+        self._task = None
+        self._sequence = task.sequence
+        if task.file is not self._file:
             self._file.close()
-            self._file = ticket.file
+            self._file = task.file
             self._rewrite_at = self._rewrite_bytes
 
     def failed_sync(
-        self, ticket: JournalTicket, error: OSError
+        self, task: JournalSyncTask, error: OSError
     ) -> DiskFullError | StorageFailedError:
-        """Accept a ticket whose ``run`` raised.
+        """Accept a task whose ``run`` raised.
 
-        ``DiskFullError``: nothing was written. The changes stay pending, and the next ticket
+        ``DiskFullError``: nothing was written. The changes stay pending, and the next task
         retries. ``StorageFailedError``: the content of the disk is unknown. The journal rejects
         further changes, and the broker must end.
         """
-        assert ticket is self._ticket
-        self._ticket = None
-        if ticket.was_refused:
-            self._pending = ticket.records + self._pending
+        assert task is self._task
+        self._task = None
+        if task.was_refused:
+            self._pending = task.records + self._pending
             return DiskFullError(
                 f"no room on the disk for {self.path} ({error.strerror}): this broker neither "
                 "votes nor agrees to anything until space is freed; it tries again by itself"
@@ -316,12 +316,12 @@ class Journal:
 
         Raises ``DiskFullError`` and ``StorageFailedError``.
         """
-        while (ticket := self.begin_sync()) is not None:
+        while (task := self.begin_sync()) is not None:
             try:
-                ticket.run()
+                task.run()
             except OSError as error:
-                raise self.failed_sync(ticket, error) from error
-            self.complete_sync(ticket)
+                raise self.failed_sync(task, error) from error
+            self.complete_sync(task)
 
     def close(self) -> None:
         """Close the file. Unsynced changes are lost; no message depended on them."""

@@ -5,9 +5,9 @@ groups take a step: they count entries, apply commands and hold elections. Their
 on the links and sent after the next sync of the journal:
 
     node.receive(peer, data, now)           # or propose, tick, peer_up, ...
-    while (ticket := node.begin_sync()) is not None:
-        ticket.run()                        # in any thread; inputs are queued while it runs
-        node.complete_sync(ticket, now)
+    while (task := node.begin_sync()) is not None:
+        task.run()                        # in any thread; inputs are queued while it runs
+        node.complete_sync(task, now)
 
 No sockets, files, threads or clocks: those are arguments, or the caller's.
 """
@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 from raftlog.consensus import envelope, selftest
 from raftlog.consensus.envelope import EnvelopeError
 from raftlog.consensus.hosted_group import GroupStatus, HostedGroup, Journaled, Services
-from raftlog.consensus.journal import Journal, JournalTicket
+from raftlog.consensus.journal import Journal, JournalSyncTask
 from raftlog.consensus.library import Timing
 from raftlog.consensus.machine import StateMachine
 from raftlog.consensus.outcome import NotProposed, Outcome
@@ -99,7 +99,7 @@ class ConsensusNode:
         self._unspoken: dict[str, None] = {}  # groups that may have messages to send
         self._news: dict[str, None] = {}  # groups to report to on_state
         self._heap: list[tuple[float, str]] = []  # when to look at which group
-        self._ticket: JournalTicket | None = None
+        self._task: JournalSyncTask | None = None
         self._failure: StorageFailedError | None = None
         self._is_stalled = False  # the disk is full: nothing until a sync works
         self._is_working = False
@@ -397,7 +397,7 @@ class ConsensusNode:
     # -- work --------------------------------------------------------------------------------------
 
     def _can_work(self) -> bool:
-        return self._ticket is None and self._failure is None and not self._is_stalled
+        return self._task is None and self._failure is None and not self._is_stalled
 
     def _work(self, now: float) -> None:
         """Handle inputs, step and speak, until there is nothing more to do before a sync."""
@@ -469,38 +469,38 @@ class ConsensusNode:
 
     # -- the disk ----------------------------------------------------------------------------------
 
-    def begin_sync(self) -> JournalTicket | None:
+    def begin_sync(self) -> JournalSyncTask | None:
         """Work that has to be done before anything more; None when there is none.
 
         To be called after everything else here. When nothing is left to sync it sends.
         """
-        if self._ticket is not None or self._failure is not None:
+        if self._task is not None or self._failure is not None:
             return None
-        self._ticket = self._journal.begin_sync()
-        if self._ticket is None:
+        self._task = self._journal.begin_sync()
+        if self._task is None:
             self.flush(self._now)
-        return self._ticket
+        return self._task
 
-    def complete_sync(self, ticket: JournalTicket, now: float) -> None:
-        """Take back a ticket that has run: what waited for it is sent, and inputs are handled."""
-        assert ticket is self._ticket
-        self._ticket = None
+    def complete_sync(self, task: JournalSyncTask, now: float) -> None:
+        """Take back a task that has run: what waited for it is sent, and inputs are handled."""
+        assert task is self._task
+        self._task = None
         self._is_stalled = False
-        self._journal.complete_sync(ticket)
+        self._journal.complete_sync(task)
         self.flush(now)
         self._work(now)
 
     def failed_sync(
-        self, ticket: JournalTicket, error: OSError
+        self, task: JournalSyncTask, error: OSError
     ) -> DiskFullError | StorageFailedError:
-        """Take back a ticket whose ``run`` raised.
+        """Take back a task whose ``run`` raised.
 
-        After ``DiskFullError`` nothing happens here until a later ticket, to be had whenever there
+        After ``DiskFullError`` nothing happens here until a later task, to be had whenever there
         may be room, has run; after ``StorageFailedError`` nothing ever does.
         """
-        assert ticket is self._ticket
-        self._ticket = None
-        failure = self._journal.failed_sync(ticket, error)
+        assert task is self._task
+        self._task = None
+        failure = self._journal.failed_sync(task, error)
         if isinstance(failure, StorageFailedError):
             self._failure = failure
             for host in self._groups.values():

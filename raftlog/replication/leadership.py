@@ -182,7 +182,7 @@ class Leadership:
         joined = state.isr.keys() - self.state.isr.keys()
         left = self.state.isr.keys() - state.isr.keys()
         self.state = state
-        self._settle()  # the proposal was for an older version: it was applied, or never will be
+        self._end_proposal()  # it was for an older version: it was applied, or never will be
         self._track_replicas(now)
         for broker_id in joined & self._followers.keys():
             self._followers[broker_id].caught_up_at = now
@@ -395,12 +395,12 @@ class Leadership:
         if accepted is None:
             self._is_doubtful = True
         if accepted is False and not self._is_doubtful:
-            self._settle()
+            self._end_proposal()
             self._advance()
         elif not accepted:
             self._may_try_again = True
 
-    def _settle(self) -> None:
+    def _end_proposal(self) -> None:
         self._pending, self._is_doubtful, self._may_try_again = None, False, False
 
     # -- compaction --------------------------------------------------------------------------------

@@ -212,8 +212,8 @@ def _with_loss(
     generation: int,
 ) -> GoOn:
     end = 0 if leader.copy is None else leader.copy.end
-    told = max((r.copy.high_watermark for r in reports if r.copy is not None), default=0)
-    lost = max(0, told - end)
+    reported = max((r.copy.high_watermark for r in reports if r.copy is not None), default=0)
+    lost = max(0, reported - end)
     note = _price(state, loss, leader, lost)
     before = state if loss.has_majority else _above_unseen(state)
     command = ElectUnclean(before.version, leader.broker, leader.directory_id, leader.boot)
@@ -262,8 +262,8 @@ def _newest_state(
     )
     if by_voters is not None:
         return by_voters
-    told = [report.state for report in reports if report.state is not None]
-    return max([birth, *told], key=lambda state: state.version)
+    reported = [report.state for report in reports if report.state is not None]
+    return max([birth, *reported], key=lambda state: state.version)
 
 
 def _order(state: PartitionState) -> Callable[[Report], tuple[LeaderEpoch, Offset, bool, int]]:

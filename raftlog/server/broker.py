@@ -196,7 +196,7 @@ class Broker:
             sync_workers=workers.sync,
             disk=self.disk_watch,
             on_failed=self._fail,
-            on_damage=verifier.tell,
+            on_damage=verifier.report_damage,
             space=self.space,
             counters=counters,
             events=events,
@@ -318,7 +318,7 @@ class Broker:
         while True:
             await asyncio.sleep(UPDATE_SECONDS)
             clock.update()
-            if loop.time() >= save_at or self.disk_watch.is_in_doubt:
+            if loop.time() >= save_at or self.disk_watch.is_suspect:
                 save_at = loop.time() + limits.CLOCK_SAVE_S
                 await self._save_time()
 

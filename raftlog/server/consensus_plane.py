@@ -26,7 +26,7 @@ from raftlog.consensus import (
     GroupStatus,
     Heard,
     Journaled,
-    JournalTicket,
+    JournalSyncTask,
     NotProposed,
     Outcome,
     StateMachine,
@@ -54,7 +54,7 @@ Forward: TypeAlias = Callable[[bytes, OutcomeDone], None]
 
 
 class ConsensusPlane:
-    """Invariant: at most one ticket of the journal is in flight, and none begins after ``stop``.
+    """Invariant: at most one task of the journal is in flight, and none begins after ``stop``.
 
     ``on_failed``: called once, when the journal could not be written or consensus had an internal
     error: the broker must stop. Nothing is sent from then on.
@@ -76,7 +76,7 @@ class ConsensusPlane:
         self._on_failed = on_failed
         self._disk_full_pause_s = disk_full_pause_s
         self._propose_seconds_max = propose_seconds_max
-        self._ticket: JournalTicket | None = None
+        self._task: JournalSyncTask | None = None
         self._scheduled = False  # a turn is scheduled on the loop
         self._timer: asyncio.TimerHandle | None = None  # of the next tick, or the next attempt
         self._is_disk_full = False
@@ -87,7 +87,7 @@ class ConsensusPlane:
         self._waiting: dict[int, OutcomeDone] = {}  # proposals without an outcome
         self._proposals = 0
         self._forwards: dict[str, Forward] = {}
-        self._quiet: asyncio.Future[None] | None = None  # while `stop` waits for the last ticket
+        self._quiet: asyncio.Future[None] | None = None  # while `stop` waits for the last task
         self.failure: StorageFailedError | None = None
 
     # -- what comes in -----------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class ConsensusPlane:
         self._stopped = True
         self._cancel_timer()
         self._end_proposals("the broker stops")
-        if self._ticket is not None:
+        if self._task is not None:
             self._quiet = self._loop.create_future()
             await self._quiet
 
@@ -275,7 +275,7 @@ class ConsensusPlane:
 
     def _turn_soon(self) -> None:
         """Schedule one turn after all work of this turn of the loop."""
-        if self._ticket is None and not self._scheduled and not self._ended:
+        if self._task is None and not self._scheduled and not self._ended:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
@@ -284,7 +284,7 @@ class ConsensusPlane:
         once.
         """
         self._scheduled = False
-        if self._ended or self._pausing or self._ticket is not None:
+        if self._ended or self._pausing or self._task is not None:
             return
         self._cancel_timer()
         self._guarded(self._tick_and_sync)
@@ -293,27 +293,27 @@ class ConsensusPlane:
         node = self._node
         now = self._loop.time()
         node.tick(now)
-        self._ticket = node.begin_sync()
-        if self._ticket is not None:
-            self._workers.submit(self._ticket.run, self._synced)
+        self._task = node.begin_sync()
+        if self._task is not None:
+            self._workers.submit(self._task.run, self._synced)
         else:
             pause = max(node.next_tick(now) - now, _TICK_SECONDS_MIN)
             if pause < math.inf:
                 self._timer = self._loop.call_later(pause, self._turn)
 
     def _synced(self, _result: None, error: Exception | None) -> None:
-        ticket, self._ticket = self._ticket, None
-        assert ticket is not None
+        task, self._task = self._task, None
+        assert task is not None
         if self.failure is not None:
             pass  # queued messages come from memory that is not reliable
         elif error is None:
             self._note_room()
-            self._guarded(lambda: self._node.complete_sync(ticket, self._loop.time()))
+            self._guarded(lambda: self._node.complete_sync(task, self._loop.time()))
             self._turn()
         else:
             if not isinstance(error, OSError):  # any other error: the state on disk is unknown
                 error = OSError(errno.EIO, repr(error))
-            failure = self._node.failed_sync(ticket, error)
+            failure = self._node.failed_sync(task, error)
             if isinstance(failure, DiskFullError):
                 self._wait_for_room(failure)
             else:

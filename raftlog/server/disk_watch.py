@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 CHECK_SECONDS: Final = 0.25
 # Seconds. If other work takes longer, the broker tests whether the disk still completes a sync.
-DOUBT_SECONDS: Final = 1.0
+SUSPECT_SECONDS: Final = 1.0
 # Seconds. If logs hang already, a journal that has waited for this time is on the same disk.
 JOURNAL_SECONDS: Final = 1.0
 
@@ -71,9 +71,9 @@ class DiskWatch:
         self._checked_at = 0.0
 
     @property
-    def is_in_doubt(self) -> bool:
+    def is_suspect(self) -> bool:
         """Whether other work on the disk takes so long that the disk may hang."""
-        return any(oldest.seconds >= DOUBT_SECONDS for oldest in self._others)
+        return any(oldest.seconds >= SUSPECT_SECONDS for oldest in self._others)
 
     @property
     def is_journal_hung(self) -> bool:

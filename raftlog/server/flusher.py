@@ -16,7 +16,7 @@ from raftlog.storage import Log, SyncTask
 
 
 class GroupCommit:
-    """Syncs of one log. Invariant: at most one ticket is in flight, and none after one has
+    """Syncs of one log. Invariant: at most one task is in flight, and none after one has
     failed.
     """
 
@@ -31,7 +31,7 @@ class GroupCommit:
         "_scheduled",
         "_snapshot_due",
         "_stopped",
-        "_ticket",
+        "_task",
         "_workers",
     )
 
@@ -52,11 +52,11 @@ class GroupCommit:
         self._on_failed = on_failed
         self._scheduled = False
         self._snapshot_due = False
-        self._ticket: SyncTask | None = None
+        self._task: SyncTask | None = None
         self._jobs: list[Callable[[], None]] = []
         self._stopped = False
         self._counters = counters
-        self._began = 0.0  # monotonic seconds, of the ticket
+        self._began = 0.0  # monotonic seconds, of the task
 
     def request(self, *, snapshot: bool = False) -> None:
         """Sync the log, including everything that this turn of the loop still appends to it.
@@ -64,15 +64,15 @@ class GroupCommit:
         With ``snapshot``, also save the data that makes the next start fast.
         """
         self._snapshot_due |= snapshot
-        if self._ticket is None and not self._scheduled and not self._stopped:
+        if self._task is None and not self._scheduled and not self._stopped:
             self._scheduled = True
             self._loop.call_soon(self._begin)
 
     def between_syncs(self, job: Callable[[], None]) -> None:
-        """Run ``job`` while no ticket is in flight, before the next one begins: now, if there is
+        """Run ``job`` while no task is in flight, before the next one begins: now, if there is
         none.
         """
-        if self._ticket is None:
+        if self._task is None:
             job()
         else:
             self._jobs.append(job)
@@ -83,20 +83,20 @@ class GroupCommit:
 
     def _begin(self) -> None:
         self._scheduled = False
-        if self._stopped or self._ticket is not None:
+        if self._stopped or self._task is not None:
             return  # a job of the last sync requested one, and its end started it
-        self._ticket = ticket = self._log.begin_sync(snapshot=self._snapshot_due)
+        self._task = task = self._log.begin_sync(snapshot=self._snapshot_due)
         self._snapshot_due = False
-        if ticket is not None:
+        if task is not None:
             self._began = self._counters.now()
-            self._workers.submit(ticket.run, self._finished)
+            self._workers.submit(task.run, self._finished)
 
     def _finished(self, _result: None, error: Exception | None) -> None:
-        ticket, self._ticket = self._ticket, None
-        assert ticket is not None
+        task, self._task = self._task, None
+        assert task is not None
         if error is None:
             self._counters.fsync_seconds.observe(self._counters.now() - self._began)
-            self._log.complete_sync(ticket)
+            self._log.complete_sync(task)
             jobs, self._jobs = self._jobs, []
             for job in jobs:
                 job()
@@ -106,7 +106,7 @@ class GroupCommit:
         self._stopped = True
         if not isinstance(error, OSError):  # for any error, the outcome of the sync is unknown
             error = OSError(errno.EIO, repr(error))
-        failure = self._log.failed_sync(ticket, error)
+        failure = self._log.failed_sync(task, error)
         # Otherwise the log is corrupt, and has reported it.
         if isinstance(failure, StorageFailedError):
             self._on_failed(failure)

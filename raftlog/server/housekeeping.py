@@ -1,7 +1,7 @@
 """Periodic work of a broker: retention, segment rolls, snapshots and checks of the files.
 
 Each check of a log is short, and the loop continues in between; blocking work is in the log's
-tickets.
+tasks.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class LogCleaner:
         )
         outcome = await future
         if log.damage and log.damage != known:
-            self._verifier.tell(host)
+            self._verifier.report_damage(host)
         elif outcome.error is not None:
             self._failed(host, outcome.error)
         elif outcome.is_done:
@@ -131,7 +131,7 @@ class LogCleaner:
         return outcome.is_done
 
     def _say(self, host: Partition) -> None:
-        """Log one line for each pass, which may take several tickets."""
+        """Log one line for each pass, which may take several tasks."""
         status = host.log.compaction
         if status.last is None or status.is_under_way:
             return

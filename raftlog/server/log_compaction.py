@@ -1,4 +1,4 @@
-"""Compaction of one log: a ticket is taken from it, run in a thread, and returned to it.
+"""Compaction of one log: a task is taken from it, run in a thread, and returned to it.
 
 ``raftlog.storage`` decides which records are removed, and replaces files safely. This module
 decides when it runs (never while the log is being synced), limits the thread (it shares the
@@ -20,7 +20,7 @@ from raftlog.storage import Log
 from raftlog.types import Offset
 
 if TYPE_CHECKING:
-    from raftlog.storage import CompactionTicket
+    from raftlog.storage import CompactionTask
 
 # Maximum sleep of a throttled thread before it checks for cancellation.
 SLEEP_SECONDS_MAX: Final = 0.1
@@ -170,7 +170,7 @@ class LogCompaction:
             self._over(finished, Pass())
             return
         try:
-            ticket = self._log.begin_compaction(
+            task = self._log.begin_compaction(
                 now_ms=terms.now_ms,
                 high_watermark=high_watermark(),
                 tombstones_kept_from=tombstones_kept_from(),
@@ -180,24 +180,24 @@ class LogCompaction:
         except (RaftlogError, OSError) as error:
             self._over(finished, Pass(error=error))
             return
-        if ticket is None:
+        if task is None:
             self._over(finished, Pass())
             return
 
         def came_back(_result: None, error: Exception | None) -> None:
-            self._commit.between_syncs(partial(self._end, ticket, error, finished))
+            self._commit.between_syncs(partial(self._end, task, error, finished))
 
-        workers.submit(partial(ticket.run, pause), came_back)
+        workers.submit(partial(task.run, pause), came_back)
 
-    def _end(self, ticket: CompactionTicket, error: Exception | None, finished: Finished) -> None:
-        """Process the end of the thread's work on the ticket. Called between syncs."""
-        # A stale ticket is useless to the log, because the log lost records during the compaction.
-        is_done = error is None and not self.is_given_up and not ticket.is_stale
+    def _end(self, task: CompactionTask, error: Exception | None, finished: Finished) -> None:
+        """Process the end of the thread's work on the task. Called between syncs."""
+        # A stale task is useless to the log, because the log lost records during the compaction.
+        is_done = error is None and not self.is_given_up and not task.is_stale
         try:
             if is_done:
-                self._log.complete_compaction(ticket)
+                self._log.complete_compaction(task)
             else:
-                self._log.abandon_compaction(ticket)
+                self._log.abandon_compaction(task)
         except (RaftlogError, OSError) as failure:
             is_done, error = False, failure
         self._commit.request()  # makes the new files durable, and their indexes

@@ -101,16 +101,16 @@ class LogStartAdvancer:
         return failure
 
     def _run(self, plan: Callable[[], DeleteTask | None], done: Acknowledge) -> None:
-        """Take a deletion ticket from the log and run it; the log start offset has already
+        """Take a deletion task from the log and run it; the log start offset has already
         changed.
         """
         what = f"deleting old records in {self._log.directory}"
         try:
-            ticket = plan()
+            task = plan()
         except OSError as error:
             done(self.disk_error(what, error))
             return
-        if ticket is None:
+        if task is None:
             done(None)
             return
         self._out += 1
@@ -118,12 +118,12 @@ class LogStartAdvancer:
         def finished(_result: None, error: Exception | None) -> None:
             self._out -= 1
             if error is None:
-                self._log.start_is_durable(ticket)
+                self._log.start_is_durable(task)
                 self._on_start()
             done(None if error is None else self.disk_error(what, error))
             self._commit.between_syncs(self._check_quiet)
 
-        self._workers.submit(ticket.run, finished)
+        self._workers.submit(task.run, finished)
 
     def _check_quiet(self) -> None:
         if self.closed is not None and self._out == 0:

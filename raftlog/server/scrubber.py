@@ -20,7 +20,7 @@ from raftlog.types import Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-DOUBT_BYTES_MAX: Final = limits.MIB  # verified per suspicion: about 1 ms, when cached
+SUSPECT_BYTES_MAX: Final = limits.MIB  # verified per suspicion: about 1 ms, when cached
 STEP_SECONDS: Final = 1.0
 STEP_BYTES_MIN: Final = 64 * limits.KIB
 STEP_BYTES_MAX: Final = 4 * limits.MIB
@@ -37,12 +37,12 @@ class LogVerifier:
         self.counters = counters
         self._on_damage = on_damage
 
-    def doubt(self, host: Partition, offset: Offset, *, bytes_max: int) -> None:
+    def verify_suspect(self, host: Partition, offset: Offset, *, bytes_max: int) -> None:
         """Verify ``bytes_max`` bytes from ``offset`` on, at most 1 MiB, so that the log records
         corruption.
         """
         with suppress(DamagedLogError, OffsetOutOfRangeError):
-            self.verify(host, offset, bytes_max=min(bytes_max, DOUBT_BYTES_MAX))
+            self.verify(host, offset, bytes_max=min(bytes_max, SUSPECT_BYTES_MAX))
 
     def verify(self, host: Partition, offset: Offset, *, bytes_max: int) -> Offset:
         """See ``Log.verify``; new corruption is reported."""
@@ -51,10 +51,10 @@ class LogVerifier:
             return host.log.verify(offset, bytes_max=bytes_max)
         except DamagedLogError:
             if host.log.damage != known:
-                self.tell(host)
+                self.report_damage(host)
             raise
 
-    def tell(self, host: Partition) -> None:
+    def report_damage(self, host: Partition) -> None:
         """Report corruption that the host's log has just recorded."""
         self.counters.damage_found += 1
         logger.error("log corrupt: partition=%s reason=%s", host.topic_partition, host.log.damage)

@@ -12,7 +12,7 @@ from raftlog.storage.segment import TimestampSearch
 from raftlog.storage.store import Store
 
 if TYPE_CHECKING:  # the first compaction imports numpy
-    from raftlog.storage.cleaner import CompactionTicket as CompactionTicket
+    from raftlog.storage.cleaner import CompactionTask as CompactionTask
 
 __all__ = [
     "Appended",

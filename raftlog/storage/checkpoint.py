@@ -117,7 +117,7 @@ class CheckpointFile:
         self._disk = disk
         self._file: File | None = None
         self._sequence = 0
-        self._lock = disk.mutex()  # the owner thread and tickets both write
+        self._lock = disk.mutex()  # the owner thread and tasks both write
         self._is_unsynced = False  # ``latest`` may be in the page cache only
         self.latest = Checkpoint()
 
@@ -236,7 +236,7 @@ class CheckpointFile:
 
     def raise_log_start(self, log_start_offset: Offset, anchor: Anchor | None = None) -> None:
         """Raise the log start offset and the anchor, durably. Neither is ever lowered, because
-        delete tickets can run in any order. Raises ``OSError``."""
+        delete tasks can run in any order. Raises ``OSError``."""
         with self._lock:
             latest = self.latest
             start = max(log_start_offset, latest.log_start_offset)

@@ -1,7 +1,7 @@
 """Compaction work of one log, for any thread: reads segments and writes cleaned files.
 
 This module does not change the log. The log replaces its segments with the cleaned files when the
-caller returns the ticket (``Log.complete_compaction``). Memory: the key map, one chunk of batches
+caller returns the task (``Log.complete_compaction``). Memory: the key map, one chunk of batches
 and the write buffer; see ``Pass`` and the constants.
 """
 
@@ -52,7 +52,7 @@ class Source(NamedTuple):
 
 @dataclass(slots=True)
 class Pass:
-    """One compaction pass over a log, in one or more consecutive tickets.
+    """One compaction pass over a log, in one or more consecutive tasks.
 
     Memory: at most ``memory_bytes`` for the key map, but always enough for one batch. The pass ends
     where the map is full (``end_offset``), and the next pass starts there. A log with any number of
@@ -89,7 +89,7 @@ class Pass:
 
 
 @dataclass(slots=True, eq=False)
-class CompactionTicket:
+class CompactionTask:
     """Ticket that writes cleaned files for some of the log's sealed segments.
 
     The log creates it, and the caller returns it after ``run``. ``is_stale``: the log has removed
@@ -103,11 +103,11 @@ class CompactionTicket:
     groups: Sequence[Sequence[Source]]
     index_interval_bytes: int
     bytes_target: int
-    settles: bool  # the file still contains the swaps of the ticket before it
+    settles: bool  # the file still contains the swaps of the task before it
     is_stale: bool = False
     is_settled: bool = False
     lost_indexes: bool = False
-    is_planned: bool = False  # the file contains the swaps of this ticket
+    is_planned: bool = False  # the file contains the swaps of this task
     is_unsure: bool = False  # the content of the file is unknown
     error: Exception | None = None
     damage_offset: Offset = -1
@@ -124,7 +124,7 @@ class CompactionTicket:
 
         ``pause``: called after each batch with its size in bytes; may raise an exception. Raises
         ``OSError`` (if the disk is full, the cleaned files are removed), ``DamagedLogError`` and
-        the exceptions of ``pause``. After any exception, pass the ticket to
+        the exceptions of ``pause``. After any exception, pass the task to
         ``Log.abandon_compaction``.
         """
         try:
@@ -305,7 +305,7 @@ class CompactionTicket:
         self.is_unsure = False
 
     def withdraw(self) -> bool:
-        """Mark the ticket as stale. Returns True if the state file already contains its swaps, so
+        """Mark the task as stale. Returns True if the state file already contains its swaps, so
         that the caller must remove them.
 
         Waits for a write of the state file that is in progress.

@@ -1,9 +1,9 @@
-"""Planning of the compaction of one log: when a pass is due, and what each ticket compacts.
+"""Planning of the compaction of one log: when a pass is due, and what each task compacts.
 
-The log owns one ``Compactor`` and calls it on its own thread. A ticket (``cleaner``) does the work
+The log owns one ``Compactor`` and calls it on its own thread. A task (``cleaner``) does the work
 in any thread while the log is in use. The log then replaces the files and its list of segments
-together. The result of a ticket is discarded if the log loses records or becomes corrupt while the
-ticket runs.
+together. The result of a task is discarded if the log loses records or becomes corrupt while the
+task runs.
 
 Only sealed segments are compacted whose records are committed, durable and covered by a producer
 snapshot. Such records are never truncated, and compaction keeps the producer state that recovery
@@ -29,9 +29,9 @@ from raftlog.storage.segment import Segment
 from raftlog.types import Offset, TimestampMs
 
 if TYPE_CHECKING:  # the first compaction imports numpy
-    from raftlog.storage.cleaner import CompactionTicket, Pass, Source
+    from raftlog.storage.cleaner import CompactionTask, Pass, Source
 
-# Maximum bytes of segments in one ticket. A ticket needs this much additional disk space.
+# Maximum bytes of segments in one task. A task needs this much additional disk space.
 TICKET_BYTES: Final = limits.GIB
 # Value of ``dirty_ratio`` if a pass is due although few or no records are dirty.
 _RATIO_WHEN_DUE: Final = 0.001
@@ -61,7 +61,7 @@ class Compactable:
 
 
 class Compactor:
-    """Compaction state of one log, with the pass and the ticket in progress."""
+    """Compaction state of one log, with the pass and the task in progress."""
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class Compactor:
         self._files = files
         self._state = state
         self._has_swaps = False  # the file contains swaps that this process has performed
-        self._ticket: CompactionTicket | None = None
+        self._task: CompactionTask | None = None
         self._pass: Pass | None = None  # started and not complete
 
     @property
     def is_busy(self) -> bool:
-        """True while a ticket is not returned."""
-        return self._ticket is not None
+        """True while a task is not returned."""
+        return self._task is not None
 
     @property
     def state(self) -> CompactionState:
@@ -92,7 +92,7 @@ class Compactor:
         return CompactionStatus(
             self._state.clean_end_offset,
             sum(_dirty_bytes(segment, clean_end) for segment in segments),
-            self._ticket is not None or self._pass is not None,
+            self._task is not None or self._pass is not None,
             self._state.last,
         )
 
@@ -146,7 +146,7 @@ class Compactor:
         covered = segments[-1].next_offset if segments else 0
         return _RATIO_WHEN_DUE if is_due and covered >= clean_end else 0.0
 
-    # -- one ticket --------------------------------------------------------------------------------
+    # -- one task --------------------------------------------------------------------------------
 
     def begin(
         self,
@@ -156,17 +156,17 @@ class Compactor:
         chance_seed: int,
         memory_bytes: int,
         tombstones_kept_from: Offset,
-        ticket_bytes: int,
-    ) -> CompactionTicket | None:
-        """See ``Log.begin_compaction``. Every ticket is passed to ``complete`` or ``abandon``."""
-        assert self._ticket is None
+        task_bytes: int,
+    ) -> CompactionTask | None:
+        """See ``Log.begin_compaction``. Every task is passed to ``complete`` or ``abandon``."""
+        assert self._task is None
         if self._pass is None:
             self._pass = self._plan_pass(
                 log, now_ms, chance_seed, memory_bytes, tombstones_kept_from
             )
         if self._pass is not None:
-            self._ticket = self._ticket_of(log, self._pass, ticket_bytes)
-        return self._ticket
+            self._task = self._ticket_of(log, self._pass, task_bytes)
+        return self._task
 
     def _plan_pass(
         self,
@@ -200,10 +200,10 @@ class Compactor:
             state=self._state.removing_tombstones(due_below),
         )
 
-    def _ticket_of(self, log: Compactable, work: Pass, ticket_bytes: int) -> CompactionTicket:
-        """Return a ticket for the next segments: at least one group, and not more bytes than are
+    def _ticket_of(self, log: Compactable, work: Pass, task_bytes: int) -> CompactionTask:
+        """Return a task for the next segments: at least one group, and not more bytes than are
         free on the disk. The disk can still become full during the work."""
-        from raftlog.storage.cleaner import BATCH_BYTES_TARGET, CompactionTicket
+        from raftlog.storage.cleaner import BATCH_BYTES_TARGET, CompactionTask
 
         end = work.limit if work.end_offset < 0 else work.end_offset
         segments = {
@@ -215,8 +215,8 @@ class Compactor:
             [_info(s, work.clean_end) for s in segments.values()],
             segment_bytes=log.config.segment_bytes,
         )
-        bytes_max = min(ticket_bytes, self._disk.free_bytes(log.directory))
-        return CompactionTicket(
+        bytes_max = min(task_bytes, self._disk.free_bytes(log.directory))
+        return CompactionTask(
             disk=self._disk,
             files=self._files,
             checkpoint=self._checkpoint,
@@ -230,39 +230,39 @@ class Compactor:
             settles=self._has_swaps,
         )
 
-    def complete(self, ticket: CompactionTicket) -> None:
-        """Accept a ticket that has run, and replace the files of its segments. Raises
+    def complete(self, task: CompactionTask) -> None:
+        """Accept a task that has run, and replace the files of its segments. Raises
         ``OSError``."""
-        self._accept(ticket)
-        self._state = ticket.state
-        if ticket.work.is_done:
+        self._accept(task)
+        self._state = task.state
+        if task.work.is_done:
             self._pass = None
-        if ticket.cleaned:
+        if task.cleaned:
             self._has_swaps = True
-            self._files.carry_out([swap for swap, _segment in ticket.cleaned])
+            self._files.carry_out([swap for swap, _segment in task.cleaned])
 
-    def abandon(self, ticket: CompactionTicket) -> None:
-        """Discard a ticket and its plan. Raises ``OSError``."""
-        self._accept(ticket)
+    def abandon(self, task: CompactionTask) -> None:
+        """Discard a task and its plan. Raises ``OSError``."""
+        self._accept(task)
         self._pass = None
-        if ticket.is_planned:
+        if task.is_planned:
             self._files.replace(self._state)
-            ticket.discard()
+            task.discard()
 
-    def _accept(self, ticket: CompactionTicket) -> None:
-        assert ticket is self._ticket
-        self._ticket = None
-        if ticket.is_settled:
+    def _accept(self, task: CompactionTask) -> None:
+        assert task is self._task
+        self._task = None
+        if task.is_settled:
             self._has_swaps = False
 
     # -- other changes of the log ------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """End the current pass and mark its ticket as stale: the log loses records or is
+        """End the current pass and mark its task as stale: the log loses records or is
         corrupt."""
         self._pass = None
-        if self._ticket is not None:
-            self._ticket.is_stale = True
+        if self._task is not None:
+            self._task.is_stale = True
 
     def lower_clean_end(self, end: Offset) -> None:
         """Lower the clean end to ``end``, durably, before the log is truncated there.
@@ -271,7 +271,7 @@ class Compactor:
         older swaps. Raises ``OSError``.
         """
         self.cancel()
-        is_planned = self._ticket is not None and self._ticket.withdraw()
+        is_planned = self._task is not None and self._task.withdraw()
         state = self._state.cut(end)
         if self._has_swaps:
             self._disk.sync_dir(self._files.directory)
@@ -279,7 +279,7 @@ class Compactor:
             self._files.replace(state)
         self._state, self._has_swaps = state, False
 
-    def settle(self) -> None:
+    def finish_swaps(self) -> None:
         """Remove the performed swaps from the file, durably. Raises ``OSError``."""
         if self._has_swaps:
             self._disk.sync_dir(self._files.directory)
@@ -288,7 +288,7 @@ class Compactor:
 
     def note_missing_tombstones(self, below: Offset) -> None:
         """See ``Log.note_missing_tombstones``. Raises ``OSError``."""
-        assert self._ticket is None and not self._has_swaps
+        assert self._task is None and not self._has_swaps
         state = self._state.lacking_tombstones(below)
         self._files.write(state)
         self._state = state

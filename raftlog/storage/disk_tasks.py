@@ -1,6 +1,6 @@
-"""Tickets: blocking disk work of a log that any thread can run while the log is in use.
+"""Tasks: blocking disk work of a log that any thread can run while the log is in use.
 
-A ticket contains everything that it needs. Its ``run`` accesses files, but not the log. The log's
+A task contains everything that it needs. Its ``run`` accesses files, but not the log. The log's
 owner runs it in another thread and then returns it to the log. ``run`` raises ``OSError``.
 """
 
@@ -64,8 +64,8 @@ class DeleteTask:
     """Deletion of old records. After ``run``, the new log start is durable and the files below it
     are removed.
 
-    Several tickets can exist, and can run in any order. Before a log is truncated, it runs all its
-    pending tickets. A later ``run`` of such a ticket does nothing.
+    Several tasks can exist, and can run in any order. Before a log is truncated, it runs all its
+    pending tasks. A later ``run`` of such a task does nothing.
     """
 
     disk: Disk

@@ -1,12 +1,12 @@
 """Commit log of one partition on one disk: append, read, sync, compact, truncate, delete.
 
-A log has one owner thread. Only ``run`` of a ticket may execute in another thread (``disk_tasks``,
+A log has one owner thread. Only ``run`` of a task may execute in another thread (``disk_tasks``,
 ``cleaner``). No replication roles and no sockets: the caller decides when to append and what is
 committed. Time is an argument.
 
     log start ≤ high watermark ≤ durable end ≤ log end           (flush.policy=fsync)
 
-Appended bytes are in the page cache immediately and durable after the next sync ticket. An append
+Appended bytes are in the page cache immediately and durable after the next sync task. An append
 moves the log end; acknowledgements wait for the durable end offset.
 
 A ``DeleteTask`` deletes old records while the log is in use. Truncation and restart are only for
@@ -67,7 +67,7 @@ from raftlog.types import (
 )
 
 if TYPE_CHECKING:  # the first compaction imports numpy
-    from raftlog.storage.cleaner import CompactionTicket
+    from raftlog.storage.cleaner import CompactionTask
 
 
 class Log:
@@ -100,9 +100,9 @@ class Log:
         self._anchor = opened.checkpoint.latest.anchor
         self._high_watermark = opened.checkpoint.latest.high_watermark  # saved with every sync
         self._unsynced: list[Segment] = []
-        self._sealed = opened.unindexed  # the next ticket writes their index files
+        self._sealed = opened.unindexed  # the next task writes their index files
         self._new_names = False
-        self._ticket: SyncTask | None = None
+        self._task: SyncTask | None = None
         self._drops: list[DeleteTask] = []  # created, may not be done yet
         self._failure: StorageFailedError | None = None
         self._compactor = Compactor(
@@ -471,7 +471,7 @@ class Log:
     def _undo(self, active: Segment, cause: OSError) -> None:
         """Truncate the bytes of a failed write. If that fails, the file's state is unknown.
 
-        The next ticket syncs the truncation: a power failure could restore these bytes after later
+        The next task syncs the truncation: a power failure could restore these bytes after later
         appends."""
         self._note_unsynced(active)
         try:
@@ -516,7 +516,7 @@ class Log:
         if self._segments:
             self._sealed.append(self._segments[-1])
         self._segments.append(segment)
-        if self._ticket is None:
+        if self._task is None:
             self._segments.close_surplus(keep=self._unsynced)
         return segment
 
@@ -532,12 +532,12 @@ class Log:
         self._high_watermark = max(self._high_watermark, self._bounded(offset))
 
     def begin_sync(self, *, snapshot: bool = False) -> SyncTask | None:
-        """Return a ticket that makes the whole log durable; None if there is nothing to do or if
-        another ticket is not returned yet.
+        """Return a task that makes the whole log durable; None if there is nothing to do or if
+        another task is outstanding.
 
         ``snapshot``: True also saves indexes and producer state, which make the next start faster.
         """
-        if self._ticket is not None or not self._is_writable or not self._segments:
+        if self._task is not None or not self._is_writable or not self._segments:
             return None
         active = self._segments[-1]
         is_saved = self._files.snapshot_offset == self.log_end_offset
@@ -548,7 +548,7 @@ class Log:
         if not (self._unsynced or self._new_names or keep_index or keep_producers or keep_mark):
             return None
         indexed = [*self._sealed, active] if keep_index else self._sealed
-        self._ticket = SyncTask(
+        self._task = SyncTask(
             disk=self._disk,
             directory=self.directory,
             data=[segment.file for segment in self._unsynced],
@@ -564,25 +564,25 @@ class Log:
             ),
         )
         self._unsynced, self._sealed, self._new_names = [], [], False
-        return self._ticket
+        return self._task
 
-    def complete_sync(self, ticket: SyncTask) -> None:
-        """Accept a ticket that has run. The records that it covers are now durable."""
-        assert ticket is self._ticket
-        self._ticket = None
-        self.durable_end_offset = max(self.durable_end_offset, ticket.end_offset)
-        self._segments.remember(ticket.end_offset, ticket.end_position)
+    def complete_sync(self, task: SyncTask) -> None:
+        """Accept a task that has run. The records that it covers are now durable."""
+        assert task is self._task
+        self._task = None
+        self.durable_end_offset = max(self.durable_end_offset, task.end_offset)
+        self._segments.remember(task.end_offset, task.end_position)
         self._segments.close_surplus(keep=self._unsynced)
 
-    def failed_sync(self, ticket: SyncTask, error: OSError) -> DamagedLogError | StorageFailedError:
-        """Accept a ticket whose ``run`` raised ``error``. The log rejects further writes.
+    def failed_sync(self, task: SyncTask, error: OSError) -> DamagedLogError | StorageFailedError:
+        """Accept a task whose ``run`` raised ``error``. The log rejects further writes.
 
         If files are missing, the log is corrupt (``DamagedLogError``). Otherwise the disk has
         failed (``StorageFailedError``): it is unknown which unsynced bytes are durable, and another
         sync could succeed without writing them.
         """
-        assert ticket is self._ticket
-        self._ticket = None
+        assert task is self._task
+        self._task = None
         return self._failed(f"syncing {self.directory}", error)
 
     def record_copy(self) -> None:
@@ -593,15 +593,15 @@ class Log:
     def sync(self) -> None:
         """Make the whole log durable. Blocks. Raises ``StorageFailedError`` and
         ``DamagedLogError``."""
-        while (ticket := self.begin_sync()) is not None:
-            self._run(ticket)
+        while (task := self.begin_sync()) is not None:
+            self._run(task)
 
-    def _run(self, ticket: SyncTask) -> None:
+    def _run(self, task: SyncTask) -> None:
         try:
-            ticket.run()
+            task.run()
         except OSError as error:
-            raise self.failed_sync(ticket, error) from error
-        self.complete_sync(ticket)
+            raise self.failed_sync(task, error) from error
+        self.complete_sync(task)
 
     # -- failures ----------------------------------------------------------------------------------
 
@@ -761,13 +761,13 @@ class Log:
         """Delete the segments below the log start, and, if cleanup.policy includes ``delete``, the
         segments that exceed retention.ms or retention.bytes.
 
-        Returns a ticket that the caller must run, or None. ``now_ms``: current time in ms; None if
+        Returns a task that the caller must run, or None. ``now_ms``: current time in ms; None if
         the clock is not trusted, and then no segment expires by age. ``high_watermark``: records at
         or above it are kept. Raises ``OSError``.
         """
         if now_ms is not None:
             self.producers.expire(now_ms=now_ms)
-        if self._ticket is not None or not self._is_writable:
+        if self._task is not None or not self._is_writable:
             return None
         count = self._expired(now_ms, high_watermark)
         if count == 0:
@@ -792,17 +792,17 @@ class Log:
         )
 
     def advance_log_start(self, offset: Offset) -> DeleteTask:
-        """Delete the records below ``offset``. Durable after the returned ticket has run.
+        """Delete the records below ``offset``. Durable after the returned task has run.
 
-        ``offset``: from the log start to the log end. Complete segments are removed by the ticket,
-        or by a later ``apply_retention`` if a sync ticket is not returned yet. Raises ``OSError``.
+        ``offset``: from the log start to the log end. Complete segments are removed by the task,
+        or by a later ``apply_retention`` if a sync task is not returned yet. Raises ``OSError``.
         """
         assert self.log_start_offset <= offset <= self.log_end_offset
         self.log_start_offset = offset
         self.epochs.advance_start(offset)  # the file keeps them until the next epoch
         dropped: list[Segment] = []
         saved_offset = self._files.snapshot_offset
-        if self._ticket is None and self._is_writable:
+        if self._task is None and self._is_writable:
             # Segments are removed only if a snapshot contains their producers. It exists, or can be
             # written now, because all records that it describes are durable.
             if self.durable_end_offset == self.log_end_offset:
@@ -815,7 +815,7 @@ class Log:
         self._unsynced = [s for s in self._unsynced if s not in dropped]
         self._sealed = [s for s in self._sealed if s not in dropped]
         unsaved = dropped and dropped[-1].next_offset > self._files.snapshot_offset
-        ticket = DeleteTask(
+        task = DeleteTask(
             disk=self._disk,
             directory=self.directory,
             checkpoint=self._checkpoint,
@@ -825,12 +825,12 @@ class Log:
             snapshot=(self.log_end_offset, self.producers.snapshot()) if unsaved else None,
             anchor=self._anchor if dropped else None,
         )
-        self._drops = [*(drop for drop in self._drops if not drop.is_done), ticket]
-        return ticket
+        self._drops = [*(drop for drop in self._drops if not drop.is_done), task]
+        return task
 
-    def start_is_durable(self, ticket: DeleteTask) -> None:
-        """Accept a delete ticket that has run. Its log start is now durable."""
-        start = min(ticket.log_start_offset, self.log_start_offset)  # the log may have been cut
+    def start_is_durable(self, task: DeleteTask) -> None:
+        """Accept a delete task that has run. Its log start is now durable."""
+        start = min(task.log_start_offset, self.log_start_offset)  # the log may have been cut
         self.durable_start_offset = max(self.durable_start_offset, start)
 
     def _roll_if_all_is_deleted(self) -> None:
@@ -856,11 +856,11 @@ class Log:
         that batch. The high watermark and the durable end offset are lowered first. A crash at any
         time leaves the log unchanged or truncated.
 
-        Call it on the log's own thread while no sync ticket is out
-        (``GroupCommit.between_syncs``). Delete tickets that have not run yet are run here. Raises
+        Call it on the log's own thread while no sync task is outstanding
+        (``GroupCommit.between_syncs``). Delete tasks that have not run yet are run here. Raises
         ``DamagedLogError``, ``StorageFailedError``, and ``DiskFullError`` if nothing has changed.
         """
-        assert self._ticket is None, "a ticket is out: take it back first"
+        assert self._task is None, "a sync task is outstanding: complete it first"
         assert self.log_start_offset <= offset <= self.log_end_offset
         self._check_writable()
         if offset == self.log_end_offset:
@@ -885,7 +885,7 @@ class Log:
             raise self._write_failed(error) from error
 
     def _finish_drops(self) -> None:
-        """Run all pending delete tickets. If one ran later, it would refer to truncated records."""
+        """Run all pending delete tasks. If one ran later, it would refer to truncated records."""
         for drop in self._drops:
             drop.run()
         self._drops.clear()
@@ -957,9 +957,9 @@ class Log:
         and the leader's batches restore them. A crash at any time leaves a prefix of the old log
         without gaps, or the new empty log.
 
-        Tickets and errors: see ``truncate_to``.
+        Tasks and errors: see ``truncate_to``.
         """
-        assert self._ticket is None, "a ticket is out: take it back first"
+        assert self._task is None, "a sync task is outstanding: complete it first"
         assert offset >= 0
         self._check_writable()
         self._prepare_checkpoint()
@@ -1080,23 +1080,23 @@ class Log:
         chance_seed: int,
         memory_bytes: int,
         tombstones_kept_from: Offset = INT64_MAX,
-        ticket_bytes: int = TICKET_BYTES,
-    ) -> CompactionTicket | None:
-        """Return a ticket that compacts a part of the log; None if no pass is due, if a ticket is
+        task_bytes: int = TICKET_BYTES,
+    ) -> CompactionTask | None:
+        """Return a task that compacts a part of the log; None if no pass is due, if a task is
         not returned yet, or if the log is not writable.
 
-        A pass over a large log takes several tickets, to limit the additional disk space. Call the
-        method again after each ticket.
+        A pass over a large log takes several tasks, to limit the additional disk space. Call the
+        method again after each task.
 
         ``now_ms``: current time in ms. ``high_watermark``: records at or above it are not
         compacted. ``chance_seed``: 64 bits that producers must not know. ``memory_bytes``: limit of
         the key map (32 bytes per key; see ``OffsetMap``). ``tombstones_kept_from``: tombstones at
-        or above this offset are kept. ``ticket_bytes``: maximum bytes of segments per ticket, but
+        or above this offset are kept. ``task_bytes``: maximum bytes of segments per task, but
         at least one group; default 1 GiB.
 
         Raises ``OSError``, and ``DamagedLogError`` if planning reads a corrupt batch.
         """
-        if self._ticket is not None or not self._is_writable or self._compactor.is_busy:
+        if self._task is not None or not self._is_writable or self._compactor.is_busy:
             return None
         if not self.config.is_compacted:
             self._compactor.cancel()
@@ -1108,53 +1108,53 @@ class Log:
             chance_seed=chance_seed,
             memory_bytes=memory_bytes,
             tombstones_kept_from=tombstones_kept_from,
-            ticket_bytes=ticket_bytes,
+            task_bytes=task_bytes,
         )
 
-    def complete_compaction(self, ticket: CompactionTicket) -> None:
-        """Accept a ticket that has run, and replace the segments by the cleaned ones.
+    def complete_compaction(self, task: CompactionTask) -> None:
+        """Accept a task that has run, and replace the segments by the cleaned ones.
 
         The replacement is durable after the next sync. After a crash before it, the next start
-        performs the replacement again. A stale ticket is discarded. Do not call this while a sync
-        ticket is not returned. Raises ``StorageFailedError`` and ``DamagedLogError``.
+        performs the replacement again. A stale task is discarded. Do not call this while a sync
+        task is not returned. Raises ``StorageFailedError`` and ``DamagedLogError``.
         """
-        assert self._ticket is None, "a ticket is out: take it back first"
-        if ticket.is_stale or ticket.error is not None or not self._is_writable:
-            self.abandon_compaction(ticket)
+        assert self._task is None, "a sync task is outstanding: complete it first"
+        if task.is_stale or task.error is not None or not self._is_writable:
+            self.abandon_compaction(task)
             return
         try:
-            self._compactor.complete(ticket)
+            self._compactor.complete(task)
         except OSError as error:
             raise self._failed(f"swapping segments of {self.directory}", error) from error
-        for swap, segment in ticket.cleaned:
+        for swap, segment in task.cleaned:
             self._segments.swap(swap.replaced, segment)
             self._sealed.append(segment)
             self._new_names = True
 
-    def abandon_compaction(self, ticket: CompactionTicket) -> None:
-        """Discard a ticket, whether it has run or failed. The log does not change.
+    def abandon_compaction(self, task: CompactionTask) -> None:
+        """Discard a task, whether it has run or failed. The log does not change.
 
-        If the ticket found a corrupt batch, the log is marked as corrupt (``note_damage``). After a
+        If the task found a corrupt batch, the log is marked as corrupt (``note_damage``). After a
         failed write, the log rejects further writes. Do not call this while ``run`` executes.
         """
-        error = ticket.error
+        error = task.error
         if isinstance(error, DamagedLogError):
-            self.note_damage(str(error), offset=ticket.damage_offset)
-        elif isinstance(error, OSError) and (error.errno not in NO_ROOM or ticket.is_unsure):
+            self.note_damage(str(error), offset=task.damage_offset)
+        elif isinstance(error, OSError) and (error.errno not in NO_ROOM or task.is_unsure):
             self._failed(f"compacting {self.directory}", error)
         try:
-            self._compactor.abandon(ticket)
+            self._compactor.abandon(task)
         except OSError as failure:
             self._failed(f"taking back a compaction of {self.directory}", failure)
-        if ticket.lost_indexes:
-            names = {base for swap, _segment in ticket.cleaned for base in swap.replaced}
+        if task.lost_indexes:
+            names = {base for swap, _segment in task.cleaned for base in swap.replaced}
             self._sealed += [s for s in self._segments[:-1] if s.base_offset in names]
 
     def note_missing_tombstones(self, below: Offset) -> None:
         """Record that tombstones below ``below`` may be missing. Durable on return.
 
         For a log that will be copied from a replica that has removed these tombstones. Call it
-        after ``restart_at``: there must be no ticket and no unsettled swap. Raises
+        after ``restart_at``: there must be no task and no unsettled swap. Raises
         ``DiskFullError`` (nothing has changed then), ``DamagedLogError`` and
         ``StorageFailedError``.
         """
@@ -1168,16 +1168,16 @@ class Log:
     def close(self) -> None:
         """Make the log durable, save indexes and producer state, and close the files. Raises
         ``StorageFailedError``."""
-        if self._is_writable and self._ticket is None:
+        if self._is_writable and self._task is None:
             try:
-                self._compactor.settle()
+                self._compactor.finish_swaps()
             except OSError as error:
                 if error.errno not in NO_ROOM:  # if the disk is full, the next start does it
                     self._failed(f"closing {self.directory}", error)
         try:
-            if (ticket := self.begin_sync(snapshot=True)) is not None:
+            if (task := self.begin_sync(snapshot=True)) is not None:
                 with suppress(DamagedLogError):  # files are missing: the next start detects it
-                    self._run(ticket)
+                    self._run(task)
             if self._is_writable:
                 self._sync_checkpoint()
         finally:

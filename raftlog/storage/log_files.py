@@ -32,7 +32,7 @@ class LogFiles:
         # Every producer that wrote below it is in a durable snapshot, or in the log above it.
         self.snapshot_offset: Offset = 0
         self._disk = disk
-        self._lock = disk.mutex()  # sync and delete tickets both write snapshots
+        self._lock = disk.mutex()  # sync and delete tasks both write snapshots
 
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"

@@ -172,9 +172,11 @@ class ProducerTable:
             elif not kept and other is not None:
                 self._producers[producer_id] = other
             else:
-                told = other.batches if other is not None and other.epoch == producer.epoch else ()
+                theirs = (
+                    other.batches if other is not None and other.epoch == producer.epoch else ()
+                )
                 producer.batches.clear()
-                producer.batches.extend(sorted({*told, *kept}, key=lambda b: b.base_offset))
+                producer.batches.extend(sorted({*theirs, *kept}, key=lambda b: b.base_offset))
         by_last_write = sorted(self._producers.items(), key=lambda p: p[1].batches[-1].base_offset)
         self._producers = dict(by_last_write)
 

@@ -146,7 +146,7 @@ class Store:
                 clean = clean_mark.take(disk, directory, directory_id=identity.directory_id)
                 store.was_clean |= clean
                 if has_peers and not store.was_clean:
-                    store._doubt_unsynced()
+                    store._mark_unsynced_suspect()
             except DamagedLogError as error:
                 raise DataDirectoryError(
                     f"{error}. Restore this file from a backup, or start with an empty directory"
@@ -175,7 +175,7 @@ class Store:
             if log.is_offline:
                 log.go_offline()
 
-    def _doubt_unsynced(self) -> None:
+    def _mark_unsynced_suspect(self) -> None:
         """Mark logs with flush.policy=os: acknowledged records may not be on the disk (S12)."""
         for topic, _partition, log in self.hosted():
             if topic.config.flush_policy == "os":
@@ -375,7 +375,7 @@ class Store:
         return topic
 
     def discard(self, topic: Topic) -> None:
-        """Close the logs of a deleted topic and remove its files. All its tickets must be returned.
+        """Close the logs of a deleted topic and remove its files. All its tasks must be returned.
 
         Raises ``DiskFullError`` and ``StorageFailedError``.
         """
@@ -479,7 +479,7 @@ class Store:
     def drop_partitions(self, topic_id: str, partitions: Iterable[int]) -> None:
         """Close the logs of partitions and remove their files, including those in quarantine.
 
-        All their tickets must be returned. Ignores partitions that this broker does not have. The
+        All their tasks must be returned. Ignores partitions that this broker does not have. The
         catalog is written twice for all of them. After a crash, the next start removes the
         remaining files. Raises ``DiskFullError`` (if the catalog could not be written, the
         partitions are kept) and ``StorageFailedError``.
@@ -503,7 +503,7 @@ class Store:
         and the removed directories. The new log starts at 0. Only a replica that is durably out of
         the ISR may do this. Otherwise it could be elected and remove the records of other replicas.
 
-        All tickets of the log must be returned. Raises ``UnknownPartitionError``,
+        All tasks of the log must be returned. Raises ``UnknownPartitionError``,
         ``StorageFailedError``, and ``DiskFullError`` if there is no disk space. The old log is then
         closed; the next call continues, or the next start.
         """
@@ -537,7 +537,7 @@ class Store:
 
         Only for a replica that has durably left the ISR, or whose log the Raft group has selected
         as the best one. Returns the log. If it was truncated, it is a new object, and the old one
-        is closed: all its tickets must be returned. Raises ``UnknownPartitionError``,
+        is closed: all its tasks must be returned. Raises ``UnknownPartitionError``,
         ``DiskFullError`` and ``StorageFailedError``.
         """
         log = self.hosted_log(topic_id, partition)

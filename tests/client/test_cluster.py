@@ -318,7 +318,7 @@ async def test_old_news_change_nothing_and_another_broker_is_asked_at_once(
     await cluster.topic("t")
     fake.cut_off(1)
     topic.leaders[0] = 2
-    cluster.doubt(1)
+    cluster.mark_suspect(1)
     await cluster.refresh()
     assert cluster.view.partition("t", 0).leader_epoch == 4
     assert set(cluster.view.brokers) == {1, 2, 3}
@@ -354,7 +354,7 @@ async def test_where_a_broker_in_doubt_is_said_to_lead_another_broker_is_asked_t
     fake.requests.clear()
     await cluster.refresh()
     assert (asked_for_metadata(fake), cluster.view.leader("t", 0)) == ([1], 2)
-    cluster.doubt(2)
+    cluster.mark_suspect(2)
     await cluster.refresh()
     assert (asked_for_metadata(fake), cluster.view.leader("t", 0)) == ([1, 1, 3], 3)
     await cluster.close()

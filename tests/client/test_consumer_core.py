@@ -349,7 +349,7 @@ async def test_positions_and_offsets_are_looked_up(fake: FakeCluster) -> None:
     found = await core.offsets_for_times({A: 1_700_000_000_000, B: 1})
     assert found == {A: OffsetAndTimestamp(0, 1_700_000_000_000), B: None}
     asked = len(fake.asked(ListOffsetsRequest))
-    await core.settle([A])
+    await core.resolve_positions([A])
     assert len(fake.asked(ListOffsetsRequest)) == asked, "it is known"
     await core.close()
 

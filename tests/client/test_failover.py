@@ -102,7 +102,7 @@ async def test_nothing_overtakes_what_is_in_flight_to_the_old_leader(fake: FakeC
         first = rig.send(b"first")
         await asyncio.sleep(0.1)
         topic.leaders[0] = 2
-        rig.cluster.doubt(1)
+        rig.cluster.mark_suspect(1)
         await rig.cluster.refresh()
         assert rig.cluster.view.leader("t", 0) == 2
         second = rig.send(b"second")

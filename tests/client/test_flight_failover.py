@@ -103,8 +103,8 @@ class Story:
         replicas.commit()
         return None
 
-    def settle(self, now: float) -> None:
-        again, lost = self.flight.settle(now)
+    def resolve(self, now: float) -> None:
+        again, lost = self.flight.resolve(now)
         self.waiting[:0] = again
         self.failed += [(self.numbers[id(pending)], error) for pending, error in lost]
 
@@ -123,7 +123,7 @@ class Story:
                 else:
                     self.flight.setback(pending, error)
             if self.flight.setbacks:
-                self.settle(now)
+                self.resolve(now)
 
 
 @given(st.integers(0, 100_000), st.integers(1, 12))

@@ -107,7 +107,7 @@ def test_no_more_in_flight_than_the_broker_remembers() -> None:
         flight.succeeded(pending)
     assert flight.full_for(batches[5]), "the broker must not forget the first, which may come again"
     flight.setback(batches[0], LOST)
-    launch(flight, *flight.settle(0.0).again)
+    launch(flight, *flight.resolve(0.0).again)
     assert flight.full_for(batches[5])
     flight.succeeded(batches[0])
     launch(flight, *batches[5:])
@@ -123,7 +123,7 @@ def test_a_passing_failure_repeats_the_same_bytes_in_order(error: RaftlogError) 
     assert flight.held
     flight.setback(batches[2], LOST)
     flight.succeeded(batches[1])
-    again, lost = flight.settle(0.0)
+    again, lost = flight.resolve(0.0)
     assert (again, lost) == ([batches[0], batches[2]], [])
     assert not flight.held
     launch(flight, *again)
@@ -136,7 +136,7 @@ def test_an_unknown_outcome_is_final_without_a_sequence() -> None:
     launch(flight, first, second)
     flight.setback(first, LOST)
     flight.setback(second, MOVED)
-    again, lost = flight.settle(0.0)
+    again, lost = flight.resolve(0.0)
     assert again == [second]
     assert lost == [(first, LOST)]
 
@@ -148,7 +148,7 @@ def test_what_follows_a_refused_batch_gets_a_new_place() -> None:
     flight.setback(bad, TOO_LARGE)
     flight.setback(second, GAP)
     flight.setback(third, GAP)
-    again, lost = flight.settle(0.0)
+    again, lost = flight.resolve(0.0)
     assert lost == [(bad, TOO_LARGE)]
     assert again == [second, third]
     launch(flight, *again)
@@ -161,13 +161,13 @@ def test_what_may_be_stored_is_tried_under_its_old_place_first() -> None:
     launch(flight, bad, unknown)
     flight.setback(bad, TOO_LARGE)
     flight.setback(unknown, LOST)
-    again, _ = flight.settle(0.0)
+    again, _ = flight.resolve(0.0)
     assert again == [unknown]
     launch(flight, unknown)
     assert place(unknown) == (7, 0, 1), "an attempt without an answer may have stored it"
     assert not flight.may_launch(fresh, producer=PRODUCER), "first that has to be settled"
     flight.setback(unknown, GAP)
-    again, ((lost, error),) = flight.settle(0.0)
+    again, ((lost, error),) = flight.resolve(0.0)
     assert (again, lost) == ([], unknown)
     assert type(error) is OutcomeUnknownError, "another leader's log may have it, and come back"
     launch(flight, fresh)
@@ -181,7 +181,7 @@ def test_what_may_be_stored_gets_no_other_place() -> None:
     flight.setback(bad, TOO_LARGE)
     flight.setback(refused, GAP)
     flight.setback(unknown, LOST)
-    again, lost = flight.settle(0.0)
+    again, lost = flight.resolve(0.0)
     assert again == [refused], "it is in no log: refused it was, and that was its only attempt"
     assert [(pending, type(error)) for pending, error in lost] == [
         (bad, RecordTooLargeError),
@@ -198,10 +198,10 @@ def test_what_waits_its_turn_and_may_be_stored_is_stranded_by_a_new_sequence() -
     flight.setback(bad, TOO_LARGE)
     flight.setback(second, MOVED)
     flight.setback(third, LOST)
-    assert flight.settle(0.0).again == [second, third]
+    assert flight.resolve(0.0).again == [second, third]
     launch(flight, second)  # the third has no room in the request
     flight.setback(second, GAP)
-    assert flight.settle(0.0).again == [second]
+    assert flight.resolve(0.0).again == [second]
     assert flight.is_stranded(third)
     assert not flight.is_stranded(second)
     assert "twice" in str(stranded(third))
@@ -224,7 +224,7 @@ def test_a_new_leader_is_not_kept_waiting() -> None:
     flight.sent_to(1, 3)
     launch(flight, first := batch())
     flight.setback(first, MOVED)
-    flight.settle(0.0)
+    flight.resolve(0.0)
     flight.not_before = 7.0
     assert flight.waits_until(3) == 7.0
     assert flight.waits_until(4) == 0.0
@@ -239,7 +239,7 @@ def test_a_new_epoch_begins_when_nothing_of_the_old_one_is_left() -> None:
     flight.setback(bad, RequestTimedOutError("late"))
     bad.expires_at = 0.0
     flight.succeeded(follower)
-    _, ((_, error),) = flight.settle(1.0)
+    _, ((_, error),) = flight.resolve(1.0)
     assert isinstance(error, DeliveryTimedOutError)
     launch(flight, fresh)
     assert place(fresh) == (7, 1, 0)
@@ -252,7 +252,7 @@ def test_a_gap_that_is_not_ours_is_told() -> None:
     launch(flight, second := batch(), third := batch())
     flight.setback(second, GAP)
     flight.setback(third, GAP)
-    again, lost = flight.settle(0.0)
+    again, lost = flight.resolve(0.0)
     assert lost == [(second, GAP)], "the broker lost what it had acknowledged"
     assert again == [third]
     launch(flight, third)
@@ -263,7 +263,7 @@ def test_a_batch_lost_while_it_waited_spends_its_place() -> None:
     flight = InFlightBatches(idempotent=True)
     launch(flight, first := batch())
     flight.setback(first, MOVED)
-    flight.settle(0.0)
+    flight.resolve(0.0)
     flight.lose(first, MOVED)
     launch(flight, second := batch())
     assert place(second) == (7, 1, 0)
@@ -286,7 +286,7 @@ def test_when_all_epochs_are_used_up_another_producer_id_is_taken() -> None:
     flight = InFlightBatches(idempotent=True)
     launch(flight, first := batch(), producer=ProducerIdAndEpoch(7, EPOCH_MAX))
     flight.setback(first, TOO_LARGE)
-    flight.settle(0.0)
+    flight.resolve(0.0)
     second = batch()
     assert not flight.may_launch(second, producer=PRODUCER)
     assert flight.wants_other_than(PRODUCER)
@@ -319,9 +319,9 @@ def test_a_refusal_after_an_attempt_without_an_answer_leaves_the_outcome_unknown
     flight = InFlightBatches(idempotent=True)
     launch(flight, pending := batch())
     flight.setback(pending, LOST)
-    launch(flight, *flight.settle(0.0).again)
+    launch(flight, *flight.resolve(0.0).again)
     flight.setback(pending, TOO_LARGE)
-    ((_, error),) = flight.settle(0.0).lost
+    ((_, error),) = flight.resolve(0.0).lost
     assert type(error) is OutcomeUnknownError
     assert "too large" in str(error)
 
@@ -331,11 +331,11 @@ def test_a_batch_that_came_damaged_is_sent_again_a_few_times() -> None:
     launch(flight, pending := batch())
     for _ in range(CORRUPT_TRIES_MAX):
         flight.setback(pending, DAMAGED)
-        assert flight.settle(0.0).again == [pending]
+        assert flight.resolve(0.0).again == [pending]
         flight.failures += 1  # as the sender does
         launch(flight, pending)
     flight.setback(pending, DAMAGED)
-    ((_, error),) = flight.settle(0.0).lost
+    ((_, error),) = flight.resolve(0.0).lost
     assert error is DAMAGED, "it is not the way that damages it"
 
 
@@ -343,10 +343,10 @@ def test_passing_failures_end_with_the_delivery_timeout() -> None:
     flight = InFlightBatches(idempotent=True)
     launch(flight, pending := batch(expires_at=10.0))
     flight.setback(pending, MOVED)
-    assert flight.settle(9.9).again == [pending]
+    assert flight.resolve(9.9).again == [pending]
     launch(flight, pending)
     flight.setback(pending, MOVED)
-    ((lost, error),) = flight.settle(10.0).lost
+    ((lost, error),) = flight.resolve(10.0).lost
     assert lost is pending
     assert isinstance(error, NotLeaderError)
 
@@ -397,7 +397,7 @@ def test_whatever_happens_nothing_is_stored_twice_or_out_of_order(seed: int, cou
             else:
                 flight.setback(pending, outcome)
         if flight.setbacks:
-            again, lost = flight.settle(now)
+            again, lost = flight.resolve(now)
             waiting[:0] = again
             failed += [(numbers[id(pending)], error) for pending, error in lost]
     stored_numbers = [int(value or b"") for value in log.values()]

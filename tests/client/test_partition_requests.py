@@ -148,7 +148,7 @@ async def test_a_silent_leader_is_left_as_soon_as_its_successor_is_known(fake: F
     await cluster.topic("t")
     await cluster.connection(1)
     fake.pause(1)
-    cluster.doubt(1)
+    cluster.mark_suspect(1)
     start = now()
     asking = asyncio.ensure_future(list_offsets(cluster, {PARTITIONS[0]: "latest"}))
     await asyncio.sleep(0.1)

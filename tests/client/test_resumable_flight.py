@@ -63,7 +63,7 @@ def test_a_repeat_has_the_same_bytes(error: RaftlogError) -> None:
     launch(flight, pending := numbered(3))
     before = bytes_of(pending)
     flight.setback(pending, error)
-    assert flight.settle(0.0) == ([pending], [])
+    assert flight.resolve(0.0) == ([pending], [])
     launch(flight, pending)
     assert bytes_of(pending) == before
     assert flight.why_broken(numbered(4)) is None
@@ -75,7 +75,7 @@ def test_what_is_refused_takes_all_later_ones_with_it() -> None:
     flight.setback(first, BAD)
     flight.setback(second, GAP)
     flight.setback(third, LOST)
-    again, lost = flight.settle(0.0)
+    again, lost = flight.resolve(0.0)
     assert again == []
     assert [one for one, _ in lost] == [first, second, third]
     assert [type(error) for _, error in lost] == [
@@ -93,7 +93,7 @@ def test_those_before_a_lost_one_go_on() -> None:
     launch(flight, first := numbered(0), second := numbered(1))
     flight.setback(first, MOVED)
     flight.setback(second, BAD)
-    again, ((lost, _),) = flight.settle(0.0)
+    again, ((lost, _),) = flight.resolve(0.0)
     assert (again, lost) == ([first], second)
     assert flight.why_broken(first) is None
     launch(flight, first)
@@ -106,7 +106,7 @@ def test_one_that_was_never_sent_and_is_lost_lets_those_on_their_way_be() -> Non
     launch(flight, first := numbered(0))
     flight.lose(numbered(1), BAD)
     flight.setback(first, MOVED)
-    assert flight.settle(0.0).again == [first]
+    assert flight.resolve(0.0).again == [first]
     assert isinstance(reason(flight, numbered(2)), InvalidRequestError)
 
 
@@ -123,7 +123,7 @@ def test_a_gap_behind_what_is_to_be_repeated_is_none() -> None:
     launch(flight, first := numbered(0), second := numbered(1))
     flight.setback(first, MOVED)
     flight.setback(second, GAP)
-    assert flight.settle(0.0) == ([first, second], [])
+    assert flight.resolve(0.0) == ([first, second], [])
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_a_gap_before_all_others_means_that_somebody_else_has_appended(
     launch(flight, pending := numbered(0))
     if before is not None:
         flight.setback(pending, before)
-        launch(flight, *flight.settle(0.0).again)
+        launch(flight, *flight.resolve(0.0).again)
     flight.setback(pending, GAP)
-    ((lost, told),) = flight.settle(0.0).lost
+    ((lost, told),) = flight.resolve(0.0).lost
     assert lost is pending
     assert isinstance(told, error)
     assert "another run of the same name has appended" in str(told)
@@ -150,7 +150,7 @@ def test_a_later_epoch_ends_the_run() -> None:
     flight = flight_of()
     launch(flight, pending := numbered(0))
     flight.setback(pending, ProducerFencedError("epoch 1 has written"))
-    ((_, error),) = flight.settle(0.0).lost
+    ((_, error),) = flight.resolve(0.0).lost
     assert isinstance(error, ProducerFencedError)
     assert isinstance(reason(flight, numbered(1)), ProducerFencedError)
 
@@ -161,5 +161,5 @@ def test_in_another_topic_of_the_name_nothing_goes_on() -> None:
     flight.begin_anew()
     assert isinstance(reason(flight, numbered(8)), UnknownTopicError)
     flight.setback(pending, MOVED)
-    ((_, error),) = flight.settle(0.0).lost
+    ((_, error),) = flight.resolve(0.0).lost
     assert isinstance(error, UnknownTopicError)

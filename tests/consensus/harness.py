@@ -60,8 +60,8 @@ class Broker:
         self.disk = SimDisk(Random(broker_id))
         self.random = Random(1_000 + broker_id)
         self.disk.make_dirs("data")
-        self.is_held = False  # tickets stay out
-        self.ticket: Any = None
+        self.is_held = False  # tasks stay out
+        self.task: Any = None
         self.news: list[str] = []
         self.start()
 
@@ -100,15 +100,15 @@ class Broker:
 
     def sync(self) -> None:
         """Sync and send until there is nothing more to; with a held disk only begin."""
-        while self.ticket is None and (ticket := self.node.begin_sync()) is not None:
-            self.ticket = ticket
+        while self.task is None and (task := self.node.begin_sync()) is not None:
+            self.task = task
             if not self.is_held:
                 self._finish_sync()
 
     def _finish_sync(self) -> None:
-        ticket, self.ticket = self.ticket, None
-        ticket.run()
-        self.node.complete_sync(ticket, self.network.now)
+        task, self.task = self.task, None
+        task.run()
+        self.node.complete_sync(task, self.network.now)
 
     def finish_one_sync(self) -> None:
         """End the sync that is held, and begin the next one."""
@@ -121,7 +121,7 @@ class Broker:
 
     def free_disk(self) -> None:
         self.is_held = False
-        if self.ticket is not None:
+        if self.task is not None:
             self._finish_sync()
         self.sync()
 
@@ -129,7 +129,7 @@ class Broker:
         """End the process and start another: the same groups, no links."""
         opened, machines = self.opened, self.machines
         self.network.cut_all(self.id)
-        self.is_held, self.ticket = False, None
+        self.is_held, self.task = False, None
         if power_cut:
             self.disk.power_cut()
         else:

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Final
 
 from raftlog.consensus import journal_file
-from raftlog.consensus.journal import Journal, JournalTicket
+from raftlog.consensus.journal import Journal, JournalSyncTask
 from raftlog.consensus.raft_journal import RaftJournal
 from raftlog.testing.disk import SimDisk
 
@@ -58,12 +58,12 @@ def contents(journal: Journal) -> dict[str, Any]:
     return held
 
 
-def ticket_of(journal: Journal) -> JournalTicket:
-    """The ticket that there is."""
-    ticket = journal.begin_sync()
-    if ticket is None:
-        raise LookupError("nothing to sync, or a ticket is out")
-    return ticket
+def task_of(journal: Journal) -> JournalSyncTask:
+    """The task that there is."""
+    task = journal.begin_sync()
+    if task is None:
+        raise LookupError("nothing to sync, or a task is out")
+    return task
 
 
 def block_ends(data: bytes) -> list[int]:

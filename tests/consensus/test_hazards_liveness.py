@@ -156,10 +156,10 @@ def test_h19_a_full_disk_is_an_answer() -> None:
     network.deliver(leader.id, full.id)
     sent = network.sent
     for _ in range(3):
-        ticket, full.ticket = full.ticket, None
+        task, full.task = full.task, None
         with pytest.raises(OSError, match="No space left") as caught:
-            ticket.run()
-        assert isinstance(full.node.failed_sync(ticket, caught.value), DiskFullError)
+            task.run()
+        assert isinstance(full.node.failed_sync(task, caught.value), DiskFullError)
         full.node.tick(network.now)
         full.sync()
     assert network.sent == sent

@@ -26,7 +26,7 @@ from tests.consensus.journals import (
     disk_of,
     fill_group,
     open_journal,
-    ticket_of,
+    task_of,
 )
 
 # -- what is kept ----------------------------------------------------------------------------------
@@ -54,9 +54,9 @@ def test_what_was_not_synced_is_gone_all_of_it(seed: int) -> None:
     held = contents(journal)
     fill_group(journal, "a", 30, size=500)
     assert journal.is_dirty
-    ticket = ticket_of(journal)
-    ticket._append = lambda: None  # type: ignore[method-assign]  # the machine stops before it
-    ticket.run()
+    task = task_of(journal)
+    task._append = lambda: None  # type: ignore[method-assign]  # the machine stops before it
+    task.run()
     assert contents(after_power_cut(disk)) == held
 
 
@@ -94,10 +94,10 @@ def test_the_sequence_is_of_what_is_durable_and_goes_on_over_boots_and_rewrites(
     journal = open_journal(disk, rewrite_bytes=SMALL_REWRITE)
     assert (journal.opened_sequence, journal.sequence) == (1, 2)
     journal.note_peer(2, "two", 5)
-    ticket = ticket_of(journal)
-    ticket.run()
+    task = task_of(journal)
+    task.run()
     assert journal.sequence == 2, "the caller has not heard yet that it is durable"
-    journal.complete_sync(ticket)
+    journal.complete_sync(task)
     assert journal.sequence == 3
     churn(journal, 100)
     assert journal.size_bytes < 2 * SMALL_REWRITE, "it was rewritten"
@@ -201,7 +201,7 @@ def test_a_sync_is_one_write_and_one_fdatasync_for_all_groups() -> None:
     assert disk.changes - before == 2
 
 
-def test_nothing_to_sync_is_no_ticket() -> None:
+def test_nothing_to_sync_is_no_task() -> None:
     journal = open_journal(disk_of())
     assert not journal.is_dirty
     assert journal.begin_sync() is None
@@ -211,12 +211,12 @@ def test_there_is_one_ticket_at_a_time_and_memory_is_ahead_while_it_is_out() -> 
     disk = disk_of()
     journal = open_journal(disk)
     fill_group(journal, "a", 1)
-    ticket = ticket_of(journal)
+    task = task_of(journal)
     fill_group(journal, "a", 1)
     assert journal.begin_sync() is None
     assert journal.is_dirty
-    ticket.run()
-    journal.complete_sync(ticket)
+    task.run()
+    journal.complete_sync(task)
     assert journal.is_dirty
     journal.sync()
     assert not journal.is_dirty
@@ -227,9 +227,9 @@ def test_a_ticket_covers_what_was_there_when_it_was_made() -> None:
     disk = disk_of()
     journal = open_journal(disk)
     fill_group(journal, "a", 1)
-    ticket = ticket_of(journal)
+    task = task_of(journal)
     fill_group(journal, "a", 1)
-    ticket.run()
+    task.run()
     assert len(after_power_cut(disk).group("a")) == 1
 
 
@@ -237,12 +237,12 @@ def test_a_ticket_runs_in_any_thread() -> None:
     disk = disk_of()
     journal = open_journal(disk)
     fill_group(journal, "a", 8)
-    ticket = ticket_of(journal)
-    thread = threading.Thread(target=ticket.run)
+    task = task_of(journal)
+    thread = threading.Thread(target=task.run)
     thread.start()
     fill_group(journal, "a", 8)
     thread.join()
-    journal.complete_sync(ticket)
+    journal.complete_sync(task)
     journal.sync()
     assert len(after_power_cut(disk).group("a")) == 16
 

@@ -16,7 +16,7 @@ from tests.consensus.journals import (
     disk_of,
     fill_group,
     open_journal,
-    ticket_of,
+    task_of,
 )
 
 
@@ -44,13 +44,13 @@ def test_changes_made_while_a_refused_ticket_was_out_keep_their_place() -> None:
     disk = disk_of()
     journal = open_journal(disk)
     group = fill_group(journal, "a", 5)
-    ticket = ticket_of(journal)
+    task = task_of(journal)
     group.deleteEntriesFrom(2)
     fill_group(journal, "a", 1)
     disk.faults.append(Fault({"write"}, errno.ENOSPC))
     with pytest.raises(OSError, match="No space") as caught:
-        ticket.run()
-    assert isinstance(journal.failed_sync(ticket, caught.value), DiskFullError)
+        task.run()
+    assert isinstance(journal.failed_sync(task, caught.value), DiskFullError)
     journal.sync()
     held = contents(journal)
     assert contents(after_power_cut(disk)) == held

@@ -74,10 +74,10 @@ def test_what_is_journaled_during_a_sync_waits_for_the_next() -> None:
     leader.hold_disk()
     outcomes = leader.propose(b"y")
     leader.node.open_group("t/1", ListMachine(), voters=network.voters(), base=b"", now=network.now)
-    ticket, leader.ticket = leader.ticket, None
-    ticket.run()
+    task, leader.task = leader.task, None
+    task.run()
     sent = network.sent
-    leader.node.complete_sync(ticket, network.now)
+    leader.node.complete_sync(task, network.now)
     leader.node.flush(network.now)
     assert (network.sent, outcomes) == (sent, []), "the other group is not durable"
     leader.free_disk()
@@ -210,11 +210,11 @@ def test_a_full_disk_stops_votes_and_agreement_until_there_is_room() -> None:
     broker.disk.capacity_bytes = 0
     outcomes: list[Outcome] = []
     broker.node.propose(GROUP, b"x", outcomes.append, network.now)
-    ticket = broker.node.begin_sync()
-    assert ticket is not None
+    task = broker.node.begin_sync()
+    assert task is not None
     with pytest.raises(OSError) as raised:
-        ticket.run()
-    assert isinstance(broker.node.failed_sync(ticket, raised.value), DiskFullError)
+        task.run()
+    assert isinstance(broker.node.failed_sync(task, raised.value), DiskFullError)
     broker.node.tick(network.now + 1)
     assert outcomes == []
     assert broker.node.next_tick(network.now + 1) > network.now + 1, "no busy loop"
@@ -230,12 +230,12 @@ def test_a_failed_sync_ends_all_that_the_broker_does() -> None:
     leader.disk.faults.append(Fault(["sync"]))
     waiting: list[Outcome] = []
     leader.node.propose(GROUP, b"b", waiting.append, network.now)
-    ticket = leader.node.begin_sync()
-    assert ticket is not None
+    task = leader.node.begin_sync()
+    assert task is not None
     with pytest.raises(OSError) as raised:
-        ticket.run()
+        task.run()
     sent = network.sent
-    assert isinstance(leader.node.failed_sync(ticket, raised.value), StorageFailedError)
+    assert isinstance(leader.node.failed_sync(task, raised.value), StorageFailedError)
     assert kinds(outcomes + waiting) == ["Unknown"]
     leader.node.tick(network.now + 100)
     leader.node.receive(2, b"", network.now)

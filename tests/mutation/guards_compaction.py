@@ -14,7 +14,7 @@ _COMPACTOR: Final = "raftlog/storage/compactor.py"
 _TEST_CLEANER: Final = "tests/storage/test_cleaner.py"
 _TEST_FILES: Final = "tests/storage/test_compaction_files.py"
 _TEST_COMPACTOR: Final = "tests/storage/test_compactor.py"
-_TEST_TICKETS: Final = "tests/storage/test_compaction_tickets.py"
+_TEST_TASKS: Final = "tests/storage/test_compaction_tasks.py"
 _TEST_CRASHES: Final = "tests/storage/test_compaction_crashes.py"
 
 KEPT: Final = [
@@ -22,7 +22,7 @@ KEPT: Final = [
         name="a newer record of the same key",
         why="the last value of a key is removed, or an older one stays",
         module=_CLEANER,
-        function="CompactionTicket._kept",
+        function="CompactionTask._kept",
         change=swap("compare +", "<"),
         tests=(f"{_TEST_COMPACTOR}::test_the_last_record_of_each_key_is_kept_at_its_offset",),
     ),
@@ -30,7 +30,7 @@ KEPT: Final = [
         name="tombstones wait",
         why="a reader in progress keeps a deleted key",
         module=_CLEANER,
-        function="CompactionTicket._kept",
+        function="CompactionTask._kept",
         change=replace("compare due_below", "_.left >= 0"),
         tests=(
             f"{_TEST_COMPACTOR}::test_a_tombstone_stays_for_its_time_after_the_pass_that_met_it_first",
@@ -53,7 +53,7 @@ KEPT: Final = [
         name="records without a key stay",
         why="records that no record replaces are lost",
         module=_CLEANER,
-        function="CompactionTicket._kept",
+        function="CompactionTask._kept",
         change=value("assign <=", "_.right"),
         tests=(f"{_TEST_COMPACTOR}::test_a_record_without_a_key_is_kept",),
     ),
@@ -61,7 +61,7 @@ KEPT: Final = [
         name="the batch with a producer's newest sequence stays",
         why="a replica without a snapshot appends a producer's retry as a new batch",
         module=_CLEANER,
-        function="CompactionTicket._rewrite_chunk",
+        function="CompactionTask._rewrite_chunk",
         change=never("compare remembered"),
         tests=(f"{_TEST_COMPACTOR}::test_producers_are_known_from_the_compacted_log_alone",),
     ),
@@ -142,7 +142,7 @@ BOUNDS: Final = [
         name="a pass ends where its map is full",
         why="keys that are not in the map count as newest, and the records as clean",
         module=_CLEANER,
-        function="CompactionTicket._learn",
+        function="CompactionTask._learn",
         change=never("if flush"),
         tests=(f"{_TEST_COMPACTOR}::test_any_number_of_keys_is_compacted_in_little_memory",),
     ),
@@ -150,9 +150,9 @@ BOUNDS: Final = [
         name="compacted batches continue the hash chain",
         why="a segment of an earlier log becomes part of the log, with valid checksums",
         module=_CLEANER,
-        function="CompactionTicket._originals",
+        function="CompactionTask._originals",
         change=never("if CorruptBatchError #2/2"),
-        tests=(f"{_TEST_TICKETS}::test_batches_that_do_not_follow_on_each_other_are_damage",),
+        tests=(f"{_TEST_TASKS}::test_batches_that_do_not_follow_on_each_other_are_damage",),
     ),
     Guard(
         name="corruption that compaction finds is recorded",
@@ -160,17 +160,17 @@ BOUNDS: Final = [
         module=_LOG,
         function="Log.abandon_compaction",
         change=replace("call note_damage", "_.args[0]"),
-        tests=(f"{_TEST_TICKETS}::test_damage_is_noted_and_nothing_past_it_is_compacted",),
+        tests=(f"{_TEST_TASKS}::test_damage_is_noted_and_nothing_past_it_is_compacted",),
     ),
     Guard(
-        name="a truncated log discards earlier tickets",
+        name="a truncated log discards earlier tasks",
         why="truncated records are restored",
         module=_COMPACTOR,
         function="Compactor.cancel",
-        change=replace("assign _ticket", "_.targets[0] |= False"),
+        change=replace("assign _task", "_.targets[0] |= False"),
         tests=(
-            f"{_TEST_TICKETS}::test_a_log_that_was_cut_meanwhile_has_no_use_for_it",
-            f"{_TEST_TICKETS}::test_a_log_that_was_dropped_from_meanwhile_has_no_use_for_it",
+            f"{_TEST_TASKS}::test_a_log_that_was_cut_meanwhile_has_no_use_for_it",
+            f"{_TEST_TASKS}::test_a_log_that_was_dropped_from_meanwhile_has_no_use_for_it",
         ),
     ),
 ]
@@ -193,7 +193,7 @@ ORDERS: Final = [
         name="a cleaned file has a durable name before the plan",
         why="segments are removed, and their replacement is lost as well",
         module=_CLEANER,
-        function="CompactionTicket._plan",
+        function="CompactionTask._plan",
         change=drop("call sync_dir"),
         tests=(
             (
@@ -206,7 +206,7 @@ ORDERS: Final = [
         name="old indexes are removed before the plan",
         why="an index is used for another segment",
         module=_CLEANER,
-        function="CompactionTicket._plan",
+        function="CompactionTask._plan",
         change=drop("call remove_indexes"),
         tests=(f"{_TEST_CLEANER}::test_old_indexes_are_gone_for_good_before_it_is_decided",),
     ),
@@ -214,7 +214,7 @@ ORDERS: Final = [
         name="the durable end is saved before an index is removed",
         why="a corrupt batch counts as a torn write, and is truncated",
         module=_CLEANER,
-        function="CompactionTicket._plan",
+        function="CompactionTask._plan",
         change=replace("call update", "self.checkpoint.prepare()"),
         tests=(f"{_TEST_CLEANER}::test_what_old_indexes_say_is_durable_elsewhere_before_they_go",),
     ),
@@ -222,7 +222,7 @@ ORDERS: Final = [
         name="the plan is written before segments are removed",
         why="a kill leaves some segments replaced and some not: records are stored twice",
         module=_CLEANER,
-        function="CompactionTicket._plan",
+        function="CompactionTask._plan",
         change=value("if state", "_.values[1] and (not _.values[0])"),
         tests=(f"{_TEST_CRASHES}::test_s37_kill_during_compaction_at_every_step",),
     ),
@@ -271,7 +271,7 @@ ORDERS: Final = [
         name="swaps are settled before a file of the same name is created",
         why="a start replaces a segment by a partial cleaned file",
         module=_CLEANER,
-        function="CompactionTicket._run",
+        function="CompactionTask._run",
         change=drop("call write"),
         tests=(f"{_TEST_CLEANER}::test_swaps_are_settled_before_a_file_of_the_same_name_is_made",),
     ),
@@ -279,7 +279,7 @@ ORDERS: Final = [
         name="new names are durable before swaps are settled",
         why="a power failure restores replaced segments",
         module=_CLEANER,
-        function="CompactionTicket._run",
+        function="CompactionTask._run",
         change=drop("call sync_dir"),
         tests=(f"{_TEST_CLEANER}::test_new_names_are_durable_before_swaps_are_settled",),
     ),
@@ -295,7 +295,7 @@ ORDERS: Final = [
         name="new names are durable before a clean stop removes the plan",
         why="a power failure restores replaced segments",
         module=_COMPACTOR,
-        function="Compactor.settle",
+        function="Compactor.finish_swaps",
         change=drop("call sync_dir"),
         tests=(f"{_TEST_CLEANER}::test_new_names_are_durable_before_swaps_are_forgotten",),
     ),
@@ -311,7 +311,7 @@ ORDERS: Final = [
         name="a plan that may have been written is left to the next start",
         why="it removes segments for files that are missing",
         module=_CLEANER,
-        function="CompactionTicket.discard",
+        function="CompactionTask.discard",
         change=value("if is_unsure", "self.is_stale and _"),
         tests=(
             f"{_TEST_CLEANER}::test_a_plan_that_was_not_written_for_sure_is_left_to_the_next_start",

@@ -23,7 +23,7 @@ RESPONSES: Final = [
         name="a response waits for its commit",
         why="an offset commit succeeds, and is lost after a failover (S39)",
         module="raftlog/server/consumer_groups/pending_responses.py",
-        function="PendingResponses.settle",
+        function="PendingResponses.resolve",
         change=replace("call when_committed", "_.args[1](None)"),
         tests=(
             f"{SHARDS}::test_a_change_is_told_when_all_in_sync_have_it",
@@ -34,8 +34,8 @@ RESPONSES: Final = [
         name="a response waits for all earlier decisions",
         why="a read returns an offset that is not committed, and that decreases",
         module="raftlog/server/consumer_groups/active_shard.py",
-        function="ActiveShard._settle",
-        change=argument("call settle", "end", "self._end if _.keywords[2].value else 0"),
+        function="ActiveShard._resolve",
+        change=argument("call resolve", "end", "self._end if _.keywords[2].value else 0"),
         tests=(
             f"{SHARDS}::test_a_read_waits_for_what_was_decided_before_it",
             f"{SHARDS}::test_a_refusal_waits_too",
@@ -64,7 +64,7 @@ RESPONSES: Final = [
         name="a heartbeat is answered by a leader confirmed after it",
         why=("members stay with an isolated coordinator, while another one ends their sessions"),
         module="raftlog/server/consumer_groups/active_shard.py",
-        function="ActiveShard._settle_beat",
+        function="ActiveShard._resolve_beat",
         change=drop("keyword mark"),
         tests=(
             f"{BEATS}::test_no_heartbeat_is_answered_by_who_led_before_it_came",
@@ -100,7 +100,7 @@ RESPONSES: Final = [
         why="a removed member continues, or one joins in what is never committed",
         module="raftlog/server/consumer_groups/heartbeat_keepalive.py",
         function="HeartbeatKeepalive.last",
-        change=drop("not member_epoch", "not _may_tell"),
+        change=drop("not member_epoch", "not _may_repeat"),
         tests=(
             f"{BEATS}::test_whoever_is_thrown_out_hears_nothing_before_that_is_committed",
             f"{BEATS}::test_who_joins_hears_nothing_before_that_is_committed",
@@ -110,7 +110,7 @@ RESPONSES: Final = [
         name="a former leader sends no assignment",
         why="commits at later offsets are another leader's decision",
         module="raftlog/server/consumer_groups/active_shard.py",
-        function="ActiveShard._settle",
+        function="ActiveShard._resolve",
         change=value("if is_over", "self._closed"),
         tests=(f"{BEATS}::test_who_leads_no_more_tells_nothing_even_if_nobody_has_noticed",),
     ),
@@ -195,7 +195,7 @@ STATE: Final = [
         why="a commit for a new topic is refused, right after this broker reported the topic",
         module="raftlog/server/consumer_groups/coordinator.py",
         function="Coordinator.shard",
-        change=drop("if _untold"),
+        change=drop("if _unnotified"),
         tests=(
             (
                 "tests/server/consumer_groups/test_coordinator.py"

@@ -94,7 +94,7 @@ COPYING: Final = [
         name="a leader in doubt verifies its disk",
         why="corrupt bytes are sent indefinitely",
         module="raftlog/server/cluster/fetch_session.py",
-        function="FetchSession._doubt",
+        function="FetchSession._verify_suspect",
         change=replace("call verify", "_.func.value.check_range(_.args[0])"),
         tests=(
             (

@@ -161,7 +161,7 @@ SYNCS: Final = [
         tests=(f"{DURABILITY}::test_data_is_durable_when_the_durable_end_moves",),
     ),
     Guard(
-        name="durable end is what the ticket covers",
+        name="durable end is what the task covers",
         why="what was appended while a sync ran counts as synced",
         module="raftlog/storage/log.py",
         function="Log.complete_sync",

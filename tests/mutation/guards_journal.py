@@ -19,7 +19,7 @@ JOURNAL: Final = [
         name="journal is synced",
         why="a power failure reverts votes and entries that others count (hazard 6)",
         module="raftlog/consensus/journal.py",
-        function="JournalTicket._append",
+        function="JournalSyncTask._append",
         change=drop("call sync #2/2"),
         tests=(f"{TEST_JOURNAL}::test_what_was_synced_is_there_after_a_power_cut",),
     ),
@@ -27,7 +27,7 @@ JOURNAL: Final = [
         name="a rejected journal write is truncated",
         why="a partial block counts as torn, with valid blocks after it",
         module="raftlog/consensus/journal.py",
-        function="JournalTicket._append",
+        function="JournalSyncTask._append",
         change=drop("call truncate", "call sync #1/2"),
         tests=(
             (
@@ -40,7 +40,7 @@ JOURNAL: Final = [
         name="the truncation of a rejected journal write is synced",
         why="a power failure restores a partial block",
         module="raftlog/consensus/journal.py",
-        function="JournalTicket._append",
+        function="JournalSyncTask._append",
         change=drop("call sync #1/2"),
         tests=(f"{JOURNAL_FULL_DISK}::test_a_power_cut_after_a_refused_write_finds_nothing_of_it",),
     ),
@@ -61,7 +61,7 @@ JOURNAL: Final = [
         name="rewritten journal's name is synced",
         why="a power failure restores the old journal, without later syncs",
         module="raftlog/consensus/journal.py",
-        function="JournalTicket._rewrite",
+        function="JournalSyncTask._rewrite",
         change=drop("call sync_dir"),
         tests=(f"{TEST_JOURNAL}::test_a_file_that_says_little_that_is_true_is_rewritten",),
     ),
@@ -140,7 +140,7 @@ JOURNAL: Final = [
         why="messages are sent whose entries are not synced",
         module="raftlog/consensus/journal.py",
         function="Journal.is_dirty",
-        change=drop("compare _ticket"),
+        change=drop("compare _task"),
         tests=(f"{GUARDS_SYNC}::test_a_journal_is_ahead_of_the_disk_until_its_ticket_is_back",),
     ),
     Guard(
@@ -284,7 +284,7 @@ SYNC_BEFORE_SEND: Final = [
         why="what happens during a sync is sent with what that sync made durable",
         module="raftlog/consensus/node.py",
         function="ConsensusNode._can_work",
-        change=drop("compare _ticket"),
+        change=drop("compare _task"),
         tests=(f"{NODE}::test_inputs_that_arrive_during_a_sync_are_handled_after_it_in_order",),
     ),
     Guard(

@@ -354,7 +354,7 @@ COPYING: Final = [
         why="a sync makes an end durable that was truncated",
         module="raftlog/storage/log.py",
         function="Log.truncate_to",
-        change=drop("assert _ticket"),
+        change=drop("assert _task"),
         tests=("tests/storage/test_truncation.py::test_a_ticket_that_is_out_forbids_it",),
     ),
     Guard(

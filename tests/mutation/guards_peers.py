@@ -279,7 +279,7 @@ DISKS: Final = [
         why="a log is truncated while its end is being made durable",
         module="raftlog/server/flusher.py",
         function="GroupCommit.between_syncs",
-        change=value("if _ticket", "self._log is not None"),
+        change=value("if _task", "self._log is not None"),
         tests=("tests/server/test_flusher.py::test_jobs_run_between_syncs",),
     ),
     Guard(
@@ -287,7 +287,7 @@ DISKS: Final = [
         why="consensus counts what is not on the disk",
         module="raftlog/server/consensus_plane.py",
         function="ConsensusPlane._turn",
-        change=drop("compare _ticket"),
+        change=drop("compare _task"),
         tests=(
             (
                 "tests/server/test_consensus_plane.py"

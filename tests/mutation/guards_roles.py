@@ -119,7 +119,7 @@ ROLES: Final = [
         why="a disk that hangs is not noticed while no log is synced",
         module="raftlog/server/broker.py",
         function="Broker._keep_time",
-        change=drop("attribute is_in_doubt"),
+        change=drop("attribute is_suspect"),
         tests=(f"{REGRESSIONS}::test_a_disk_that_hangs_is_noticed_though_no_log_is_synced",),
     ),
     Guard(

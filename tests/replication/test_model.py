@@ -164,7 +164,7 @@ def forgets_what_is_unknown() -> Patch:
     """A proposal whose outcome is unknown counts as rejected (S07)."""
 
     def proposal_done(self: Leadership, change: ChangeIsr, accepted: bool | None) -> None:
-        self._settle()
+        self._end_proposal()
 
     return Leadership, "proposal_done", proposal_done
 

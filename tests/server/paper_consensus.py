@@ -106,7 +106,7 @@ class PaperNode:
         return self.next_tick_at
 
     def begin_sync(self) -> Ticket | None:
-        assert self.out is None, "two tickets at a time"
+        assert self.out is None, "two tasks at a time"
         if not self.dirty:
             self.sent += self.outbox
             self.outbox = []
@@ -115,15 +115,15 @@ class PaperNode:
         self.out = Ticket()
         return self.out
 
-    def complete_sync(self, ticket: Ticket, now: float) -> None:
-        assert ticket is self.out
+    def complete_sync(self, task: Ticket, now: float) -> None:
+        assert task is self.out
         self.out = None
         self.sent += self.outbox
         self.outbox = []
         self.on_complete()
 
-    def failed_sync(self, ticket: Ticket, error: OSError) -> DiskFullError | StorageFailedError:
-        assert ticket is self.out
+    def failed_sync(self, task: Ticket, error: OSError) -> DiskFullError | StorageFailedError:
+        assert task is self.out
         assert isinstance(error, OSError)
         self.out = None
         if error.errno == errno.ENOSPC:
@@ -176,7 +176,7 @@ class Scene:
     async def turn(self) -> None:
         await asyncio.sleep(0)
 
-    async def settle(self) -> None:
+    async def resolve(self) -> None:
         """Sync whatever there is to sync."""
         await self.turn()
         while self.workers.out:

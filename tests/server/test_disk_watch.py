@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from raftlog.server.disk_watch import CHECK_SECONDS, DOUBT_SECONDS, JOURNAL_SECONDS, DiskWatch
+from raftlog.server.disk_watch import CHECK_SECONDS, JOURNAL_SECONDS, SUSPECT_SECONDS, DiskWatch
 from raftlog.server.workers import Unfinished, Workers
 from tests.client.virtual import VirtualLoop
 
@@ -153,11 +153,11 @@ def test_other_work_that_takes_long_is_reason_for_doubt_alone(
 ) -> None:
     b = benches()
     done = b.other.submit()
-    b.run(DOUBT_SECONDS - 0.1)
-    assert not b.watch.is_in_doubt
+    b.run(SUSPECT_SECONDS - 0.1)
+    assert not b.watch.is_suspect
     b.run(3 * TIMEOUT_S)
-    assert b.watch.is_in_doubt
+    assert b.watch.is_suspect
     assert not b.watch.is_hung
     done(None, None)
     b.run(LATE_S)
-    assert not b.watch.is_in_doubt
+    assert not b.watch.is_suspect

@@ -1,4 +1,4 @@
-"""Group commit against a log of paper: one ticket at a time, everything in the next."""
+"""Group commit against a log of paper: one task at a time, everything in the next."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class PaperLog:
         self._out: Ticket | None = None
 
     def begin_sync(self, *, snapshot: bool = False) -> Ticket | None:
-        assert self._out is None, "two tickets at a time"
+        assert self._out is None, "two tasks at a time"
         if self.end == self.durable and not snapshot:
             return None
         self._out = Ticket(self.end, snapshot)
         self.begun.append(self._out)
         return self._out
 
-    def complete_sync(self, ticket: Ticket) -> None:
-        assert ticket is self._out
+    def complete_sync(self, task: Ticket) -> None:
+        assert task is self._out
         self._out = None
-        self.durable = ticket.end
+        self.durable = task.end
 
-    def failed_sync(self, ticket: Ticket, error: OSError) -> StorageFailedError:
-        assert ticket is self._out
+    def failed_sync(self, task: Ticket, error: OSError) -> StorageFailedError:
+        assert task is self._out
         self._out = None
         return StorageFailedError(str(error))
 
@@ -108,7 +108,7 @@ async def test_what_one_turn_appends_goes_into_one_sync(s: Scene) -> None:
     s.append(3)
     assert s.workers.out == []
     await turn()
-    assert [ticket.end for ticket in s.log.begun] == [3]
+    assert [task.end for task in s.log.begun] == [3]
     s.workers.finish()
     assert s.durable == [3]
     await turn()
@@ -123,7 +123,7 @@ async def test_what_comes_during_a_sync_goes_into_the_next_at_once(s: Scene) -> 
     await turn()
     assert len(s.workers.out) == 1
     s.workers.finish()
-    assert [ticket.end for ticket in s.log.begun] == [1, 6]
+    assert [task.end for task in s.log.begun] == [1, 6]
     s.workers.finish()
     assert s.durable == [1, 6]
 
@@ -135,7 +135,7 @@ async def test_a_snapshot_is_asked_for_once(s: Scene) -> None:
     await turn()
     s.append()
     s.workers.finish()
-    assert [ticket.snapshot for ticket in s.log.begun] == [True, False]
+    assert [task.snapshot for task in s.log.begun] == [True, False]
 
 
 @runs(scene)

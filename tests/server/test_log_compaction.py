@@ -49,32 +49,32 @@ class PaperTicket:
 class PaperLog:
     """Notes what it is asked for."""
 
-    def __init__(self, *tickets: PaperTicket | Exception | None) -> None:
-        self.tickets = list(tickets)
+    def __init__(self, *tasks: PaperTicket | Exception | None) -> None:
+        self.tasks = list(tasks)
         self.asked: list[dict[str, int]] = []
         self.ends: list[tuple[str, PaperTicket]] = []
         self.refuses: Exception | None = None  # at the end of a compaction
 
     def begin_compaction(self, **terms: int) -> PaperTicket | None:
         self.asked.append(terms)
-        ticket = self.tickets.pop(0)
-        if isinstance(ticket, Exception):
-            raise ticket
-        return ticket
+        task = self.tasks.pop(0)
+        if isinstance(task, Exception):
+            raise task
+        return task
 
-    def complete_compaction(self, ticket: PaperTicket) -> None:
+    def complete_compaction(self, task: PaperTicket) -> None:
         if self.refuses is not None:
             raise self.refuses
-        self.ends.append(("completed", ticket))
+        self.ends.append(("completed", task))
 
-    def abandon_compaction(self, ticket: PaperTicket) -> None:
-        self.ends.append(("abandoned", ticket))
+    def abandon_compaction(self, task: PaperTicket) -> None:
+        self.ends.append(("abandoned", task))
 
 
 class Compacting:
     """The compaction of a log on paper, beside the syncs of a real one."""
 
-    def __init__(self, s: Scene, *tickets: PaperTicket | Exception | None) -> None:
+    def __init__(self, s: Scene, *tasks: PaperTicket | Exception | None) -> None:
         self.s = s
         self.synced = s.log()
         self.commit = GroupCommit(
@@ -85,7 +85,7 @@ class Compacting:
             on_failed=s.failures.append,
             counters=Counters(),
         )
-        self.log = PaperLog(*tickets)
+        self.log = PaperLog(*tasks)
         self.compaction = LogCompaction(cast(Log, self.log), self.commit)
         self.passes: list[Pass] = []
         self.high_watermark = 10
@@ -103,13 +103,13 @@ class Compacting:
 
 @runs(play)
 async def test_a_ticket_is_run_and_given_back(s: Scene) -> None:
-    ticket = PaperTicket()
-    c = Compacting(s, ticket)
+    task = PaperTicket()
+    c = Compacting(s, task)
     c.begin()
     assert c.log.asked == [{**TERMS._asdict(), "high_watermark": 10, "tombstones_kept_from": 7}]
     assert c.passes == []
-    await s.settle()
-    assert c.log.ends == [("completed", ticket)]
+    await s.resolve()
+    assert c.log.ends == [("completed", task)]
     assert c.passes == [Pass(is_done=True)]
 
 
@@ -129,7 +129,7 @@ async def test_it_begins_and_ends_between_two_syncs(s: Scene) -> None:
     write_unsynced(c.synced)
     s.workers.hold()
     c.commit.request()
-    await s.settle()
+    await s.resolve()
     c.begin()
     assert c.log.asked == []
     c.high_watermark = 20
@@ -140,18 +140,18 @@ async def test_it_begins_and_ends_between_two_syncs(s: Scene) -> None:
     compaction = s.workers.held.pop(0)
     write_unsynced(c.synced)
     c.commit.request()
-    await s.settle()
+    await s.resolve()
     compaction[1](compaction[0](), None)
     assert c.log.ends == []
     s.workers.release()
-    await s.settle()
+    await s.resolve()
     assert [how for how, _ in c.log.ends] == ["completed"]
 
 
 @runs(play)
 async def test_who_waits_for_its_end_has_it_given_up(s: Scene) -> None:
-    ticket = PaperTicket()
-    c = Compacting(s, ticket)
+    task = PaperTicket()
+    c = Compacting(s, task)
     told: list[str] = []
     s.workers.hold()
     c.begin()
@@ -159,9 +159,9 @@ async def test_who_waits_for_its_end_has_it_given_up(s: Scene) -> None:
     assert c.compaction.is_given_up
     assert told == []
     s.workers.release()
-    await s.settle()
-    assert ticket.steps == 0
-    assert c.log.ends == [("abandoned", ticket)]
+    await s.resolve()
+    assert task.steps == 0
+    assert c.log.ends == [("abandoned", task)]
     assert told == ["over"]
     assert c.passes == [Pass()]
     assert not c.compaction.is_given_up
@@ -172,8 +172,8 @@ async def test_who_waits_for_its_end_has_it_given_up(s: Scene) -> None:
 @runs(play)
 async def test_one_that_is_done_when_it_is_given_up_counts_for_nothing(s: Scene) -> None:
     """What waits will cut the log: what was compacted may be what is cut."""
-    ticket = PaperTicket()
-    c = Compacting(s, ticket)
+    task = PaperTicket()
+    c = Compacting(s, task)
     s.workers.hold()
     c.begin()
     assert s.workers.held is not None
@@ -181,18 +181,18 @@ async def test_one_that_is_done_when_it_is_given_up_counts_for_nothing(s: Scene)
     work()
     c.compaction.when_over(lambda: None)
     done(None, None)
-    assert c.log.ends == [("abandoned", ticket)]
+    assert c.log.ends == [("abandoned", task)]
     assert c.passes == [Pass()]
 
 
 @runs(play)
 async def test_one_that_the_log_has_no_use_for_is_not_done(s: Scene) -> None:
-    ticket = PaperTicket()
-    c = Compacting(s, ticket)
+    task = PaperTicket()
+    c = Compacting(s, task)
     c.begin()
-    ticket.is_stale = True
-    await s.settle()
-    assert c.log.ends == [("abandoned", ticket)]
+    task.is_stale = True
+    await s.resolve()
+    assert c.log.ends == [("abandoned", task)]
     assert c.passes == [Pass()]
 
 
@@ -202,11 +202,11 @@ async def test_one_that_has_yet_to_begin_is_given_up_too(s: Scene) -> None:
     write_unsynced(c.synced)
     s.workers.hold()
     c.commit.request()
-    await s.settle()
+    await s.resolve()
     c.begin()
     c.compaction.closed = GONE
     s.workers.release()
-    await s.settle()
+    await s.resolve()
     assert c.log.asked == []
     assert c.passes == [Pass()]
 
@@ -214,11 +214,11 @@ async def test_one_that_has_yet_to_begin_is_given_up_too(s: Scene) -> None:
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "bad"), DamagedLogError("rot")])
 @runs(play)
 async def test_an_error_abandons_it_and_is_told(s: Scene, *, error: Exception) -> None:
-    ticket = PaperTicket(error)
-    c = Compacting(s, ticket)
+    task = PaperTicket(error)
+    c = Compacting(s, task)
     c.begin()
-    await s.settle()
-    assert c.log.ends == [("abandoned", ticket)]
+    await s.resolve()
+    assert c.log.ends == [("abandoned", task)]
     assert c.passes == [Pass(error=error)]
 
 
@@ -227,7 +227,7 @@ async def test_an_error_at_its_very_end_is_told(s: Scene) -> None:
     c = Compacting(s, PaperTicket())
     c.log.refuses = OSError(errno.ENOSPC, "full")
     c.begin()
-    await s.settle()
+    await s.resolve()
     assert c.passes == [Pass(error=c.log.refuses)]
     told: list[str] = []
     c.compaction.when_over(lambda: told.append("over"))

@@ -149,7 +149,7 @@ async def test_a_leader_tells_how_far_its_followers_are(s: Scene) -> None:
     host = s.host()
     host.lead(state, 1, lag_max_seconds=10)
     append(host, b"a", b"b")
-    await s.settle()
+    await s.resolve()
     host.on_follower(2, DISKS[2], fetch_offset=2, durable_offset=1)
     now = s.loop.time() + 3
     (told,) = described(table({0: state}, host, s=s), DescribeClusterRequest(), 1, now)

@@ -14,12 +14,12 @@ from raftlog.errors import DamagedLogError, NotLeaderError, UnknownTopicError
 from raftlog.server.metrics import Counters
 from raftlog.server.partition import Partition
 from raftlog.server.scrubber import (
-    DOUBT_BYTES_MAX,
     HOSTS_PER_TURN,
     LOOK_BYTES,
     MEASURE_EVERY_STEPS,
     STEP_BYTES_MAX,
     STEP_BYTES_MIN,
+    SUSPECT_BYTES_MAX,
     LogVerifier,
     Scrubber,
 )
@@ -87,14 +87,14 @@ async def test_damage_is_noted_told_and_counted_once(
     p: Parts, *, caplog: pytest.LogCaptureFixture
 ) -> None:
     host = p.add(10)
-    p.verifier.doubt(host, 0, bytes_max=1 << 20)
+    p.verifier.verify_suspect(host, 0, bytes_max=1 << 20)
     p.harm(host.log, 4)
-    p.verifier.doubt(host, 0, bytes_max=2_000)
+    p.verifier.verify_suspect(host, 0, bytes_max=2_000)
     assert not p.told, "that far it is good"
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
-            p.verifier.doubt(host, 4, bytes_max=1)
-            p.verifier.doubt(host, 3, bytes_max=1)
+            p.verifier.verify_suspect(host, 4, bytes_max=1)
+            p.verifier.verify_suspect(host, 3, bytes_max=1)
     assert p.told == [host]
     assert p.counters.damage_found == 1
     assert len(caplog.records) == 1
@@ -105,15 +105,15 @@ async def test_damage_is_noted_told_and_counted_once(
 @runs(scene)
 async def test_a_doubt_costs_a_bounded_amount_of_work(p: Parts) -> None:
     host = p.add(1)
-    p.verifier.doubt(host, 0, bytes_max=1 << 30)
-    p.verifier.doubt(host, 0, bytes_max=5)
-    assert [bytes_max for _, _, bytes_max in p.looked] == [DOUBT_BYTES_MAX, 5]
+    p.verifier.verify_suspect(host, 0, bytes_max=1 << 30)
+    p.verifier.verify_suspect(host, 0, bytes_max=5)
+    assert [bytes_max for _, _, bytes_max in p.looked] == [SUSPECT_BYTES_MAX, 5]
 
 
 @runs(scene)
 async def test_what_is_out_of_range_is_not_damaged(p: Parts) -> None:
     host = p.add(1)
-    p.verifier.doubt(host, 9, bytes_max=5)
+    p.verifier.verify_suspect(host, 9, bytes_max=5)
     assert not host.log.damage
 
 

@@ -1,6 +1,6 @@
-"""The part of the log's machine that compacts: tickets in every state, while all else goes on.
+"""The part of the log's machine that compacts: tasks in every state, while all else goes on.
 
-What is on the disk after a crash is what was there, or what a ticket had planned: the next start
+What is on the disk after a crash is what was there, or what a task had planned: the next start
 says which, and the model goes on with that.
 """
 
@@ -15,7 +15,7 @@ from hypothesis.stateful import precondition, rule
 from raftlog import limits
 from raftlog.disk import NO_ROOM
 from raftlog.errors import DiskFullError, StorageFailedError
-from raftlog.storage.cleaner import CompactionTicket
+from raftlog.storage.cleaner import CompactionTask
 from raftlog.storage.compaction_files import CLEANED_SUFFIX
 from raftlog.storage.segment import file_name
 from raftlog.testing.disk import CHANGES, Fault, SimDisk, Stopped
@@ -37,9 +37,9 @@ sizes = st.sampled_from((0, 1_000, limits.GIB))
 class CompactingMachine(LogMachine):
     """A log whose segments are compacted now and then."""
 
-    compaction: CompactionTicket | None = None
+    compaction: CompactionTask | None = None
     has_run = False
-    # What a ticket has made and, perhaps, planned: by the offset where it begins.
+    # What a task has made and, perhaps, planned: by the offset where it begins.
     cleaned: dict[int, list[StoredBatch]]
     forgotten: list[StoredBatch]  # by the model, for they are deleted; and still in a segment
     # Since when which part of the log is clean, as the model sees it: the earliest it could be.
@@ -71,13 +71,13 @@ class CompactingMachine(LogMachine):
                 self.append_to_log(batch)
                 self.note(batch)
 
-    @precondition(lambda self: self.compaction is None and self.ticket is None)
+    @precondition(lambda self: self.compaction is None and self.task is None)
     @rule(
         memory_keys=memories,
         pause_ms=st.sampled_from((0, 300, 1_500)),
-        ticket_bytes=sizes,
+        task_bytes=sizes,
     )
-    def begin_compaction(self, memory_keys: int, pause_ms: int, ticket_bytes: int) -> None:
+    def begin_compaction(self, memory_keys: int, pause_ms: int, task_bytes: int) -> None:
         self.roll()  # or there is seldom anything to do
         self.sync()
         self.now_ms += pause_ms
@@ -88,7 +88,7 @@ class CompactingMachine(LogMachine):
             high_watermark=watermark,
             chance_seed=7,
             memory_bytes=32 * memory_keys,
-            ticket_bytes=ticket_bytes,
+            task_bytes=task_bytes,
         )
         self.has_run = False
         base = self.model.batches[0].base if self.model.batches else self.model.end
@@ -114,46 +114,46 @@ class CompactingMachine(LogMachine):
     @precondition(lambda self: self.compaction is not None and not self.has_run)
     @rule()
     def run_compaction(self) -> None:
-        ticket = self.compaction
-        assert ticket is not None
+        task = self.compaction
+        assert task is not None
         try:
-            ticket.run()
+            task.run()
         except OSError as error:
             if error.errno not in NO_ROOM or not self.is_full:
                 raise
-            self.log.abandon_compaction(ticket)
+            self.log.abandon_compaction(task)
             self.compaction = None
             assert self.log._failure is None
             self.check_nothing_changed()
             return
         self.has_run = True
-        self.note_plan(ticket)
+        self.note_plan(task)
 
-    @precondition(lambda self: self.compaction is None and self.ticket is None)
+    @precondition(lambda self: self.compaction is None and self.task is None)
     @rule(
         memory_keys=memories,
         pause_ms=st.sampled_from((0, 300, 1_500)),
-        ticket_bytes=sizes,
+        task_bytes=sizes,
     )
-    def compact(self, memory_keys: int, pause_ms: int, ticket_bytes: int) -> None:
+    def compact(self, memory_keys: int, pause_ms: int, task_bytes: int) -> None:
         """The whole of a pass, if no more is in the way."""
         for _ in range(20):
-            self.begin_compaction(memory_keys, pause_ms, ticket_bytes)
+            self.begin_compaction(memory_keys, pause_ms, task_bytes)
             if self.compaction is not None:
                 self.run_compaction()
             if self.compaction is None:
                 break
             self.complete_compaction()
 
-    @precondition(lambda self: self.compaction is not None and self.ticket is None)
+    @precondition(lambda self: self.compaction is not None and self.task is None)
     @precondition(lambda self: self.has_run)
     @rule()
     def complete_compaction(self) -> None:
-        ticket = self.compaction
-        assert ticket is not None
-        self.log.complete_compaction(ticket)
+        task = self.compaction
+        assert task is not None
+        self.log.complete_compaction(task)
         self.compaction = None
-        if ticket.is_stale:
+        if task.is_stale:
             self.forget_plans()
             self.check_nothing_changed()
             return
@@ -179,18 +179,18 @@ class CompactingMachine(LogMachine):
     def forget_plans(self) -> None:
         self.cleaned, self.forgotten = {}, []
 
-    def note_plan(self, ticket: CompactionTicket) -> None:
+    def note_plan(self, task: CompactionTask) -> None:
         """Take down what the cleaned files hold, and see that they may."""
         self.cleaned = {}
-        work = ticket.work
-        if ticket.is_stale:
+        work = task.work
+        if task.is_stale:
             return
         self.check_tombstones(work.due_below)
         if work.is_done and work.end_offset > self.clean_end:
             self.clean.append((work.end_offset, work.began_ms))
-        if not ticket.cleaned:
+        if not task.cleaned:
             return
-        for swap, segment in ticket.cleaned:
+        for swap, segment in task.cleaned:
             path = f"{self.directory}/{file_name(swap.base_offset, CLEANED_SUFFIX)}"
             segment.path, path = path, segment.path
             self.cleaned[segment.base_offset] = segment_batches(segment)
@@ -242,7 +242,7 @@ class CompactingMachine(LogMachine):
 
     def adopt_compaction(self) -> None:
         """What was planned, durably, is carried out by the next start."""
-        ticket, self.compaction = self.compaction, None
+        task, self.compaction = self.compaction, None
         log = self.log
         names = self.disk.list_dir(self.directory)
         assert not [name for name in names if name.endswith(CLEANED_SUFFIX)]
@@ -253,7 +253,7 @@ class CompactingMachine(LogMachine):
             if found == [b for b in planned if b.end > first and b.end <= end]:
                 self.model.batches = planned
             else:
-                assert ticket is None or not ticket.is_planned or ticket.is_stale
+                assert task is None or not task.is_planned or task.is_stale
         self.forget_plans()
 
     def cut_clean(self) -> None:
@@ -275,25 +275,25 @@ class CompactingOnSimDisk(CompactingMachine):
     @precondition(lambda self: self.compaction is not None and not self.has_run)
     @rule(skip=st.integers(0, 14), stops=st.booleans(), power_cut=st.booleans())
     def run_compaction_on_a_bad_disk(self, skip: int, stops: bool, power_cut: bool) -> None:
-        ticket = self.compaction
-        assert ticket is not None
+        task = self.compaction
+        assert task is not None
         self.fault(skip, stops=stops)
         with suppress(OSError, Stopped):
-            ticket.run()
+            task.run()
         self.disk.faults.clear()
-        if isinstance(ticket.error, OSError) and ticket.error.errno not in NO_ROOM:
-            self.log.abandon_compaction(ticket)
+        if isinstance(task.error, OSError) and task.error.errno not in NO_ROOM:
+            self.log.abandon_compaction(task)
             assert self.log._failure is not None
         self.disk.crash()
-        paths = [self.path(swap.base_offset) for swap, _segment in ticket.cleaned]
+        paths = [self.path(swap.base_offset) for swap, _segment in task.cleaned]
         if all(map(self.disk.exists, paths)):
-            self.note_plan(ticket)
+            self.note_plan(task)
         self.end_process(power_cut=power_cut)
 
     def path(self, base_offset: int) -> str:
         return f"{self.directory}/{file_name(base_offset, CLEANED_SUFFIX)}"
 
-    @precondition(lambda self: self.compaction is not None and self.ticket is None)
+    @precondition(lambda self: self.compaction is not None and self.task is None)
     @precondition(lambda self: self.has_run)
     @rule(skip=st.integers(0, 6), stops=st.booleans(), power_cut=st.booleans())
     def complete_compaction_on_a_bad_disk(self, skip: int, stops: bool, power_cut: bool) -> None:

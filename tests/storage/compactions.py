@@ -10,7 +10,7 @@ from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.record import parse_header
 from raftlog.storage import Log
-from raftlog.storage.cleaner import CompactionTicket, Pause
+from raftlog.storage.cleaner import CompactionTask, Pause
 from raftlog.storage.compaction_files import CLEANED_SUFFIX
 from raftlog.testing.disk import SimDisk
 from tests.storage.compacted import Row, rows_of
@@ -50,7 +50,7 @@ def seal(log: Log, *, now_ms: int = NOW_MS) -> None:
     log.sync()
 
 
-def begin(log: Log, *, now_ms: int = NOW_MS, **options: Any) -> CompactionTicket | None:
+def begin(log: Log, *, now_ms: int = NOW_MS, **options: Any) -> CompactionTask | None:
     terms: dict[str, Any] = {
         "high_watermark": log.log_end_offset,
         "chance_seed": SEED,
@@ -60,14 +60,14 @@ def begin(log: Log, *, now_ms: int = NOW_MS, **options: Any) -> CompactionTicket
 
 
 def compact(log: Log, *, pause: Pause | None = None, **options: Any) -> int:
-    """All of a pass, with the sync that follows; how many tickets it took, 0 when none was due."""
+    """All of a pass, with the sync that follows; how many tasks it took, 0 when none was due."""
     count = 0
-    while (ticket := begin(log, **options)) is not None:
-        ticket.run(pause)
-        log.complete_compaction(ticket)
+    while (task := begin(log, **options)) is not None:
+        task.run(pause)
+        log.complete_compaction(task)
         log.sync()
         count += 1
-        if ticket.work.is_done:
+        if task.work.is_done:
             break
     return count
 

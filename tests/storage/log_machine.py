@@ -73,8 +73,8 @@ class LogMachine(RuleBasedStateMachine):
         self.leader_epoch = 0
         self.model = LogModel()
         self.sent: dict[int, bytes] = {}  # batches as producers sent them, by their offsets
-        self.ticket: SyncTask | None = None
-        self.ticket_has_run = False
+        self.task: SyncTask | None = None
+        self.task_has_run = False
         self.drops: list[DeleteTask] = []
         self.start_compacting()
         self.log = self.open_log()
@@ -185,28 +185,28 @@ class LogMachine(RuleBasedStateMachine):
 
     # -- syncing -----------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.ticket is None)
+    @precondition(lambda self: self.task is None)
     @rule(snapshot=st.booleans())
     def begin_sync(self, snapshot: bool) -> None:
-        self.ticket = self.log.begin_sync(snapshot=snapshot)
-        self.ticket_has_run = False
+        self.task = self.log.begin_sync(snapshot=snapshot)
+        self.task_has_run = False
 
-    @precondition(lambda self: self.ticket is not None and not self.ticket_has_run)
+    @precondition(lambda self: self.task is not None and not self.task_has_run)
     @rule()
     def run_sync(self) -> None:
-        assert self.ticket is not None
-        self.ticket.run()
-        self.ticket_has_run = True
+        assert self.task is not None
+        self.task.run()
+        self.task_has_run = True
 
-    @precondition(lambda self: self.ticket is not None and self.ticket_has_run)
+    @precondition(lambda self: self.task is not None and self.task_has_run)
     @rule()
     def complete_sync(self) -> None:
-        assert self.ticket is not None
-        self.log.complete_sync(self.ticket)
-        self.model.durable_end = max(self.model.durable_end, self.ticket.end_offset)
-        self.ticket = None
+        assert self.task is not None
+        self.log.complete_sync(self.task)
+        self.model.durable_end = max(self.model.durable_end, self.task.end_offset)
+        self.task = None
 
-    @precondition(lambda self: self.ticket is None)
+    @precondition(lambda self: self.task is None)
     @rule()
     def sync(self) -> None:
         self.log.sync()
@@ -251,11 +251,11 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def apply_retention(self) -> None:
         watermark = max(self.log.acknowledged_end_offset, self.model.start)
-        ticket = self.log.apply_retention(now_ms=self.now_ms, high_watermark=watermark)
-        if ticket is not None:
-            self.drops.append(ticket)
-            self.check_retention(ticket.log_start_offset, watermark)
-            self.model.start = ticket.log_start_offset
+        task = self.log.apply_retention(now_ms=self.now_ms, high_watermark=watermark)
+        if task is not None:
+            self.drops.append(task)
+            self.check_retention(task.log_start_offset, watermark)
+            self.model.start = task.log_start_offset
 
     def check_retention(self, start: int, watermark: int) -> None:
         """What went had served its time, or stood in the way of the size."""
@@ -277,11 +277,11 @@ class LogMachine(RuleBasedStateMachine):
     def run_drop(self, pick: int) -> None:
         if self.lacks_checkpoint():
             return
-        ticket = self.drops.pop(pick % len(self.drops))
-        ticket.run()
-        self.model.durable_start = max(self.model.durable_start, ticket.log_start_offset)
+        task = self.drops.pop(pick % len(self.drops))
+        task.run()
+        self.model.durable_start = max(self.model.durable_start, task.log_start_offset)
 
-    @precondition(lambda self: self.ticket is None)
+    @precondition(lambda self: self.task is None)
     @rule(fraction=fractions)
     def truncate(self, fraction: int) -> None:
         if self.lacks_checkpoint():
@@ -330,7 +330,7 @@ class LogMachine(RuleBasedStateMachine):
 
     # -- starting again ----------------------------------------------------------------------------
 
-    @precondition(lambda self: self.ticket is None)
+    @precondition(lambda self: self.task is None)
     @rule()
     def close(self) -> None:
         self.log.close()
@@ -347,7 +347,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def reopen(self, *, power_cut: bool) -> None:
         """A kill keeps all, a power cut what was synced."""
-        model, self.ticket, self.drops = self.model, None, []
+        model, self.task, self.drops = self.model, None, []
         self.had_power_cut |= power_cut
         self.log = log = self.open_log()
         assert log.damage == ""

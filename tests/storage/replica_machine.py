@@ -68,7 +68,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         self.had_power_cut = False
         # Of a write that failed: until the next sync, a power cut may bring some of it back.
         self.taken_back: list[bytes] = []
-        self.ticket: SyncTask | None = None
+        self.task: SyncTask | None = None
         self.drops: list[DeleteTask] = []
         self.log = Log.open(self.disk, DIRECTORY, config)
 
@@ -106,7 +106,7 @@ class ReplicaMachine(RuleBasedStateMachine):
 
     # -- following ---------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.ticket is None)
+    @precondition(lambda self: self.task is None)
     @rule(batches=st.integers(1, 12), at_once=st.integers(1, 6))
     def follow(self, batches: int, at_once: int) -> None:
         try:
@@ -118,12 +118,12 @@ class ReplicaMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_reconciled())
     @rule(batches=st.integers(1, 12), at_once=st.integers(1, 6))
     def copy(self, batches: int, at_once: int) -> None:
-        """May be done while a ticket is out."""
+        """May be done while a task is out."""
         missing = self.leader.after(max(self.end, self.leader_start))[:batches]
         for first in range(0, len(missing), at_once):
             piece = missing[first : first + at_once]
             begins = parse_header(piece[0]).base_offset
-            if begins < self.end and self.ticket is not None:
+            if begins < self.end and self.task is not None:
                 return
             with suppress(DiskFullError):
                 copy(self.log, piece)
@@ -220,20 +220,20 @@ class ReplicaMachine(RuleBasedStateMachine):
 
     # -- syncing and deleting ----------------------------------------------------------------------
 
-    @precondition(lambda self: self.ticket is None)
+    @precondition(lambda self: self.task is None)
     @rule(snapshot=st.booleans())
     def begin_sync(self, snapshot: bool) -> None:
         self.log.note_high_watermark(self.end)
-        self.ticket = self.log.begin_sync(snapshot=snapshot)
+        self.task = self.log.begin_sync(snapshot=snapshot)
 
-    @precondition(lambda self: self.ticket is not None)
+    @precondition(lambda self: self.task is not None)
     @rule()
     def finish_sync(self) -> None:
-        assert self.ticket is not None
-        self.ticket.run()
-        self.log.complete_sync(self.ticket)
-        self.durable_end = max(self.durable_end, self.ticket.end_offset)
-        self.ticket = None
+        assert self.task is not None
+        self.task.run()
+        self.log.complete_sync(self.task)
+        self.durable_end = max(self.durable_end, self.task.end_offset)
+        self.task = None
 
     @rule(fraction=fractions)
     def delete(self, fraction: int) -> None:
@@ -245,14 +245,14 @@ class ReplicaMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.drops)
     @rule(pick=st.integers(0, 9))
     def run_drop(self, pick: int) -> None:
-        ticket = self.drops[pick % len(self.drops)]
+        task = self.drops[pick % len(self.drops)]
         try:
-            ticket.run()
+            task.run()
         except OSError:  # no room for the first checkpoint
             assert self.is_full
             return
-        self.drops.remove(ticket)
-        self.durable_start = max(self.durable_start, ticket.log_start_offset)
+        self.drops.remove(task)
+        self.durable_start = max(self.durable_start, task.log_start_offset)
 
     # -- the disk ----------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class ReplicaMachine(RuleBasedStateMachine):
     def make_room(self) -> None:
         self.disk.capacity_bytes = None
 
-    @precondition(lambda self: self.ticket is None)
+    @precondition(lambda self: self.task is None)
     @rule()
     def close(self) -> None:
         self.log.close()
@@ -287,7 +287,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         self.had_power_cut = True
         self.reopen(self.durable_end)
 
-    @precondition(lambda self: self.ticket is None)
+    @precondition(lambda self: self.task is None)
     @rule(skip=st.integers(0, 25), batches=st.integers(1, 9))
     def follow_on_a_bad_disk(self, skip: int, batches: int) -> None:
         """And then power goes: the follower is at some point of all this, whole."""
@@ -328,7 +328,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         self.reopen(end)
 
     def reopen(self, end_min: int) -> None:
-        self.ticket, self.drops = None, []
+        self.task, self.drops = None, []
         self.log = log = Log.open(self.disk, DIRECTORY, self.config)
         assert log.damage == ""
         assert self.durable_start <= log.log_start_offset <= self.start, (

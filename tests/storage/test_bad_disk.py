@@ -100,12 +100,12 @@ def test_a_failed_sync_ends_all_writing_and_is_not_tried_again(
         fill(log, 7, sync=False)
         fault = Fault({operation}, path=path, forgets=forgets, times=FOREVER)
         disk.faults.append(fault)
-        ticket = log.begin_sync()
-        assert ticket is not None
+        task = log.begin_sync()
+        assert task is not None
         with pytest.raises(OSError, match="Input/output") as raised:
-            ticket.run()
+            task.run()
         assert fault.times == FOREVER - 1, "it was tried again"
-        error = log.failed_sync(ticket, raised.value)
+        error = log.failed_sync(task, raised.value)
         assert isinstance(error, StorageFailedError)
         assert (log.durable_end_offset, log.log_end_offset) == (8, 15)
         assert log.acknowledged_end_offset == 8
@@ -175,11 +175,11 @@ def test_a_failed_deletion_is_told_and_leaves_a_log_that_starts(
     for seed in CHANCES:
         disk = sim_disk(seed)
         log = log_with(disk, 20)
-        ticket = log.advance_log_start(14)
-        assert isinstance(ticket, DeleteTask)
+        task = log.advance_log_start(14)
+        assert isinstance(task, DeleteTask)
         disk.faults.append(Fault({operation}))
         with pytest.raises(OSError, match="Input/output"):
-            ticket.run()
+            task.run()
         disk.faults.clear()
         log = restart(disk)
         assert log.damage == ""

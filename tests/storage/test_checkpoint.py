@@ -151,7 +151,7 @@ def test_writing_goes_on_in_the_older_slot() -> None:
 
 
 def test_raising_the_log_start_never_lowers_it() -> None:
-    """Two tickets may run in any order; lowering is truncation's, and says so."""
+    """Two tasks may run in any order; lowering is truncation's, and says so."""
     disk = disk_with_log()
     checkpoint = loaded(disk)
     checkpoint.raise_log_start(60)

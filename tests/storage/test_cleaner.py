@@ -12,7 +12,7 @@ from raftlog.errors import DamagedLogError
 from raftlog.record import parse_header
 from raftlog.storage import Log, cleaner
 from raftlog.storage.checkpoint import decode_slots
-from raftlog.storage.cleaner import CompactionTicket
+from raftlog.storage.cleaner import CompactionTask
 from raftlog.storage.compaction_files import CLEANED_SUFFIX, NAME, CompactionFiles
 from raftlog.testing.disk import Fault, SimDisk, Stopped
 from tests.storage.compactions import (
@@ -32,20 +32,20 @@ CLEANED = f"*{CLEANED_SUFFIX}"
 PLAN = f"*/{NAME}*"
 
 
-def ready(disk: SimDisk, keys: bytes = b"abcabcabc") -> tuple[Log, CompactionTicket]:
+def ready(disk: SimDisk, keys: bytes = b"abcabcabc") -> tuple[Log, CompactionTask]:
     log = open_log(disk, COMPACT)
     put_each(log, [bytes([letter]) for letter in keys])
     seal(log)
-    ticket = begin(log)
-    assert ticket is not None
-    return log, ticket
+    task = begin(log)
+    assert task is not None
+    return log, task
 
 
-def stopped_before(disk: SimDisk, ticket: CompactionTicket, operation: str, path: str) -> None:
-    """Run ``ticket``; end the process before the first such operation."""
+def stopped_before(disk: SimDisk, task: CompactionTask, operation: str, path: str) -> None:
+    """Run ``task``; end the process before the first such operation."""
     disk.faults.append(Fault((operation,), error=None, path=path))
     with pytest.raises(Stopped):
-        ticket.run()
+        task.run()
     disk.faults.clear()
     disk.crash()
 
@@ -55,9 +55,9 @@ def stopped_before(disk: SimDisk, ticket: CompactionTicket, operation: str, path
 
 def test_cleaned_files_are_durable_before_it_is_decided_that_they_take_their_places() -> None:
     disk = sim_disk()
-    _log, ticket = ready(disk, b"abc" * 9)
-    stopped_before(disk, ticket, "create", PLAN)
-    assert len(ticket.cleaned) > 2
+    _log, task = ready(disk, b"abc" * 9)
+    stopped_before(disk, task, "create", PLAN)
+    assert len(task.cleaned) > 2
     for path in files(disk, CLEANED_SUFFIX):
         assert disk.durable_bytes(path) == disk.read_file(path, bytes_max=10_000)
 
@@ -65,10 +65,10 @@ def test_cleaned_files_are_durable_before_it_is_decided_that_they_take_their_pla
 def test_old_indexes_are_gone_for_good_before_it_is_decided() -> None:
     """One that came back would be taken for that of the cleaned segment."""
     disk = sim_disk()
-    log, ticket = ready(disk)
+    log, task = ready(disk)
     log._disk.sync_dir(DIRECTORY)
     indexes = files(disk, ".index")
-    stopped_before(disk, ticket, "create", PLAN)
+    stopped_before(disk, task, "create", PLAN)
     assert len(indexes) > 1
     assert [path for path in indexes if disk.durable_bytes(path) is not None] == []
 
@@ -76,8 +76,8 @@ def test_old_indexes_are_gone_for_good_before_it_is_decided() -> None:
 def test_what_old_indexes_say_is_durable_elsewhere_before_they_go() -> None:
     """They vouch for the log: without them a rotten batch would be taken for a torn one."""
     disk = sim_disk()
-    log, ticket = ready(disk)
-    stopped_before(disk, ticket, "remove", "*.index")
+    log, task = ready(disk)
+    stopped_before(disk, task, "remove", "*.index")
     slots = decode_slots(disk.durable_bytes(f"{DIRECTORY}/checkpoint") or b"")
     assert slots is not None
     assert slots[1].durable_end_offset == log.durable_end_offset == 9
@@ -85,9 +85,9 @@ def test_what_old_indexes_say_is_durable_elsewhere_before_they_go() -> None:
 
 def swapped(disk: SimDisk) -> Log:
     """A log whose swaps are not settled, nor are their names durable."""
-    log, ticket = ready(disk)
-    ticket.run()
-    log.complete_compaction(ticket)
+    log, task = ready(disk)
+    task.run()
+    log.complete_compaction(task)
     assert CompactionFiles(disk, DIRECTORY).read()[1]
     return log
 
@@ -97,9 +97,9 @@ def test_swaps_are_settled_before_a_file_of_the_same_name_is_made() -> None:
     log = swapped(disk)
     put_each(log, [b"a"] * 3)
     seal(log)
-    ticket = begin(log)
-    assert ticket is not None
-    stopped_before(disk, ticket, "create", CLEANED)
+    task = begin(log)
+    assert task is not None
+    stopped_before(disk, task, "create", CLEANED)
     disk.power_cut()
     state, swaps = CompactionFiles(disk, DIRECTORY).read()
     assert (state.clean_end_offset, swaps) == (9, ())
@@ -110,8 +110,8 @@ def test_new_names_are_durable_before_swaps_are_settled() -> None:
     log = swapped(disk)
     log._sealed.clear()  # so that no sync comes first
     log._new_names = False
-    ticket = begin(log, now_ms=1 << 44)
-    assert ticket is None, "nothing is due"
+    task = begin(log, now_ms=1 << 44)
+    assert task is None, "nothing is due"
     put_each(log, [b"a"] * 3)
     log._segments[-1].file.sync()
     log.durable_end_offset = log.log_end_offset
@@ -119,9 +119,9 @@ def test_new_names_are_durable_before_swaps_are_settled() -> None:
     log._files.snapshot_offset = log.log_end_offset
     log._sealed.clear()
     log._unsynced.clear()
-    ticket = begin(log)
-    assert ticket is not None
-    stopped_before(disk, ticket, "create", PLAN)
+    task = begin(log)
+    assert task is not None
+    stopped_before(disk, task, "create", PLAN)
     assert disk.durable_bytes(files(disk, ".log")[0]) == disk.read_file(
         files(disk, ".log")[0], bytes_max=10_000
     )
@@ -163,14 +163,14 @@ def test_a_plan_that_was_not_written_for_sure_is_left_to_the_next_start() -> Non
     """The write failed, and perhaps only its last step: then the next start carries it out, and
     needs the cleaned files."""
     disk = sim_disk()
-    log, ticket = ready(disk)
+    log, task = ready(disk)
     before = stored(log)
     disk.faults.append(Fault(("sync_dir",), skip=1))
     with pytest.raises(OSError, match="Input/output"):
-        ticket.run()
-    assert ticket.is_unsure
+        task.run()
+    assert task.is_unsure
     assert files(disk, CLEANED_SUFFIX) != []
-    log.abandon_compaction(ticket)
+    log.abandon_compaction(task)
     assert log._failure is not None
     assert stored(log) == before
     assert offsets(killed(disk, COMPACT)) == [6, 7, 8]
@@ -188,12 +188,12 @@ def test_files_are_read_and_written_in_large_pieces(monkeypatch: pytest.MonkeyPa
     put_each(log, [b"%d" % number for number in range(60)], size=100)
     seal(log)
     before = rows(log)
-    ticket = begin(log)
-    assert ticket is not None
+    task = begin(log)
+    assert task is not None
     syncs = Fault(("sync",), path=CLEANED, times=0)
     disk.faults.append(syncs)
-    ticket.run()
-    log.complete_compaction(ticket)
+    task.run()
+    log.complete_compaction(task)
     assert rows(log) == before
     headers = [parse_header(batch) for batch in stored(log)]
     assert all(header.length <= 1_100 for header in headers)
@@ -250,10 +250,10 @@ def test_a_segment_that_loses_nothing_is_left_alone() -> None:
 
 def test_a_file_that_ends_too_early_is_damage() -> None:
     disk = sim_disk()
-    log, ticket = ready(disk)
+    log, task = ready(disk)
     path = log._segments[0].path
     disk.cut_off(path, log._segments[0].size_bytes - 1)
     with pytest.raises(DamagedLogError, match="is corrupt at byte"):
-        ticket.run()
-    log.abandon_compaction(ticket)
+        task.run()
+    log.abandon_compaction(task)
     assert 0 < log.readable_end_offset < 9

@@ -119,9 +119,9 @@ def test_retention_goes_on_with_a_compacted_log() -> None:
     compact(log)
     assert offsets(log) == [12, 13, 14]
     assert log.apply_retention(now_ms=NOW_MS + HOUR_MS, high_watermark=15) is None
-    ticket = log.apply_retention(now_ms=NOW_MS + HOUR_MS + 1, high_watermark=15)
-    assert ticket is not None
-    ticket.run()
+    task = log.apply_retention(now_ms=NOW_MS + HOUR_MS + 1, high_watermark=15)
+    assert task is not None
+    task.run()
     assert log.log_start_offset == 15
 
 
@@ -131,7 +131,7 @@ def test_retention_leaves_a_log_alone_that_is_only_compacted() -> None:
     put_each(log, [b"a"])
     sync = log.begin_sync()
     assert sync is not None
-    log.advance_log_start(8)  # no segment goes while a ticket is out
+    log.advance_log_start(8)  # no segment goes while a task is out
     sync.run()
     log.complete_sync(sync)
     assert log.apply_retention(now_ms=NOW_MS, high_watermark=15) is not None

@@ -75,13 +75,13 @@ def log_of(count: int, config: TopicConfig = CONFIG) -> Callable[[SimDisk], Prom
     return prepare
 
 
-def compaction(disk: SimDisk, promise: Promise, *, ticket_bytes: int = limits.GIB) -> None:
+def compaction(disk: SimDisk, promise: Promise, *, task_bytes: int = limits.GIB) -> None:
     """Two passes and what follows them: the second one settles the first."""
     log = promise.log
-    compact(log, ticket_bytes=ticket_bytes)
+    compact(log, task_bytes=task_bytes)
     promise.put((b"k0", b"late" * 50), sequence=log.log_end_offset)
     promise.seal()
-    compact(log, ticket_bytes=ticket_bytes)
+    compact(log, task_bytes=task_bytes)
     log.sync()
 
 
@@ -144,19 +144,19 @@ def test_s37_kill_during_compaction_at_every_step(chances: int, seed: int) -> No
     assert changes > 30
 
 
-def test_a_pass_of_several_tickets(chances: int, seed: int) -> None:
-    act = partial(compaction, ticket_bytes=1_000)
+def test_a_pass_of_several_tasks(chances: int, seed: int) -> None:
+    act = partial(compaction, task_bytes=1_000)
     sweep(log_of(9), act, check_log, seed=seed, chances=chances)
 
 
 def test_a_pass_that_is_taken_back(chances: int, seed: int) -> None:
     def act(disk: SimDisk, promise: Promise) -> None:
         for has_run in (False, True):
-            ticket = begin(promise.log)
-            assert ticket is not None
+            task = begin(promise.log)
+            assert task is not None
             if has_run:
-                ticket.run()
-            promise.log.abandon_compaction(ticket)
+                task.run()
+            promise.log.abandon_compaction(task)
             promise.log.sync()
 
     sweep(log_of(7), act, check_log, seed=seed, chances=chances)
@@ -168,11 +168,11 @@ def test_a_cut_after_a_pass(moment: str, chances: int, seed: int) -> None:
 
     def act(disk: SimDisk, promise: Promise) -> None:
         log = promise.log
-        ticket = begin(log)
-        assert ticket is not None
-        ticket.run()
+        task = begin(log)
+        assert task is not None
+        task.run()
         if moment != "planned":
-            log.complete_compaction(ticket)
+            log.complete_compaction(task)
         if moment == "synced":
             log.sync()
         promise.histories.append(list(promise.histories[0]))
@@ -184,7 +184,7 @@ def test_a_cut_after_a_pass(moment: str, chances: int, seed: int) -> None:
         promise.histories[-1] = [batch for batch in promise.histories[0] if batch.end <= end]
         promise.cut_off = promise.histories[0]
         if moment == "planned":
-            log.complete_compaction(ticket)
+            log.complete_compaction(task)
         for number in range(6):
             promise.put((b"new %d" % number, b"n" * 600))
         promise.histories = promise.histories[-1:]
@@ -212,15 +212,15 @@ def test_a_cut_after_a_pass(moment: str, chances: int, seed: int) -> None:
 def test_a_deletion_after_a_pass(moment: str, chances: int, seed: int) -> None:
     def act(disk: SimDisk, promise: Promise) -> None:
         log = promise.log
-        ticket = begin(log)
-        assert ticket is not None
-        ticket.run()
+        task = begin(log)
+        assert task is not None
+        task.run()
         if moment == "completed":
-            log.complete_compaction(ticket)
+            log.complete_compaction(task)
             log.sync()
         log.advance_log_start(9).run()
         if moment == "planned":
-            log.complete_compaction(ticket)
+            log.complete_compaction(task)
         log.sync()
 
     def check_start(disk: SimDisk, promise: Promise) -> None:
@@ -247,14 +247,14 @@ def test_a_full_disk_and_then_a_power_cut(chances: int, seed: int) -> None:
             disk.capacity_bytes = limits.GIB
             used = limits.GIB - disk.free_bytes(".")
             disk.capacity_bytes = used + room
-            ticket = begin(promise.log, now_ms=NOW_MS)
-            assert ticket is not None
+            task = begin(promise.log, now_ms=NOW_MS)
+            assert task is not None
             try:
-                ticket.run()
+                task.run()
             except OSError:
-                promise.log.abandon_compaction(ticket)
+                promise.log.abandon_compaction(task)
             else:
-                promise.log.complete_compaction(ticket)
+                promise.log.complete_compaction(task)
             disk.capacity_bytes = None
             promise.log.sync()
 

@@ -161,9 +161,9 @@ def test_a_damaged_state_in_the_middle_of_a_compaction_is_damage_and_nothing_is_
     log = open_log(disk, COMPACT)
     put_each(log, [b"a"] * 20)
     seal(log)
-    ticket = begin(log)
-    assert ticket is not None
-    ticket.run()
+    task = begin(log)
+    assert task is not None
+    task.run()
     overwrite(disk, f"{DIRECTORY}/{NAME}", b"rotten")
     disk.crash()
     before = disk.list_dir(DIRECTORY)
@@ -189,16 +189,16 @@ def test_an_inspector_sees_what_a_start_would_find() -> None:
         for _ in range(2):  # the second time segments are small enough to be joined
             put_each(log, [b"c"])
             seal(log)
-            ticket = begin(log)
-            assert ticket is not None
-            ticket.run()
+            task = begin(log)
+            assert task is not None
+            task.run()
             if _ == 0:
-                log.complete_compaction(ticket)
+                log.complete_compaction(task)
                 log.sync()
-        assert any(len(swap.replaced) > 1 for swap, _segment in ticket.cleaned)
+        assert any(len(swap.replaced) > 1 for swap, _segment in task.cleaned)
         disk.faults.append(Fault(error=None, skip=done))
         with suppress(Stopped):
-            log.complete_compaction(ticket)
+            log.complete_compaction(task)
         disk.faults.clear()
         disk.crash()
         before = disk.list_dir(DIRECTORY)

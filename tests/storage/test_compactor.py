@@ -69,15 +69,15 @@ def test_only_what_is_committed_durable_and_in_a_snapshot_is_compacted() -> None
     log = log_of(sim_disk(), b"a" * 30)
     ends = [segment.next_offset for segment in log._segments]
     assert begin(log, high_watermark=ends[0] - 1) is None
-    ticket = begin(log, high_watermark=ends[1])
-    assert ticket is not None
-    assert ticket.work.limit == ends[1]
-    log.abandon_compaction(ticket)
+    task = begin(log, high_watermark=ends[1])
+    assert task is not None
+    assert task.work.limit == ends[1]
+    log.abandon_compaction(task)
     log._files.snapshot_offset = ends[0]
-    ticket = begin(log)
-    assert ticket is not None
-    assert ticket.work.limit == ends[0]
-    log.abandon_compaction(ticket)
+    task = begin(log)
+    assert task is not None
+    assert task.work.limit == ends[0]
+    log.abandon_compaction(task)
     log.durable_end_offset = ends[0] - 1
     assert begin(log) is None
 
@@ -201,9 +201,9 @@ def test_below_which_tombstones_are_missing_is_durable_before_the_first_is_remov
     log = with_tombstone(disk)
     compact(log, now_ms=NOW_MS)
     assert log.tombstones_removed_below == 0, "none was removed"
-    ticket = begin(log, now_ms=NOW_MS + HOUR_MS, high_watermark=log.log_end_offset)
-    assert ticket is not None
-    ticket.run()
+    task = begin(log, now_ms=NOW_MS + HOUR_MS, high_watermark=log.log_end_offset)
+    assert task is not None
+    task.run()
     assert (offsets(log), log.tombstones_removed_below) == ([1, 2, 3], 0)
     disk.power_cut()
     log = open_log(disk, log.config)
@@ -222,17 +222,17 @@ def test_each_of_a_passs_tickets_tells_that_tombstones_are_missing() -> None:
     compact(log)
     put_each(log, [b"e"] * 40)
     seal(log)
-    ticket = begin(log, now_ms=NOW_MS + HOUR_MS, ticket_bytes=1)
-    assert ticket is not None
-    ticket.run()
-    log.complete_compaction(ticket)
-    assert not ticket.work.is_done
+    task = begin(log, now_ms=NOW_MS + HOUR_MS, task_bytes=1)
+    assert task is not None
+    task.run()
+    log.complete_compaction(task)
+    assert not task.work.is_done
     assert 2 not in offsets(log)
     assert log.tombstones_removed_below > 2
     log.sync()
-    ticket = begin(log, now_ms=NOW_MS + HOUR_MS, ticket_bytes=1)
-    assert ticket is not None
-    ticket.run()  # which has settled what the one before it had planned
+    task = begin(log, now_ms=NOW_MS + HOUR_MS, task_bytes=1)
+    assert task is not None
+    task.run()  # which has settled what the one before it had planned
     disk.power_cut()
     assert open_log(disk, log.config).tombstones_removed_below > 2
 
@@ -361,8 +361,8 @@ def test_a_segment_without_records_is_as_old_as_its_appends() -> None:
     assert offsets(log)[0] > 0, "the first records were removed"
     end = log.log_end_offset
     assert log.apply_retention(now_ms=NOW_MS + DAY_MS - 1, high_watermark=end) is None
-    ticket = log.apply_retention(now_ms=NOW_MS + 2 * DAY_MS, high_watermark=end)
-    assert ticket is not None
+    task = log.apply_retention(now_ms=NOW_MS + 2 * DAY_MS, high_watermark=end)
+    assert task is not None
     assert log.log_start_offset > 0
 
 
@@ -380,18 +380,18 @@ def test_a_sync_or_another_ticket_is_in_the_way() -> None:
     assert begin(log) is None
     sync.run()
     log.complete_sync(sync)
-    ticket = begin(log)
-    assert ticket is not None
+    task = begin(log)
+    assert task is not None
     assert begin(log) is None
-    log.abandon_compaction(ticket)
+    log.abandon_compaction(task)
 
 
 def test_segments_that_a_sync_has_yet_to_index_wait() -> None:
     log = log_of(sim_disk(), b"a" * 20)
     log._sealed = [log._segments[1]]
-    ticket = begin(log)
-    assert ticket is not None
-    assert ticket.work.limit == log._segments[0].next_offset
+    task = begin(log)
+    assert task is not None
+    assert task.work.limit == log._segments[0].next_offset
 
 
 # -- memory and room -------------------------------------------------------------------------------
@@ -423,9 +423,9 @@ def test_a_batch_with_more_keys_than_the_memory_holds_is_compacted_all_the_same(
     assert offsets(log) == list(range(50, 100))
 
 
-def test_a_large_log_takes_several_tickets() -> None:
+def test_a_large_log_takes_several_tasks() -> None:
     log = log_of(sim_disk(), b"abcdef" * 12)
-    first = begin(log, ticket_bytes=4_000)
+    first = begin(log, task_bytes=4_000)
     assert first is not None
     first.run()
     log.complete_compaction(first)
@@ -433,7 +433,7 @@ def test_a_large_log_takes_several_tickets() -> None:
     assert log.dirty_ratio(now_ms=NOW_MS, high_watermark=72) == 1.0, "it is to be gone on with"
     assert log.compaction.clean_end_offset == 0
     assert log.compaction.is_under_way
-    assert compact(log, ticket_bytes=4_000) > 2
+    assert compact(log, task_bytes=4_000) > 2
     assert log.compaction.clean_end_offset == 72
     assert not log.compaction.is_under_way
     assert offsets(log) == list(range(66, 72))
@@ -447,9 +447,9 @@ def test_a_ticket_takes_no_more_than_there_is_room_for() -> None:
     disk.capacity_bytes = used
     used -= disk.free_bytes(".")
     disk.capacity_bytes = used + 5_000
-    ticket = begin(log)
-    assert ticket is not None
-    assert len(ticket.groups) == 2
+    task = begin(log)
+    assert task is not None
+    assert len(task.groups) == 2
     assert compact(log) == 0
-    ticket.run()
-    log.complete_compaction(ticket)
+    task.run()
+    log.complete_compaction(task)

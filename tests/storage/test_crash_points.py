@@ -152,13 +152,13 @@ def test_s37_kill_during_snapshot_at_every_step(chances: int, seed: int) -> None
 
 def test_a_drop_by_retention(chances: int, seed: int) -> None:
     def act(disk: SimDisk, promise: Promise) -> None:
-        ticket = promise.log.apply_retention(
+        task = promise.log.apply_retention(
             now_ms=NOW_MS, high_watermark=promise.log.durable_end_offset
         )
-        assert ticket is not None
-        promise.start_max = ticket.log_start_offset
-        ticket.run()
-        promise.durable_start = ticket.log_start_offset
+        assert task is not None
+        promise.start_max = task.log_start_offset
+        task.run()
+        promise.durable_start = task.log_start_offset
         promise.append()
         promise.sync()
 

@@ -1,4 +1,4 @@
-"""Tickets: blocking work that touches files and never the log. Their orders: test_durability."""
+"""Tasks: blocking work that touches files and never the log. Their orders: test_durability."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def test_a_ticket_knows_what_to_sync_when_the_log_has_gone_on() -> None:
     log = open_log(disk)
     fill(log, 8, sync=False)
     whole = stored(log)
-    ticket = log.begin_sync()
-    assert ticket is not None
+    task = log.begin_sync()
+    assert task is not None
     fill(log, 20, sync=False)
-    ticket.run()
+    task.run()
     durable = b"".join(disk.durable_bytes(path) or b"" for path in files(disk, ".log"))
     assert durable.startswith(b"".join(whole))
 
@@ -41,13 +41,13 @@ def test_a_ticket_knows_what_to_sync_when_the_log_has_gone_on() -> None:
 def test_a_ticket_runs_in_any_thread() -> None:
     log = open_log(sim_disk())
     fill(log, 8, sync=False)
-    ticket = log.begin_sync()
-    assert ticket is not None
-    thread = threading.Thread(target=ticket.run)
+    task = log.begin_sync()
+    assert task is not None
+    thread = threading.Thread(target=task.run)
     thread.start()
     fill(log, 8, sync=False)
     thread.join()
-    log.complete_sync(ticket)
+    log.complete_sync(task)
     assert log.durable_end_offset == 8
     assert values(log) == [value_at(offset) for offset in range(16)]
 
@@ -72,10 +72,10 @@ def test_a_ticket_that_was_lost_with_its_process_is_made_up_for() -> None:
     fill(log, 9, sync=False)
     assert log.begin_sync() is not None
     log = killed(disk)
-    ticket = log.begin_sync()  # the sealed segments still want their indexes
-    assert ticket is not None
-    ticket.run()
-    log.complete_sync(ticket)
+    task = log.begin_sync()  # the sealed segments still want their indexes
+    assert task is not None
+    task.run()
+    log.complete_sync(task)
     assert len(files(disk, ".index")) == log.segment_count - 1
     assert len(files(disk, ".producers")) == 1
 
@@ -105,12 +105,12 @@ def test_a_deletion_finds_files_gone_already() -> None:
     disk = sim_disk()
     log = open_log(disk)
     fill(log, 20)
-    ticket = log.advance_log_start(20)
-    for path in ticket.paths[:3]:
+    task = log.advance_log_start(20)
+    for path in task.paths[:3]:
         if disk.exists(path):
             disk.remove(path)
-    ticket.run()
-    ticket.run()
+    task.run()
+    task.run()
     assert files(disk, ".log") == [f"{DIRECTORY}/{20:020d}.log"]
 
 
@@ -139,8 +139,8 @@ def test_a_drop_that_finds_an_index_gone_already_goes_on(monkeypatch: pytest.Mon
     disk = sim_disk()
     log = open_log(disk)
     fill(log, 20)
-    ticket = log.advance_log_start(15)
-    gone = next(path for path in ticket.paths if path.endswith(".index"))
+    task = log.advance_log_start(15)
+    gone = next(path for path in task.paths if path.endswith(".index"))
     exists = disk.exists
 
     def exists_until_now(path: str) -> bool:
@@ -150,5 +150,5 @@ def test_a_drop_that_finds_an_index_gone_already_goes_on(monkeypatch: pytest.Mon
         return found
 
     monkeypatch.setattr(disk, "exists", exists_until_now)
-    ticket.run()
-    assert not any(map(exists, ticket.paths))
+    task.run()
+    assert not any(map(exists, task.paths))

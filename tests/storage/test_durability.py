@@ -70,12 +70,12 @@ def test_data_is_durable_when_the_durable_end_moves() -> None:
     log = open_log(disk)
     fill(log, 20, sync=False)
     assert (log.durable_end_offset, log.log_end_offset) == (0, 20)
-    ticket = log.begin_sync()
-    assert ticket is not None
-    ticket.run()
-    assert log.durable_end_offset == 0  # not before its owner has the ticket back
+    task = log.begin_sync()
+    assert task is not None
+    task.run()
+    assert log.durable_end_offset == 0  # not before its owner has the task back
     assert durable_batches(disk) == stored(log)
-    log.complete_sync(ticket)
+    log.complete_sync(task)
     assert log.durable_end_offset == 20
 
 
@@ -109,12 +109,12 @@ def test_nothing_is_noted_before_what_it_speaks_of_is_durable(path: str) -> None
     disk = sim_disk()
     log = open_log(disk)
     fill(log, 8)
-    append(log, b"x" * 1_500, producer=(7, 0, 0))  # a roll: the ticket has an index to write
+    append(log, b"x" * 1_500, producer=(7, 0, 0))  # a roll: the task has an index to write
     append(log, b"y", producer=(7, 0, 1))
     expected = stored(log)
-    ticket = log.begin_sync()
-    assert ticket is not None
-    stop_before(disk, {"create", "write"}, path, ticket.run)
+    task = log.begin_sync()
+    assert task is not None
+    stop_before(disk, {"create", "write"}, path, task.run)
     assert durable_batches(disk) == expected
 
 
@@ -146,11 +146,11 @@ def test_what_a_failed_sync_dropped_is_durable_before_it_is_served() -> None:
     log = open_log(disk)
     fill(log, 4)
     fill(log, 9, sync=False)
-    ticket = log.begin_sync()
-    assert ticket is not None
+    task = log.begin_sync()
+    assert task is not None
     disk.faults.append(Fault({"sync"}, forgets=True, times=2))
     with pytest.raises(OSError, match="Input/output"):
-        ticket.run()
+        task.run()
     disk.faults.clear()
     log = killed(disk)
     assert values(log)[4:]
@@ -212,24 +212,24 @@ def log_without_snapshot(disk: SimDisk) -> Log:
 def test_a_new_log_start_is_durable_before_files_go(start: int) -> None:
     """Segments missing above the log start would be damage."""
     disk = sim_disk()
-    ticket = log_to_drop(disk).advance_log_start(start)
-    assert ticket.paths
-    stop_before(disk, {"remove"}, "*", ticket.run)
+    task = log_to_drop(disk).advance_log_start(start)
+    assert task.paths
+    stop_before(disk, {"remove"}, "*", task.run)
     assert durable_checkpoint(disk).log_start_offset == start
 
 
 def test_the_segment_that_carries_the_end_has_a_durable_name_before_the_others_go() -> None:
     disk = sim_disk()
-    ticket = log_to_drop(disk).advance_log_start(20)
-    stop_before(disk, {"remove"}, "*", ticket.run)
+    task = log_to_drop(disk).advance_log_start(20)
+    stop_before(disk, {"remove"}, "*", task.run)
     assert disk.durable_bytes(f"{DIRECTORY}/{20:020d}.log") == b""
 
 
 def test_producers_are_saved_before_the_batches_go_that_tell_of_them() -> None:
     for seed in CHANCES:
         disk = sim_disk(seed)
-        ticket = log_without_snapshot(disk).advance_log_start(20)
-        stop_before(disk, {"remove"}, "*.log", ticket.run)
+        task = log_without_snapshot(disk).advance_log_start(20)
+        stop_before(disk, {"remove"}, "*.log", task.run)
         disk.faults.clear()
         log = after_power_cut(disk)
         assert append(log, b"next", producer=producer_at(log)).duplicate is False
@@ -238,8 +238,8 @@ def test_producers_are_saved_before_the_batches_go_that_tell_of_them() -> None:
 def test_producers_are_saved_before_the_new_start_is_durable() -> None:
     """From then on the next process may find it, and finish the deletion."""
     disk = sim_disk()
-    ticket = log_without_snapshot(disk).advance_log_start(20)
-    stop_before(disk, {"write"}, "*/checkpoint", ticket.run)
+    task = log_without_snapshot(disk).advance_log_start(20)
+    stop_before(disk, {"write"}, "*/checkpoint", task.run)
     assert disk.durable_bytes(f"{DIRECTORY}/{20:020d}.producers")
 
 
@@ -262,8 +262,8 @@ def test_a_segment_waits_until_a_snapshot_can_keep_its_producers() -> None:
 
 def test_a_start_that_a_killed_process_had_not_synced_is_durable_before_files_go() -> None:
     disk = sim_disk()
-    ticket = log_to_drop(disk).advance_log_start(14)
-    stop_before(disk, {"sync"}, "*/checkpoint", ticket.run)
+    task = log_to_drop(disk).advance_log_start(14)
+    stop_before(disk, {"sync"}, "*/checkpoint", task.run)
     disk.crash()
     disk.faults.clear()
     assert durable_checkpoint(disk).log_start_offset == 0

@@ -200,9 +200,9 @@ def test_retention_works_on_a_full_disk() -> None:
     log = open_log(disk, config)
     fill(log, 30)
     fill_up(disk)
-    ticket = log.apply_retention(now_ms=NOW_MS, high_watermark=30)
-    assert ticket is not None
-    ticket.run()
+    task = log.apply_retention(now_ms=NOW_MS, high_watermark=30)
+    assert task is not None
+    task.run()
     fill(log, 5)
     assert log.size_bytes < 6_500
 
@@ -217,9 +217,9 @@ def test_when_even_a_name_takes_room_the_last_segment_goes_another_time() -> Non
     assert log.log_start_offset == 20
     assert len(files(disk, ".log")) == 1
     disk.faults.clear()
-    ticket = log.apply_retention(now_ms=NOW_MS, high_watermark=20)
-    assert ticket is not None
-    ticket.run()
+    task = log.apply_retention(now_ms=NOW_MS, high_watermark=20)
+    assert task is not None
+    task.run()
     assert files(disk, ".log") == [f"{DIRECTORY}/{20:020d}.log"]
 
 

@@ -300,9 +300,9 @@ def retained(config: TopicConfig, *, now_ms: int, ages_ms: list[int], watermark:
     for age_ms in ages_ms:
         append(log, b"x" * 900, timestamps_ms=NOW_MS - age_ms)
     log.sync()
-    ticket = log.apply_retention(now_ms=now_ms, high_watermark=min(watermark, log.log_end_offset))
-    if ticket is not None:
-        ticket.run()
+    task = log.apply_retention(now_ms=now_ms, high_watermark=min(watermark, log.log_end_offset))
+    if task is not None:
+        task.run()
     assert log.segment_count == len(ages_ms) - log.log_start_offset or log.size_bytes == 0
     return log.log_start_offset
 
@@ -365,14 +365,14 @@ def test_while_a_ticket_is_out_the_start_moves_and_files_go_later() -> None:
     log = open_log(disk)
     fill(log, 20)
     fill(log, 1, sync=False)
-    ticket = log.begin_sync()
-    assert ticket is not None
+    task = log.begin_sync()
+    assert task is not None
     count = len(files(disk, ".log"))
     log.advance_log_start(13).run()
     assert (log.log_start_offset, len(files(disk, ".log"))) == (13, count)
     assert log.apply_retention(now_ms=NOW_MS, high_watermark=20) is None
-    ticket.run()
-    log.complete_sync(ticket)
+    task.run()
+    log.complete_sync(task)
     later = log.apply_retention(now_ms=NOW_MS, high_watermark=20)
     assert later is not None
     later.run()
@@ -380,7 +380,7 @@ def test_while_a_ticket_is_out_the_start_moves_and_files_go_later() -> None:
 
 
 def test_deletions_may_be_carried_out_in_any_order() -> None:
-    """Several threads run tickets."""
+    """Several threads run tasks."""
     disk = sim_disk()
     log = open_log(disk)
     fill(log, 20)
@@ -499,10 +499,10 @@ def test_the_high_watermark_alone_is_saved_by_a_snapshot_or_a_close() -> None:
     log = killed(disk)
     log.note_high_watermark(5)
     assert log.begin_sync() is None
-    ticket = log.begin_sync(snapshot=True)
-    assert ticket is not None
-    ticket.run()
-    log.complete_sync(ticket)
+    task = log.begin_sync(snapshot=True)
+    assert task is not None
+    task.run()
+    log.complete_sync(task)
     assert log.begin_sync(snapshot=True) is None
     log = killed(disk)
     assert log.high_watermark == 5
@@ -557,10 +557,10 @@ def test_a_snapshot_is_taken_when_there_is_something_new() -> None:
     disk = sim_disk()
     log = open_log(disk)
     fill(log, 3)
-    ticket = log.begin_sync(snapshot=True)
-    assert ticket is not None
-    ticket.run()
-    log.complete_sync(ticket)
+    task = log.begin_sync(snapshot=True)
+    assert task is not None
+    task.run()
+    log.complete_sync(task)
     assert log.begin_sync(snapshot=True) is None
     assert len(files(disk, ".index")) == 1
     fill(log, 1)

@@ -130,7 +130,7 @@ def test_a_broken_disk_is_no_lack_of_room() -> None:
 
 
 def test_one_snapshot_is_written_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two tickets may save the same one, in two threads, and both would write the same file."""
+    """Two tasks may save the same one, in two threads, and both would write the same file."""
     disk, log_files = new_files()
     rename, held = disk.rename, []
 

@@ -107,15 +107,15 @@ class LogOnSimDisk(CompactingOnSimDisk):
         assert self.log.begin_sync() is None
         assert stored(self.log) == [batch.data for batch in self.model.live()]
 
-    @precondition(lambda self: self.ticket is not None and not self.ticket_has_run)
+    @precondition(lambda self: self.task is not None and not self.task_has_run)
     @rule(skip=st.integers(0, 8), forgets=st.booleans(), power_cut=st.booleans())
     def sync_on_a_bad_disk(self, skip: int, forgets: bool, power_cut: bool) -> None:
-        assert self.ticket is not None
+        assert self.task is not None
         self.fail(skip, forgets=forgets)
         try:
-            self.ticket.run()
+            self.task.run()
         except OSError as error:
-            self.log.failed_sync(self.ticket, error)
+            self.log.failed_sync(self.task, error)
             self.check_poisoned(batch_of([b"late"]))
         self.end_process(power_cut=power_cut)
 
@@ -129,7 +129,7 @@ class LogOnSimDisk(CompactingOnSimDisk):
             self.drops.pop(0).run()
         self.end_process(power_cut=power_cut)
 
-    @precondition(lambda self: self.ticket is None and not self.drops)
+    @precondition(lambda self: self.task is None and not self.drops)
     @rule(fraction=fractions, skip=st.integers(0, 12))
     def truncate_on_a_bad_disk(self, fraction: int, skip: int) -> None:
         """A cut that was not promised may come undone, so power goes before anything else does."""

@@ -179,7 +179,7 @@ def test_a_start_that_falls_back_has_its_epochs_again() -> None:
     log = open_log(disk)
     fill(log, 5)
     fill(log, 5, leader_epoch=1)
-    log.advance_log_start(7)  # its ticket never runs
+    log.advance_log_start(7)  # its task never runs
     fill(log, 1, leader_epoch=2)
     log = killed(disk)
     assert log.log_start_offset == 0

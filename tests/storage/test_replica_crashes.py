@@ -221,12 +221,12 @@ def test_cutting_with_a_drop_under_way(chances: int, seed: int) -> None:
 
     def act(disk: SimDisk, follower: Follower) -> None:
         log = follower.log
-        ticket = log.advance_log_start(5)
+        task = log.advance_log_start(5)
         follower.legal = [Legal(old, start, 9) for start in (0, 5)]
         log.truncate_to(9)
         follower.legal = [Legal(new, 5, 9)]
         follow(log, new)
-        ticket.run()
+        task.run()
         log.sync()
         follower.legal = [Legal(new, 5, new.end)]
 

@@ -400,11 +400,11 @@ def test_a_follower_syncs_like_a_leader() -> None:
     disk = sim_disk()
     log = open_log(disk, SEGMENTED)
     copy(log, leader.batches[:7])
-    ticket = log.begin_sync()
-    assert ticket is not None
+    task = log.begin_sync()
+    assert task is not None
     copy(log, leader.batches[7:])
-    ticket.run()
-    log.complete_sync(ticket)
+    task.run()
+    log.complete_sync(task)
     assert (log.durable_end_offset, log.log_end_offset) == (7, 12)
     log.close()
     assert len(files(disk, ".index")) == log.segment_count

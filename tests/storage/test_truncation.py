@@ -201,13 +201,13 @@ def test_indexes_are_gone_for_good_before_any_segment_goes(act: str) -> None:
 def test_a_ticket_that_is_out_forbids_it() -> None:
     log = open_log(sim_disk())
     fill(log, 3, sync=False)
-    ticket = log.begin_sync()
-    assert ticket is not None
+    task = log.begin_sync()
+    assert task is not None
     for act in (log.truncate_to, log.restart_at):
-        with pytest.raises(AssertionError, match="ticket"):
+        with pytest.raises(AssertionError, match="task"):
             act(1)
-    ticket.run()
-    log.complete_sync(ticket)
+    task.run()
+    log.complete_sync(task)
     log.truncate_to(1)
 
 
@@ -220,23 +220,23 @@ def test_a_drop_that_is_out_is_done_before_the_cut_and_never_after(is_run_before
     follow(log, leader)
     disk.faults.append(Fault({"create"}, errno.ENOSPC, path="*.producers*"))
     log.sync()
-    tickets = [log.advance_log_start(4), log.advance_log_start(7)]
-    assert any(ticket.snapshot for ticket in tickets)
+    tasks = [log.advance_log_start(4), log.advance_log_start(7)]
+    assert any(task.snapshot for task in tasks)
     if is_run_before:
-        tickets[1].run()
+        tasks[1].run()
     log.truncate_to(8)
     new = leader.fork(8)
     new.fill(5, epoch=1, is_sent=False)
     follow(log, new)
     log.sync()
     changes = disk.changes
-    for ticket in reversed(tickets):
-        ticket.run()
+    for task in reversed(tasks):
+        task.run()
     assert disk.changes == changes
     log = after_power_cut(disk, SEGMENTED)
     assert (log.damage, log.log_start_offset, stored(log)) == ("", 7, new.after(7))
     assert as_model(log.producers)[7].sent[-1].last_offset == 7
-    assert all(ticket.is_done for ticket in tickets)
+    assert all(task.is_done for task in tasks)
 
 
 def test_a_cut_that_fails_closes_the_log() -> None:
@@ -305,10 +305,10 @@ def test_an_old_drop_does_not_reach_into_the_new_beginning() -> None:
     log = open_log(disk, SEGMENTED)
     follow(log, leader_of((0, 12)))
     log.sync()
-    ticket = log.advance_log_start(9)
+    task = log.advance_log_start(9)
     log.restart_at(0)
     follow(log, leader_of((1, 4)))
-    ticket.run()
+    task.run()
     log.sync()
     log = after_power_cut(disk, SEGMENTED)
     assert (log.log_start_offset, log.log_end_offset, log.damage) == (0, 4, "")

@@ -270,14 +270,14 @@ def test_what_no_start_would_find_does_not_become_durable(how: str) -> None:
     append(log, b"a")
     log.sync()
     append(log, b"b")
-    ticket = log.begin_sync()
-    assert ticket is not None
+    task = log.begin_sync()
+    assert task is not None
     REMOVALS[how](disk, log) if how != "put back" else disk.put_back(
         DIRECTORY, disk.image(DIRECTORY)
     )
     with pytest.raises(FileNotFoundError) as raised:
-        ticket.run()
-    assert isinstance(log.failed_sync(ticket, raised.value), DamagedLogError)
+        task.run()
+    assert isinstance(log.failed_sync(task, raised.value), DamagedLogError)
     assert (log.durable_end_offset, log._failure) == (1, None)
 
 
@@ -316,9 +316,9 @@ def test_a_log_that_is_deleted_from_tells_that_its_directory_is_gone() -> None:
     append(log, b"b")
     log.sync()
     disk.lose(DIRECTORY)
-    ticket = log.advance_log_start(1)
+    task = log.advance_log_start(1)
     with pytest.raises(FileNotFoundError) as raised:
-        ticket.run()
+        task.run()
     assert isinstance(log.disk_failed("deleting", raised.value), DamagedLogError)
     assert isinstance(log.disk_failed("deleting", OSError(28, "full")), DiskFullError)
     assert isinstance(log.disk_failed("deleting", OSError(5, "bad")), StorageFailedError)

@@ -941,7 +941,7 @@ class AsyncAdmin(LoopBound, AdminBase):
                     continue
                 results[index] = result
             if again is not None:
-                cluster.doubt(connection.broker_id)  # it may be isolated: prefer others
+                cluster.mark_suspect(connection.broker_id)  # it may be isolated: prefer others
                 raise again
 
         try:

@@ -126,7 +126,7 @@ async def _ask_coordinators(
     found: dict[int, ListGroupsResponse] = {}
     for broker, answer in answers.items():
         if isinstance(answer, RaftlogError):
-            cluster.doubt(broker)
+            cluster.mark_suspect(broker)
             raise type(answer)(
                 f"cannot list the groups that broker {broker} at {brokers[broker]} coordinates: "
                 f"{answer}"

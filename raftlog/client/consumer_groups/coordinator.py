@@ -2,7 +2,7 @@
 
 A broker coordinates a group; if it fails, another broker takes over. Every broker can return the
 coordinator of a group. A broker whose response turns out to be wrong is avoided for the next lookup
-(``Cluster.doubt``). As for partition leaders, the client stops waiting for an unresponsive
+(``Cluster.mark_suspect``). As for partition leaders, the client stops waiting for an unresponsive
 coordinator once another broker is named.
 """
 
@@ -104,7 +104,7 @@ class Coordinators:
             # A broker that reports that it is loading may be a former coordinator that cannot reach
             # the others: another broker is asked who the coordinator is.
             if found is not None and not isinstance(error, StaleMemberEpochError):
-                self._cluster.doubt(found.broker_id)
+                self._cluster.mark_suspect(found.broker_id)
                 self.forget(group, found)
             raise
         return answer
@@ -189,7 +189,7 @@ class Coordinators:
         patience_s = SILENCE_S + wait_ms / 1_000
         try:
             while not (await asyncio.wait([asking], timeout=patience_s))[0]:
-                self._cluster.doubt(found.broker_id)
+                self._cluster.mark_suspect(found.broker_id)
                 if await self._is_replaced(group, found):
                     raise RequestTimedOutError(
                         f"broker {found.broker_id} does not respond to {api.name}, and no "

@@ -89,7 +89,7 @@ class Membership:
         self._had: dict[TopicPartition, str] = {}  # partitions that the application has
         self._releasing: dict[TopicPartition, str] = {}  # revoked, not yet committed
         self._target: dict[TopicPartition, str] = {}  # assignment in the last response
-        self._is_told = True  # the application has acted on phase LOST or ENDED
+        self._is_notified = True  # the application has acted on phase LOST or ENDED
         self._farewell: int | None = None  # epoch of a leave heartbeat to send
 
     # -- the application's side
@@ -110,7 +110,7 @@ class Membership:
     def rejoin(self, *, now: float) -> None:
         """Join again after the application has acted on the lost membership."""
         with self.lock:
-            if self.phase is Phase.LOST and self._is_told:
+            if self.phase is Phase.LOST and self._is_notified:
                 self._join(now)
 
     def _join(self, now: float) -> None:
@@ -129,7 +129,7 @@ class Membership:
 
     def _pending(self) -> bool:
         if self.phase in (Phase.LOST, Phase.ENDED):
-            return not self._is_told
+            return not self._is_notified
         return self.phase is Phase.IN and (bool(self._revoked()) or bool(self._assigned()))
 
     def _revoked(self) -> dict[TopicPartition, str]:
@@ -154,7 +154,7 @@ class Membership:
             if self.phase is not Phase.IN:
                 lost, self._had, self._releasing = self._had, {}, {}
                 self._target = {}
-                self._is_told = True
+                self._is_notified = True
                 return Change(lost=lost, error=self.error, is_out=self.phase is Phase.LOST)
             revoked = self._revoked()
             self._releasing.update(revoked)
@@ -377,7 +377,7 @@ class Membership:
 
     def _stop(self) -> None:
         self.epoch = JOIN_EPOCH
-        self._is_told = False
+        self._is_notified = False
         self.expires_at = self._due_at = math.inf
         self._is_answered = True
 
@@ -388,7 +388,7 @@ class Membership:
             farewell, self._farewell = self._farewell, None
             self.phase = Phase.OUT
             self._stop()
-            self._is_told = True
+            self._is_notified = True
             self._had, self._releasing, self._target = {}, {}, {}
             if not was_in and farewell is None:
                 return None

@@ -82,13 +82,13 @@ async def fetch_offsets(
         )
         answer = await coordinators.call(group, apis.OFFSET_FETCH, request)
         assert isinstance(answer, OffsetFetchResponse)
-        for told in answer.offsets:
-            if told.failure is not None:
-                raise told.failure.to_error()
-            tp = TopicPartition(told.topic, told.partition)
+        for part in answer.offsets:
+            if part.failure is not None:
+                raise part.failure.to_error()
+            tp = TopicPartition(part.topic, part.partition)
             found[tp] = (
                 None
-                if told.offset < 0
-                else OffsetAndMetadata(told.offset, told.metadata, told.leader_epoch)
+                if part.offset < 0
+                else OffsetAndMetadata(part.offset, part.metadata, part.leader_epoch)
             )
     return {tp: found.get(tp) for tp in partitions}

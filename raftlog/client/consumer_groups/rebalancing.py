@@ -115,21 +115,21 @@ class Rebalancer:
         listeners = self.listeners
         if change.is_out or change.error is not None:
             try:
-                await self._tell(listeners.on_lost or listeners.on_revoke, change.lost, errors)
+                await self._notify(listeners.on_lost or listeners.on_revoke, change.lost, errors)
             finally:
                 self._subscription.remove(list(self._subscription.parts))
                 self._membership.rejoin(now=self._now())
                 self._member.wake()
         if change.revoked:
             try:
-                await self._tell(listeners.on_revoke, change.revoked, errors)
+                await self._notify(listeners.on_revoke, change.revoked, errors)
             finally:
                 self._member.release(change.revoked)
         if change.assigned:
             self._member.add(change.assigned)
-            await self._tell(listeners.on_assign, change.assigned, errors)
+            await self._notify(listeners.on_assign, change.assigned, errors)
 
-    async def _tell(
+    async def _notify(
         self, listener: RebalanceListener | None, partitions: Owned, errors: list[Exception]
     ) -> None:
         if listener is not None and partitions:
@@ -169,9 +169,9 @@ class Rebalancer:
         membership = self._membership
         if membership.phase is Phase.IN:
             held = dict.fromkeys(self._subscription.parts, "")
-            await self._tell(self.listeners.on_revoke, held, errors)
+            await self._notify(self.listeners.on_revoke, held, errors)
         elif membership.phase is Phase.LOST and (change := membership.take()) is not None:
-            await self._tell(
+            await self._notify(
                 self.listeners.on_lost or self.listeners.on_revoke, change.lost, errors
             )
         offsets: Offsets | None = None if self._member.settings.auto_commit else {}

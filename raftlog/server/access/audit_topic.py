@@ -64,7 +64,7 @@ class AuditTopic:
                     AUDIT_TOPIC, partitions=1, replication_factor=0, config=SETTINGS
                 )
 
-        context.administration.submit_work(create, partial(_settle, created))
+        context.administration.submit_work(create, partial(_resolve, created))
         await created
 
     async def _append(self, batch: bytes) -> None:
@@ -72,7 +72,7 @@ class AuditTopic:
         stored: Future[None] = self._context.loop.create_future()
 
         def done(result: Stored | RaftlogError) -> None:
-            _settle(stored, result if isinstance(result, RaftlogError) else None)
+            _resolve(stored, result if isinstance(result, RaftlogError) else None)
 
         append(host, batch, parse_header(batch), ACKS_ALL, done)
         await stored
@@ -88,7 +88,7 @@ class AuditTopic:
                 raise result.failure.to_error()
 
 
-def _settle(future: Future[None], error: RaftlogError | None) -> None:
+def _resolve(future: Future[None], error: RaftlogError | None) -> None:
     if future.done():
         return  # it was cancelled
     if error is None:

@@ -208,7 +208,7 @@ class FetchSession:
         copied.watch(None if hosted is None else hosted.host)
         self._changed[copied] = None
         if self._sent.get(key) == (at.leader_epoch, at.fetch_offset):
-            self._doubt(copied)
+            self._verify_suspect(copied)
         if hosted is not None and hosted.host is not None:
             differs = self._differs(copied, hosted.host)
             if differs is None:
@@ -244,7 +244,7 @@ class FetchSession:
             )
             self._on_damage(host, DamagedLogError(reason))
 
-    def _doubt(self, copied: _Copied) -> None:
+    def _verify_suspect(self, copied: _Copied) -> None:
         """Verify the bytes that the follower fetches again: they may be corrupt on this disk.
 
         The log records the corruption that it finds. A leader with a corrupt log transfers
@@ -364,7 +364,7 @@ class FetchSession:
         except RaftlogError as error:
             copied.is_prefix = False
             if isinstance(error, DamagedLogError):
-                self._doubt(copied)  # the corruption may be transient
+                self._verify_suspect(copied)  # the corruption may be transient
             return self._response(copied, failure=Failure.of(error)), []
         except OSError as error:
             copied.is_prefix = False

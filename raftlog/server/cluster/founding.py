@@ -103,7 +103,7 @@ def next_step(
     )
 
 
-def told(step: Await | AwaitFounder | Join) -> str:
+def describe_step(step: Await | AwaitFounder | Join) -> str:
     """Describe the step for people."""
     match step:
         case Await(voters):
@@ -158,7 +158,7 @@ class Founder:
         self._without = config.bootstrap_without
         self._listens_until = now() + LISTEN_SECONDS * (len(self._voters) == 1)
         self._has_founded = False  # True: the journal may be writing it
-        self._told: Step | None = None
+        self._reported: Step | None = None
 
     def refused(self) -> None:
         """Note that a broker with the cluster's secret was refused because it does not fit this
@@ -188,9 +188,9 @@ class Founder:
                 return
             if not self._has_founded and self._now() >= self._listens_until:
                 self._found(step)
-        elif step != self._told:
-            self._told = step
-            self._topics.waits_for = told(step)
+        elif step != self._reported:
+            self._reported = step
+            self._topics.waits_for = describe_step(step)
             logger.warning("no cluster yet: waits_for=%s", self._topics.waits_for)
 
     def _is_known_elsewhere(self) -> bool:

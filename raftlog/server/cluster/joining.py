@@ -55,7 +55,7 @@ class Joining:
             self._task.cancel()
 
     async def _search(self) -> None:
-        told = ""
+        reported = ""
         while not self._is_known():
             problems = []
             for address in self._addresses:
@@ -68,8 +68,8 @@ class Joining:
                     self.found[identity.broker_id] = address
                     self._on_found()
             text = "; ".join(problems) if not self.found else ""
-            if text and text != told:
+            if text and text != reported:
                 logger.warning("no broker of the cluster found: reason=%s", text)
                 self._on_waiting(f"no broker of the cluster was found: {text}")
-            told = text
+            reported = text
             await asyncio.sleep(RETRY_SECONDS)

@@ -63,7 +63,7 @@ PAUSE_SECONDS_MAX: Final = 0.5
 PAUSE_SECONDS_DAMAGED: Final = 10.0  # seconds; pause before a retry when an operator has to act
 SOUND_SECONDS: Final = 10.0  # a shard that has served for this time resets its failure count
 # Members remembered; a member that is not gets one redundant response.
-MEMBERS_TOLD_MAX: Final = 100_000
+MEMBERS_NOTIFIED_MAX: Final = 100_000
 # Seconds after which a waiting classic member has to join again. A rebalance takes longer only with
 # a longer max.poll.interval.ms.
 CLASSIC_WAIT_SECONDS_MAX: Final = 3_600.0
@@ -80,7 +80,7 @@ class ShardServices:
     topics: Callable[[], Topics]  # current topics
     confirm: Callable[[Partition, Acknowledge], None]  # confirms that this broker leads
     # Called with the offset of stored bytes that cannot be read.
-    doubt: Callable[[Partition, Offset], None]
+    on_unreadable: Callable[[Partition, Offset], None]
     reading: asyncio.Lock  # one shard at a time reads its log
 
 
@@ -107,11 +107,11 @@ class ActiveShard:
         # Heartbeats that join in this turn of the loop.
         self._joining: dict[MemberKey, tuple[Heartbeat, HeartbeatAnswer]] = {}
         # Members whose heartbeat was answered since topics changed.
-        self._told: set[MemberKey] = set()
+        self._notified: set[MemberKey] = set()
         # Confirmations that this broker leads.
         self._confirmations = Rounds(partial(services.confirm, host))
         self._answers = PendingResponses(host, self._confirmations, self._loop)
-        self._reassurances = HeartbeatKeepalive(self._loop, self._confirmations, self._may_tell)
+        self._reassurances = HeartbeatKeepalive(self._loop, self._confirmations, self._may_repeat)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._failures = 0  # since the last time without trouble
@@ -145,7 +145,7 @@ class ActiveShard:
         """Apply a change of topics or partitions. Every member is notified soon: members that
         subscribe to a pattern then check the topics.
         """
-        self._told.clear()
+        self._notified.clear()
         self._decide(
             lambda groups, now, now_ms: groups.set_topics(
                 topics.by_name, version=topics.version, now=now, now_ms=now_ms
@@ -190,7 +190,7 @@ class ActiveShard:
             self._refuse(error, groups, failed)
         else:
             done_with_it = partial(done, step.result)
-            self._settle(done_with_it, failed, is_appended=bool(step.records))
+            self._resolve(done_with_it, failed, is_appended=bool(step.records))
 
     def ask(
         self,
@@ -206,7 +206,7 @@ class ActiveShard:
             go = partial(done, question(groups))
         except RaftlogError as error:
             go = partial(failed, error)
-        self._settle(go, failed, confirmed_since=self._confirmations.mark)
+        self._resolve(go, failed, confirmed_since=self._confirmations.mark)
 
     def heartbeat(
         self,
@@ -246,13 +246,13 @@ class ActiveShard:
         answer = self._reassurances.begin(
             member, beat.member_epoch, done, failed, session_ms=beat.session_timeout_ms
         )
-        is_known = member in self._told and not step.result.is_news_to(beat)
+        is_known = member in self._notified and not step.result.is_news_to(beat)
         if is_known and wait_seconds > 0:
             unpark = partial(self._unpark, member, answer)
             self._parked.park(member, owner, unpark, wait_seconds=wait_seconds)
             return
-        self._tell(member)
-        self._settle_beat(step.result, answer)
+        self._note_notified(member)
+        self._resolve_beat(step.result, answer)
 
     def heartbeat_delta(
         self, delta: HeartbeatDelta, done: Callable[[HeartbeatResult], None], failed: Failed
@@ -330,7 +330,7 @@ class ActiveShard:
             return
         if step.result is not None:
             done_with_it = partial(done, step.result)
-            self._settle(done_with_it, failed, is_appended=bool(step.records))
+            self._resolve(done_with_it, failed, is_appended=bool(step.records))
             return
 
         def unpark(reason: RaftlogError | None) -> None:
@@ -342,7 +342,7 @@ class ActiveShard:
                 go = partial(done, result(self._groups))
             except RaftlogError as error:
                 go = partial(failed, error)
-            self._settle(go, failed)
+            self._resolve(go, failed)
 
         self._waiting.park(member, owner, unpark, wait_seconds=CLASSIC_WAIT_SECONDS_MAX)
 
@@ -361,7 +361,7 @@ class ActiveShard:
         except RaftlogError as error:
             self._refuse(error, groups, failed)
         else:
-            self._settle(partial(done, None), failed, confirmed_since=mark)
+            self._resolve(partial(done, None), failed, confirmed_since=mark)
 
     def _admit_soon(
         self,
@@ -402,16 +402,16 @@ class ActiveShard:
             return
         for (member, (_, answer)), outcome in zip(joining.items(), step.result, strict=True):
             if isinstance(outcome, RaftlogError):
-                self._settle(partial(answer.fail, outcome), answer.fail)
+                self._resolve(partial(answer.fail, outcome), answer.fail)
                 continue
-            self._tell(member)
-            self._settle_beat(outcome, answer)
+            self._note_notified(member)
+            self._resolve_beat(outcome, answer)
 
-    def _tell(self, member: MemberKey) -> None:
+    def _note_notified(self, member: MemberKey) -> None:
         """Record that the member gets its first result since topics have changed."""
-        if len(self._told) >= MEMBERS_TOLD_MAX:
-            self._told.clear()
-        self._told.add(member)
+        if len(self._notified) >= MEMBERS_NOTIFIED_MAX:
+            self._notified.clear()
+        self._notified.add(member)
 
     def _unpark(
         self, member: MemberKey, answer: HeartbeatAnswer, reason: RaftlogError | None
@@ -419,16 +419,16 @@ class ActiveShard:
         if reason is not None:
             answer.fail(reason)
             return
-        self._told.add(member)
+        self._notified.add(member)
         assert self._groups is not None, "held heartbeats are failed when the state is discarded"
         try:
             beat = self._groups.beat(*member)
         except RaftlogError as error:
-            self._settle(partial(answer.fail, error), answer.fail)
+            self._resolve(partial(answer.fail, error), answer.fail)
         else:
-            self._settle_beat(beat, answer)
+            self._resolve_beat(beat, answer)
 
-    def _may_tell(self, member: MemberKey) -> bool:
+    def _may_repeat(self, member: MemberKey) -> bool:
         """Whether the member may get its last response again."""
         if self.is_over or self._groups is None:
             return False
@@ -528,16 +528,16 @@ class ActiveShard:
         """
         if self._groups is not groups:
             raise error  # rejected by the log; the state is discarded
-        self._settle(partial(failed, error), failed)
+        self._resolve(partial(failed, error), failed)
 
-    def _settle_beat(self, beat: HeartbeatResult, answer: HeartbeatAnswer) -> None:
+    def _resolve_beat(self, beat: HeartbeatResult, answer: HeartbeatAnswer) -> None:
         """Answer a heartbeat only if this broker still led after it arrived: see
         ``heartbeat_keepalive``.
         """
-        drop = self._settle(partial(answer.go, beat), answer.fail, confirmed_since=answer.mark)
+        drop = self._resolve(partial(answer.go, beat), answer.fail, confirmed_since=answer.mark)
         answer.wait(drop)
 
-    def _settle(
+    def _resolve(
         self,
         go: Callable[[], None],
         failed: Failed,
@@ -553,7 +553,7 @@ class ActiveShard:
         if self.is_over:  # commits from now on are another leader's
             failed(not_coordinator(self.host, "it is no longer the leader"))
             return _nothing
-        return self._answers.settle(
+        return self._answers.resolve(
             go, failed, end=self._end, confirmed_since=confirmed_since, is_appended=is_appended
         )
 
@@ -652,7 +652,7 @@ class ActiveShard:
     async def _load(self) -> None:
         services = self._services
         groups = services.new_groups()
-        await load(groups, self.host, turn=services.reading, doubt=services.doubt)
+        await load(groups, self.host, turn=services.reading, on_unreadable=services.on_unreadable)
         if self.is_over:
             return
         self._end = self.host.log.log_end_offset

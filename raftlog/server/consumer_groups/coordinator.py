@@ -44,7 +44,7 @@ class CoordinatorServices:
     source: TopicSource
     new_groups: Callable[[], GroupShard]
     confirm: Callable[[Partition, Acknowledge], None]
-    doubt: Callable[[Partition, Offset], None]
+    on_unreadable: Callable[[Partition, Offset], None]
 
 
 class Coordinator:
@@ -58,8 +58,8 @@ class Coordinator:
         self._ending: set[asyncio.Task[None]] = set()
         self._known: Topics | None = None  # None: must be read again
         self._topics_timer: asyncio.TimerHandle | None = None
-        self._untold: dict[int, None] = {}  # partitions whose shards do not know the topics yet
-        self._is_telling = False  # one shard after the other
+        self._unnotified: dict[int, None] = {}  # partitions whose shards do not know the topics yet
+        self._is_notifying = False  # one shard after the other
         self._poll_due = False
         self._closed: RaftlogError | None = None
         self._shard_services = ShardServices(
@@ -68,11 +68,11 @@ class Coordinator:
             new_groups=services.new_groups,
             topics=self._topics_now,
             confirm=services.confirm,
-            doubt=services.doubt,
+            on_unreadable=services.on_unreadable,
             reading=asyncio.Lock(),
         )
 
-    # -- what the broker tells -------------------------------------------------------------------
+    # -- calls of the broker ---------------------------------------------------------------------
 
     def poll_soon(self) -> None:
         """Check soon whether partitions have another leader."""
@@ -85,9 +85,9 @@ class Coordinator:
         once, one shard in a turn of the loop.
         """
         self._known = None
-        self._untold.update(dict.fromkeys(self._shards))
+        self._unnotified.update(dict.fromkeys(self._shards))
         self.poll_soon()
-        self._tell_later()
+        self._notify_later()
 
     def version_changed(self) -> None:
         """Note a new version of the cluster's state without topic changes: a shard may wait for
@@ -147,9 +147,9 @@ class Coordinator:
             self._poll()
             shard = self._shards.get(partition)
         if shard is not None:
-            if partition in self._untold:
+            if partition in self._unnotified:
                 # Otherwise the shard might not know a topic that the client already knows.
-                self._tell(partition, self._known_topics())
+                self._notify(partition, self._known_topics())
             return shard
         state = self._topics.state(topic, partition)
         leader = None if state is None else state.leader
@@ -210,30 +210,30 @@ class Coordinator:
             self._known = self._services.source.topics()
         return self._known
 
-    def _tell_later(self) -> None:
-        if self._topics_timer is None and not self._is_telling and self._closed is None:
-            self._topics_timer = self._loop.call_later(TOPICS_SECONDS, self._tell_all)
+    def _notify_later(self) -> None:
+        if self._topics_timer is None and not self._is_notifying and self._closed is None:
+            self._topics_timer = self._loop.call_later(TOPICS_SECONDS, self._notify_all)
 
-    def _tell_all(self) -> None:
+    def _notify_all(self) -> None:
         self._topics_timer = None
-        self._is_telling = True
-        self._tell_next(self._known_topics(), deque(self._untold))
+        self._is_notifying = True
+        self._notify_next(self._known_topics(), deque(self._unnotified))
 
-    def _tell_next(self, topics: Topics, left: deque[int]) -> None:
+    def _notify_next(self, topics: Topics, left: deque[int]) -> None:
         """Notify the next shard. Changes in the meantime wait until all of this round know this."""
         if left and self._closed is None:
-            self._tell(left.popleft(), topics)
-            self._loop.call_soon(self._tell_next, topics, left)
+            self._notify(left.popleft(), topics)
+            self._loop.call_soon(self._notify_next, topics, left)
             return
-        self._is_telling = False
-        if self._untold:
-            self._tell_later()
+        self._is_notifying = False
+        if self._unnotified:
+            self._notify_later()
 
-    def _tell(self, partition: int, topics: Topics) -> None:
-        if partition not in self._untold:
+    def _notify(self, partition: int, topics: Topics) -> None:
+        if partition not in self._unnotified:
             return  # a request needed it first
         if topics is self._known:  # otherwise they have changed again
-            del self._untold[partition]
+            del self._unnotified[partition]
         shard = self._shards.get(partition)
         if shard is not None:
             shard.set_topics(topics)

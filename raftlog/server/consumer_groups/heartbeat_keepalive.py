@@ -44,7 +44,7 @@ class HeartbeatKeepalive:
         """
         self._loop = loop
         self.confirmations = confirmations
-        self._may_tell = may_tell
+        self._may_repeat = may_tell
         self._last: dict[MemberKey, HeartbeatResult] = {}
 
     def begin(
@@ -60,7 +60,7 @@ class HeartbeatKeepalive:
         until = self._loop.time() + session_ms / 1_000 * PATIENCE_SHARE
         return HeartbeatAnswer(self, self._loop, member, epoch, done, failed, until=until)
 
-    def told(self, member: MemberKey, beat: HeartbeatResult) -> None:
+    def responded(self, member: MemberKey, beat: HeartbeatResult) -> None:
         """Record the committed response that the member got."""
         if len(self._last) >= MEMBERS_MAX:
             self._last.clear()
@@ -71,7 +71,7 @@ class HeartbeatKeepalive:
         none.
         """
         found = self._last.get(member)
-        if found is None or not 0 < epoch <= found.member_epoch or not self._may_tell(member):
+        if found is None or not 0 < epoch <= found.member_epoch or not self._may_repeat(member):
             return None
         return found
 
@@ -122,7 +122,7 @@ class HeartbeatAnswer:
     def go(self, beat: HeartbeatResult) -> None:
         """Send the committed result."""
         if self._end():
-            self._all.told(self._member, beat)
+            self._all.responded(self._member, beat)
             self._done(beat)
 
     def fail(self, error: RaftlogError) -> None:

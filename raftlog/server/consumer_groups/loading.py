@@ -35,14 +35,14 @@ async def load(
     host: Partition,
     *,
     turn: asyncio.Lock,
-    doubt: Callable[[Partition, Offset], None],
+    on_unreadable: Callable[[Partition, Offset], None],
 ) -> None:
     """Replay every record from the start of the log to its current end into ``groups``.
 
     ``turn``: lock that only one load of the broker holds at a time, so that together they block the
-    loop no longer than one does. ``doubt``: called with offsets that could not be read. Raises the
-    errors of the host for a wait or a read, and ``DamagedLogError`` for records that cannot be
-    decoded.
+    loop no longer than one does. ``on_unreadable``: called with offsets that could not be read.
+    Raises the errors of the host for a wait or a read, and ``DamagedLogError`` for records that
+    cannot be decoded.
     """
     end = host.log.log_end_offset
     await committed(host, end)
@@ -53,7 +53,7 @@ async def load(
             try:
                 offset = await _load_slice(groups, host, offset)
             except (DamagedLogError, CorruptBatchError) as error:
-                doubt(host, offset)
+                on_unreadable(host, offset)
                 raise DamagedLogError(
                     f"{host.topic_partition}: cannot read the batch at offset {offset}, so the "
                     f"state of its consumer groups is unknown: {error}"

@@ -59,7 +59,7 @@ class PendingResponses:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def settle(
+    def resolve(
         self,
         go: Callable[[], None],
         failed: Failed,
@@ -84,15 +84,15 @@ class PendingResponses:
             now=self._loop.time(),
         )
         self._waiting[answer] = None
-        told = partial(self._told, answer)
-        self._host.when_committed(end, told)
+        on_condition = partial(self._on_condition, answer)
+        self._host.when_committed(end, on_condition)
         if confirmed_since is not None and answer in self._waiting:
-            self._confirmations.ask(told, since=confirmed_since)
+            self._confirmations.ask(on_condition, since=confirmed_since)
         if self._waiting and self._timer is None:
             self._timer = self._loop.call_later(PATIENCE_SECONDS, self._lose_patience)
         return partial(self._waiting.pop, answer, None)
 
-    def _told(self, answer: _Answer, error: RaftlogError | None) -> None:
+    def _on_condition(self, answer: _Answer, error: RaftlogError | None) -> None:
         if answer not in self._waiting:
             return
         answer.missing -= 1
@@ -130,7 +130,7 @@ class PendingResponses:
             )
         if error is not None:
             for answer in tuple(self._waiting):
-                self._told(answer, error)
+                self._on_condition(answer, error)
         if self._waiting and self._timer is None:
             self._timer = self._loop.call_later(PATIENCE_SECONDS, self._lose_patience)
 

@@ -15,7 +15,7 @@ from raftlog.server.consumer_groups.topic_source import AgreedTopics, OwnTopics,
 from raftlog.server.context import BrokerContext
 from raftlog.server.offset_waiters import Acknowledge
 from raftlog.server.partition import Partition
-from raftlog.server.scrubber import DOUBT_BYTES_MAX
+from raftlog.server.scrubber import SUSPECT_BYTES_MAX
 from raftlog.types import Offset
 
 MINUTE_MS: Final = 60_000
@@ -37,7 +37,7 @@ def begin_to_coordinate(context: BrokerContext) -> None:
             source=source,
             new_groups=_maker(context.config),
             confirm=partial(_confirm, context),
-            doubt=partial(_doubt, context),
+            on_unreadable=partial(_verify_unreadable, context),
         )
     )
     context.coordinator = coordinator
@@ -80,8 +80,8 @@ def _confirm(context: BrokerContext, host: Partition, done: Acknowledge) -> None
         context.cluster.confirm(host, done)
 
 
-def _doubt(context: BrokerContext, host: Partition, offset: Offset) -> None:
-    context.verifier.doubt(host, offset, bytes_max=DOUBT_BYTES_MAX)
+def _verify_unreadable(context: BrokerContext, host: Partition, offset: Offset) -> None:
+    context.verifier.verify_suspect(host, offset, bytes_max=SUSPECT_BYTES_MAX)
 
 
 def _missing_brokers(context: BrokerContext) -> int:

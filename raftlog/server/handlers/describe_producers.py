@@ -66,7 +66,7 @@ class _Describing:
             answer, end_offset = _described(query, host)
             _check_committable(host, leadership, end_offset)
         except RaftlogError as error:
-            self._settle(index, _failed(query, error))
+            self._resolve(index, _failed(query, error))
             return
         host.when_committed(end_offset, partial(self._committed, index, query, host, answer))
 
@@ -94,9 +94,9 @@ class _Describing:
         answer: DescribedProducers,
         error: RaftlogError | None,
     ) -> None:
-        self._settle(index, answer if error is None else _failed(query, error))
+        self._resolve(index, answer if error is None else _failed(query, error))
 
-    def _settle(self, index: int, answer: DescribedProducers) -> None:
+    def _resolve(self, index: int, answer: DescribedProducers) -> None:
         assert self._answers[index] is None, "a partition of a request has one outcome"
         self._answers[index] = answer
         self._missing -= 1

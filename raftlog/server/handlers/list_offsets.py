@@ -48,4 +48,4 @@ def _done(
             timestamp_ms=found.timestamp_ms,
             leader_epoch=found.host.leader_epoch,
         )
-    outcomes.settle(index, answer)
+    outcomes.resolve(index, answer)

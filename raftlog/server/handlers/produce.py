@@ -80,14 +80,14 @@ class _Produce:
             done = partial(self._done, index, part)
             append(host, batch, header, self._acks, done, at_offset=part.base_offset)
         except RaftlogError as error:
-            self._settle(index, self._failed(part, error))
+            self._resolve(index, self._failed(part, error))
 
     def _done(self, index: int, part: ProducePartition, stored: Stored | RaftlogError) -> None:
         """Process an acknowledged batch, or the reason why it is not acknowledged."""
         if isinstance(stored, RaftlogError):
-            self._settle(index, self._failed(part, stored))
+            self._resolve(index, self._failed(part, stored))
             return
-        self._settle(
+        self._resolve(
             index,
             ProducedPartition(
                 topic=part.topic,
@@ -105,8 +105,8 @@ class _Produce:
         failure = Failure.of(error)
         return ProducedPartition(topic=part.topic, partition=part.partition, failure=failure)
 
-    def _settle(self, index: int, answer: ProducedPartition) -> None:
-        self._outcomes.settle(index, answer)
+    def _resolve(self, index: int, answer: ProducedPartition) -> None:
+        self._outcomes.resolve(index, answer)
 
     def _complete(self, answers: list[ProducedPartition]) -> None:
         if self._acks:

@@ -40,13 +40,13 @@ def list_groups(shards: Sequence[ActiveShard], send: Callable[[list[Listed]], No
     """Call ``send`` with the groups of each shard."""
     outcomes: Outcomes[Listed] = Outcomes(len(shards), send)
     for index, shard in enumerate(shards):
-        failed = partial(_settle_without, outcomes, index)
+        failed = partial(_resolve_without, outcomes, index)
         try:
             groups = shard.loaded
             names = () if groups is None else groups.names()
             found = yield from in_steps(names, partial(_listing, groups))
             listed = [one for one in found if one is not None]
-            shard.ask(partial(_as_listed, listed), partial(outcomes.settle, index), failed)
+            shard.ask(partial(_as_listed, listed), partial(outcomes.resolve, index), failed)
         except RaftlogError as error:
             failed(error)
         yield None
@@ -60,8 +60,8 @@ def _as_listed(listed: list[GroupListing], _groups: GroupShard) -> list[GroupLis
     return listed
 
 
-def _settle_without(outcomes: Outcomes[Listed], index: int, _error: RaftlogError) -> None:
-    outcomes.settle(index, None)
+def _resolve_without(outcomes: Outcomes[Listed], index: int, _error: RaftlogError) -> None:
+    outcomes.resolve(index, None)
 
 
 def describe_groups(
@@ -113,8 +113,8 @@ def fetch_offsets(
     if names is None:
         names = yield from _committed(shard.loaded, group)
 
-    def ask(part: Sequence[TopicPartition], settle: Callable[..., None], fail: Failed) -> None:
-        shard.ask(lambda groups: groups.fetch(group, part), settle, fail)
+    def ask(part: Sequence[TopicPartition], resolve: Callable[..., None], fail: Failed) -> None:
+        shard.ask(lambda groups: groups.fetch(group, part), resolve, fail)
 
     yield from _in_parts(names, ask, done, failed)
 
@@ -150,18 +150,18 @@ def change_offsets(
     begun, refusals = 0, list[RaftlogError]()
 
     def ask(
-        part: Sequence[Item], settle: Callable[[list[RaftlogError | None]], None], _fail: Failed
+        part: Sequence[Item], resolve: Callable[[list[RaftlogError | None]], None], _fail: Failed
     ) -> None:
         nonlocal begun
 
         def refused(error: RaftlogError) -> None:
             refusals.append(error)
-            settle([error] * len(part))
+            resolve([error] * len(part))
 
         begun += 1
         try:
             context.coordinator.shard(group).change(
-                lambda groups, now, now_ms: change(groups, part, now, now_ms), settle, refused
+                lambda groups, now, now_ms: change(groups, part, now, now_ms), resolve, refused
             )
         except RaftlogError as error:
             if begun == 1:
@@ -202,7 +202,7 @@ def _in_parts(
         if errors:
             return
         try:
-            ask(part, partial(results.settle, index), fail)
+            ask(part, partial(results.resolve, index), fail)
         except RaftlogError as error:
             if not index:
                 raise
@@ -220,7 +220,7 @@ def _each(
 ) -> Steps:
     outcomes: Outcomes[T | RaftlogError] = Outcomes(len(groups), send)
     for index, group in enumerate(groups):
-        done = partial(outcomes.settle, index)
+        done = partial(outcomes.resolve, index)
         yield None
         try:
             ask(group, done)

@@ -23,7 +23,7 @@ class Outcomes(Generic[T]):
         if not count:
             complete([])
 
-    def settle(self, index: int, outcome: T) -> None:
+    def resolve(self, index: int, outcome: T) -> None:
         """Set the outcome of a part."""
         assert self._outcomes[index] is None, "a part of a request has one outcome"
         self._outcomes[index] = outcome

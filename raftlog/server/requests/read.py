@@ -263,13 +263,13 @@ class Read:
             return []
         verifier, bytes_max = self._context.verifier, min(part.bytes_max, bytes_left)
         if part.doubtful:
-            verifier.doubt(host, part.offset, bytes_max=bytes_max)
+            verifier.verify_suspect(host, part.offset, bytes_max=bytes_max)
         try:
             return host.read(start_offset=part.offset, bytes_max=bytes_max)
         except DamagedLogError:
             if host.log.damage:
                 raise
-            verifier.doubt(host, part.offset, bytes_max=bytes_max)
+            verifier.verify_suspect(host, part.offset, bytes_max=bytes_max)
         return host.read(start_offset=part.offset, bytes_max=bytes_max)
 
     def _in_turn(self) -> Iterator[tuple[Part, Partition]]:

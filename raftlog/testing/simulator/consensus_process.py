@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgpack
 
-from raftlog.consensus import ConsensusNode, ConsensusSettings, Journal, JournalTicket
+from raftlog.consensus import ConsensusNode, ConsensusSettings, Journal, JournalSyncTask
 from raftlog.consensus.envelope import COMMAND
 from raftlog.consensus.raft_journal import Entry, RaftJournal
 from raftlog.errors import StorageFailedError
@@ -89,7 +89,7 @@ class Process:
         self.journal = Journal.open(broker.disk, PATH, rewrite_bytes=REWRITE_BYTES)
         self.stored(replaced=True)
         self.ledgers: dict[str, Ledger] = {}
-        self.ticket: JournalTicket | None = None
+        self.task: JournalSyncTask | None = None
         self._timer = 0
         self._retry_at = 0.0  # a full disk is tried again then
         self._changed: dict[str, None] = {}  # groups to look at once the node has done its work
@@ -129,12 +129,12 @@ class Process:
 
     def _go_on(self) -> None:
         """What a host does after every call of the node: sync, or know when to tick."""
-        if not self.is_alive or self.ticket is not None:
+        if not self.is_alive or self.task is not None:
             return
         if self._retry_at > self.world.now:
             return
-        self.ticket = self.node.begin_sync()
-        if self.ticket is None:
+        self.task = self.node.begin_sync()
+        if self.task is None:
             self._set_timer()
         else:
             wait = self.world.sync_time(self.broker)
@@ -148,17 +148,17 @@ class Process:
             self.world.at(wait, "", self._on_timer, timer)
 
     def _on_timer(self, timer: int) -> None:
-        if timer == self._timer and self.ticket is None:
+        if timer == self._timer and self.task is None:
             self.do(lambda: self.node.tick(self.now))
 
     def _finish_sync(self) -> None:
-        ticket, self.ticket = self.ticket, None
-        assert ticket is not None
-        file = ticket.file
+        task, self.task = self.task, None
+        assert task is not None
+        file = task.file
         try:
-            ticket.run()
+            task.run()
         except OSError as error:
-            failure = self.node.failed_sync(ticket, error)
+            failure = self.node.failed_sync(task, error)
             if isinstance(failure, StorageFailedError):
                 self.world.stop(self.broker, "disk")
             else:
@@ -166,8 +166,8 @@ class Process:
                 self._retry_at = self.world.now + RETRY_S
                 self.world.at(RETRY_S, "", self.do, lambda: None)
             return
-        self.stored(replaced=ticket.file is not file)
-        self.node.complete_sync(ticket, self.now)
+        self.stored(replaced=task.file is not file)
+        self.node.complete_sync(task, self.now)
 
     def stored(self, *, replaced: bool = False) -> None:
         data = self.broker.disk.durable_bytes(PATH) or b""
@@ -177,10 +177,10 @@ class Process:
         """The process is gone. With "power" a sync that was under way may have got anywhere."""
         self.is_alive = False
         disk, random = self.broker.disk, self.world.random
-        if self.ticket is not None and random.random() < 0.7:
+        if self.task is not None and random.random() < 0.7:
             disk.faults = [Fault(error=None, skip=random.randrange(3))]
             with suppress(Stopped, OSError):
-                self.ticket.run()
+                self.task.run()
         disk.faults = []
         if way == "power":
             disk.power_cut()

@@ -46,10 +46,10 @@ def make_data(data_dir: Path, broker_id: int, *, partitions: int = 1) -> None:
         log = store.log(TOPIC, number)
         fill(log, 18, size=BATCH_BYTES, sync=False)
         append(log, b"by a producer", producer=(7, 0, 0))
-        ticket = log.begin_sync(snapshot=True)
-        assert ticket is not None
-        ticket.run()
-        log.complete_sync(ticket)
+        task = log.begin_sync(snapshot=True)
+        assert task is not None
+        task.run()
+        log.complete_sync(task)
         fill(log, 1, size=BATCH_BYTES)
     store.abandon()
     journal = Journal.open(OsDisk(), store.journal_path)

@@ -379,7 +379,7 @@ class Scene:
         )
         return hosted
 
-    async def settle(self) -> None:
+    async def resolve(self) -> None:
         """Let everything happen that takes no time."""
         for _ in range(20):
             await asyncio.sleep(0)

@@ -18,7 +18,14 @@ from raftlog.errors import DataDirectoryError
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
 from raftlog.server.broker import _open_files
-from raftlog.server.cluster.founding import Await, AwaitFounder, Found, Join, next_step, told
+from raftlog.server.cluster.founding import (
+    Await,
+    AwaitFounder,
+    Found,
+    Join,
+    describe_step,
+    next_step,
+)
 from raftlog.testing.disk import Fault, SimDisk
 from raftlog.testing.simulator.observer import node_of
 from raftlog.testing.simulator.process import BrokerMachine, RunningBroker
@@ -91,9 +98,9 @@ def test_a_cluster_is_founded_with_what_all_voters_support(
 
 
 def test_what_it_waits_for_can_be_told() -> None:
-    assert "brokers 2, 3 have not connected yet" in told(Await((2, 3)))
-    assert "broker 1 has not founded" in told(AwaitFounder(1))
-    assert "in cluster c" in told(Join(2, "c"))
+    assert "brokers 2, 3 have not connected yet" in describe_step(Await((2, 3)))
+    assert "broker 1 has not founded" in describe_step(AwaitFounder(1))
+    assert "in cluster c" in describe_step(Join(2, "c"))
 
 
 # -- brokers

@@ -151,7 +151,7 @@ class Shown:
                 new_groups=self._new_groups,
                 topics=lambda: self.topics,
                 confirm=self._confirm,
-                doubt=lambda _host, offset: self.doubts.append(offset),
+                on_unreadable=lambda _host, offset: self.doubts.append(offset),
                 reading=asyncio.Lock(),
             ),
         )
@@ -179,7 +179,7 @@ class Shown:
 
     async def ready(self) -> Shown:
         """Once it is read, and members ``m`` and ``n`` have had an answer."""
-        await self.s.settle()
+        await self.s.resolve()
         assert not self.shard.is_loading
         for member in ("m", "n"):
             self.beat(member, wait_seconds=0)

@@ -156,9 +156,9 @@ def test_not_more_members_than_that_are_remembered(monkeypatch: pytest.MonkeyPat
 
     async def test(s: Scene) -> None:
         shown = Shown(s)
-        shown.all.told(M, OLD)
-        shown.all.told(M, NEW)
-        shown.all.told(("g", "n"), OLD)
+        shown.all.responded(M, OLD)
+        shown.all.responded(M, NEW)
+        shown.all.responded(("g", "n"), OLD)
         assert shown.all.last(M, 3) is None
 
     play(test)

@@ -28,8 +28,8 @@ class Answering:
         self.answers = PendingResponses(self.host, confirmations, s.loop)
         self.ended: list[tuple[str, type[Exception] | None]] = []
 
-    def settle(self, name: str, **conditions: int) -> None:
-        self.answers.settle(
+    def resolve(self, name: str, **conditions: int) -> None:
+        self.answers.resolve(
             lambda: self.ended.append((name, None)),
             lambda error: self.ended.append((name, type(error))),
             end=self.host.log.log_end_offset,
@@ -46,7 +46,7 @@ class Answering:
 @runs(play)
 async def test_with_nothing_to_wait_for_it_ends_at_once(s: Scene) -> None:
     a = Answering(s)
-    a.settle("one")
+    a.resolve("one")
     assert (a.ended, len(a.answers)) == ([("one", None)], 0)
 
 
@@ -54,14 +54,14 @@ async def test_with_nothing_to_wait_for_it_ends_at_once(s: Scene) -> None:
 async def test_it_ends_when_both_have_come(s: Scene) -> None:
     a = Answering(s)
     append(a.host, b"x")
-    await s.settle()
-    a.settle("committed first", confirmed_since=0)
+    await s.resolve()
+    a.resolve("committed first", confirmed_since=0)
     a.commit()
     assert (a.ended, len(a.answers)) == ([], 1)
     a.questions.pop()(None)
     append(a.host, b"y")
-    await s.settle()
-    a.settle("confirmed first", confirmed_since=1)
+    await s.resolve()
+    a.resolve("confirmed first", confirmed_since=1)
     a.questions.pop()(None)
     assert a.ended == [("committed first", None)]
     a.commit()
@@ -72,9 +72,9 @@ async def test_it_ends_when_both_have_come(s: Scene) -> None:
 async def test_nobody_waits_for_a_commit_that_a_leader_cut_off_will_not_make(s: Scene) -> None:
     a = Answering(s)
     append(a.host, b"x")
-    a.settle("write", is_appended=True)
-    a.settle("beat")
-    a.settle("read", confirmed_since=0)
+    a.resolve("write", is_appended=True)
+    a.resolve("beat")
+    a.resolve("read", confirmed_since=0)
     a.questions.pop()(LeaderNotAvailableError("nobody answers"))
     assert a.ended == [("read", NotCoordinatorError)]
     await asyncio.sleep(PATIENCE_SECONDS + 0.1)
@@ -89,7 +89,7 @@ async def test_nobody_waits_for_a_commit_that_a_leader_cut_off_will_not_make(s: 
 async def test_while_it_leads_a_slow_commit_is_waited_for(s: Scene) -> None:
     a = Answering(s)
     append(a.host, b"x")
-    a.settle("write", is_appended=True)
+    a.resolve("write", is_appended=True)
     for _ in range(3):
         await asyncio.sleep(PATIENCE_SECONDS + 0.1)
         a.questions.pop()(None)
@@ -104,8 +104,8 @@ async def test_while_it_leads_a_slow_commit_is_waited_for(s: Scene) -> None:
 async def test_with_too_few_in_sync_nobody_waits_either(s: Scene) -> None:
     a = Answering(s)
     append(a.host, b"x")
-    a.settle("write", is_appended=True)
-    a.settle("beat")
+    a.resolve("write", is_appended=True)
+    a.resolve("beat")
     a.host.on_state(state_of(1, 2, 3, epoch=5, isr=[1], min_isr=2, version=2))
     await asyncio.sleep(PATIENCE_SECONDS + 0.1)
     a.questions.pop()(None)
@@ -116,12 +116,12 @@ async def test_with_too_few_in_sync_nobody_waits_either(s: Scene) -> None:
 async def test_who_came_later_has_its_own_time(s: Scene) -> None:
     a = Answering(s)
     append(a.host, b"x")
-    a.settle("first")
+    a.resolve("first")
     await asyncio.sleep(PATIENCE_SECONDS / 2)
-    await s.settle()
+    await s.resolve()
     a.commit()
     append(a.host, b"y")
-    a.settle("second")
+    a.resolve("second")
     await asyncio.sleep(PATIENCE_SECONDS * 0.9)
     assert not a.questions
     await asyncio.sleep(PATIENCE_SECONDS * 0.2)
@@ -132,8 +132,8 @@ async def test_who_came_later_has_its_own_time(s: Scene) -> None:
 async def test_leadership_that_ends_ends_all(s: Scene) -> None:
     a = Answering(s)
     append(a.host, b"x")
-    a.settle("write", is_appended=True)
-    a.settle("read", confirmed_since=0)
+    a.resolve("write", is_appended=True)
+    a.resolve("read", confirmed_since=0)
     a.host.follow(2, 6)
     a.questions.pop()(None)
     assert a.ended == [("write", CommitUnknownError), ("read", NotCoordinatorError)]

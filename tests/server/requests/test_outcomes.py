@@ -10,25 +10,25 @@ from raftlog.server.requests.outcomes import Outcomes
 def test_they_are_complete_once_in_order() -> None:
     found: list[list[str]] = []
     outcomes: Outcomes[str] = Outcomes(3, found.append)
-    outcomes.settle(2, "c")
-    outcomes.settle(0, "a")
+    outcomes.resolve(2, "c")
+    outcomes.resolve(0, "a")
     assert (found, outcomes.missing) == ([], [1])
-    outcomes.settle(1, "b")
+    outcomes.resolve(1, "b")
     assert found == [["a", "b", "c"]]
 
 
 def test_a_part_has_one_outcome() -> None:
     outcomes: Outcomes[str] = Outcomes(2, print)
-    outcomes.settle(0, "a")
+    outcomes.resolve(0, "a")
     with pytest.raises(AssertionError):
-        outcomes.settle(0, "b")
+        outcomes.resolve(0, "b")
 
 
 def test_a_part_can_have_the_outcome_none() -> None:
     found: list[list[str | None]] = []
     outcomes: Outcomes[str | None] = Outcomes(2, found.append)
-    outcomes.settle(1, "b")
-    outcomes.settle(0, None)
+    outcomes.resolve(1, "b")
+    outcomes.resolve(0, None)
     assert found == [[None, "b"]]
 
 

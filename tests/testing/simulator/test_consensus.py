@@ -19,7 +19,7 @@ import pytest
 from raftlog.consensus import ballot, hosted_group, journal, journal_file, peer_transport, proposals
 from raftlog.consensus import envelope as messages
 from raftlog.consensus import raft_group as groups
-from raftlog.consensus.journal import Journal, JournalTicket
+from raftlog.consensus.journal import Journal, JournalSyncTask
 from raftlog.consensus.node import ConsensusNode
 from raftlog.consensus.outcome import NotProposed
 from raftlog.consensus.raft_journal import RaftJournal
@@ -160,11 +160,11 @@ def forget_votes(patch: pytest.MonkeyPatch) -> None:
 def skip_fdatasync(patch: pytest.MonkeyPatch) -> None:
     """The journal is written and not synced (hazard 6)."""
 
-    def write_only(self: JournalTicket) -> None:
+    def write_only(self: JournalSyncTask) -> None:
         position, payload = self.file.size(), journal._array(self.records)
         self.file.append([journal_file.encode(payload, sequence=self.sequence, position=position)])
 
-    patch.setattr(JournalTicket, "_append", write_only)
+    patch.setattr(JournalSyncTask, "_append", write_only)
 
 
 def skip_sync_of_a_rewrite(patch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def test_a_sync_takes_time_and_nothing_leaves_before_it_is_done() -> None:
     leader.sync_s = 50.0
     world.transmit = lambda *_: pytest.fail("nothing is durable yet")  # type: ignore[method-assign]
     propose(world, leader.broker_id, b"c1")
-    assert process.ticket is not None
+    assert process.task is not None
     assert process.journal.is_dirty
 
 

@@ -173,8 +173,8 @@ def test_acknowledging_what_the_sync_did_not_cover_is_caught(
 ) -> None:
     complete_sync = Log.complete_sync
 
-    def complete_all(self: Log, ticket: SyncTask) -> None:
-        complete_sync(self, ticket)
+    def complete_all(self: Log, task: SyncTask) -> None:
+        complete_sync(self, task)
         self.durable_end_offset = self.log_end_offset
 
     monkeypatch.setattr(Log, "complete_sync", complete_all)

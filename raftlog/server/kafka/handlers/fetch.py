@@ -144,7 +144,7 @@ def _send(
         try:
             answer.records = yield from _rows(one.batches)
         except CorruptBatchError as error:
-            _doubt(context, one.part)
+            _verify_suspect(context, one.part)
             _fail(request, answer, error)
     for topic, _topic_id, partitions in answers:
         unread = (each for each in partitions if each.high_watermark < 0 and not each.error_code)
@@ -167,10 +167,10 @@ def _send(
     reply.send(response)
 
 
-def _doubt(context: BrokerContext, part: Part) -> None:
+def _verify_suspect(context: BrokerContext, part: Part) -> None:
     """Verify the log, so that the corruption is recorded and another broker can lead."""
     host = context.topics.host(part.topic, part.partition)
-    context.verifier.doubt(host, part.offset, bytes_max=part.bytes_max)
+    context.verifier.verify_suspect(host, part.offset, bytes_max=part.bytes_max)
 
 
 def _fill_offsets(

@@ -217,7 +217,7 @@ def handle_fetch(context: BrokerContext, request: KafkaRequest, reply: KafkaRepl
 
     outcomes: Outcomes[Message] = Outcomes(len(message.groups), send)
     for index, group in enumerate(message.groups):
-        put = partial(outcomes.settle, index)
+        put = partial(outcomes.resolve, index)
         yield from _fetch_group(context, reply, group, version, put)
 
 

@@ -179,4 +179,4 @@ def _each(
     for index, (name, each) in enumerate(queries):
         if index:
             yield None
-        begin(name, each, partial(outcomes.settle, index))
+        begin(name, each, partial(outcomes.resolve, index))

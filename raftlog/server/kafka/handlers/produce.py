@@ -199,9 +199,9 @@ class _Produce:
         if isinstance(stored, RaftlogError):
             what = f"produce to {part.topic}:{part.partition}"
             self._reply.connection.note_refusal(what, stored, self._reply.request_id)
-            self._outcomes.settle(index, self._failed(part, stored))
+            self._outcomes.resolve(index, self._failed(part, stored))
             return
-        self._outcomes.settle(
+        self._outcomes.resolve(
             index,
             _Response.PartitionProduceResponse(
                 index=part.partition,

@@ -37,12 +37,12 @@ def test_an_abandoned_ticket_leaves_no_trace() -> None:
     log = log_of(disk)
     before, names = stored(log), disk.list_dir(DIRECTORY)
     for has_run in (False, True):
-        ticket = begin(log)
-        assert ticket is not None
+        task = begin(log)
+        assert task is not None
         if has_run:
-            ticket.run()
+            task.run()
             assert leftovers(disk)
-        log.abandon_compaction(ticket)
+        log.abandon_compaction(task)
         assert leftovers(disk) == []
         assert stored(log) == before
     log.sync()
@@ -56,11 +56,11 @@ def test_indexes_that_a_plan_has_removed_are_written_again() -> None:
     disk = sim_disk()
     log = log_of(disk)
     count = len(files(disk, ".index"))
-    ticket = begin(log)
-    assert ticket is not None
-    ticket.run()
+    task = begin(log)
+    assert task is not None
+    task.run()
     assert len(files(disk, ".index")) < count
-    log.abandon_compaction(ticket)
+    log.abandon_compaction(task)
     log.sync()
     assert len(files(disk, ".index")) == count
 
@@ -79,14 +79,14 @@ def test_a_pause_that_raises_ends_the_work() -> None:
         if len(sizes) == 12:
             raise GivenUpError
 
-    ticket = begin(log)
-    assert ticket is not None
+    task = begin(log)
+    assert task is not None
     with pytest.raises(GivenUpError):
-        ticket.run(pause)
+        task.run(pause)
     lengths = [batch.header.length for batch in batches(log)]
     assert sizes == [*lengths, *lengths[:3]], "once for each batch, of each reading"
     assert leftovers(disk) == []
-    log.abandon_compaction(ticket)
+    log.abandon_compaction(task)
     assert log._failure is None
     assert compact(log) == 1
 
@@ -95,15 +95,15 @@ def test_a_log_that_was_cut_meanwhile_has_no_use_for_it() -> None:
     for has_run in (False, True):
         disk = sim_disk()
         log = log_of(disk)
-        ticket = begin(log)
-        assert ticket is not None
+        task = begin(log)
+        assert task is not None
         if has_run:
-            ticket.run()
+            task.run()
         log.truncate_to(5)
         kept = stored(log)
         if not has_run:
-            ticket.run()
-        log.complete_compaction(ticket)
+            task.run()
+        log.complete_compaction(task)
         assert stored(log) == kept
         assert leftovers(disk) == []
         assert stored(killed(disk, COMPACT)) == kept
@@ -113,15 +113,15 @@ def test_a_log_that_was_dropped_from_meanwhile_has_no_use_for_it() -> None:
     for has_run in (False, True):
         disk = sim_disk()
         log = log_of(disk, b"abc" * 9)
-        ticket = begin(log)
-        assert ticket is not None
+        task = begin(log)
+        assert task is not None
         if has_run:
-            ticket.run()
+            task.run()
         log.advance_log_start(18).run()
         kept = stored(log)
         if not has_run:
-            ticket.run()  # what it was to read is gone
-        log.complete_compaction(ticket)
+            task.run()  # what it was to read is gone
+        log.complete_compaction(task)
         assert stored(log) == kept
         assert leftovers(disk) == []
         log.sync()
@@ -132,11 +132,11 @@ def test_a_log_that_was_dropped_from_meanwhile_has_no_use_for_it() -> None:
 def test_a_log_that_was_begun_anew_has_no_use_for_it() -> None:
     disk = sim_disk()
     log = log_of(disk)
-    ticket = begin(log)
-    assert ticket is not None
-    ticket.run()
+    task = begin(log)
+    assert task is not None
+    task.run()
     log.restart_at(100)
-    log.complete_compaction(ticket)
+    log.complete_compaction(task)
     assert (log.log_start_offset, log.log_end_offset) == (100, 100)
     assert files(disk, ".log") == leftovers(disk) == []
     put_each(log, [b"a"])
@@ -146,11 +146,11 @@ def test_a_log_that_was_begun_anew_has_no_use_for_it() -> None:
 def test_a_damaged_log_has_no_use_for_it_and_begins_none() -> None:
     disk = sim_disk()
     log = log_of(disk)
-    ticket = begin(log)
-    assert ticket is not None
-    ticket.run()
+    task = begin(log)
+    assert task is not None
+    task.run()
     log.note_damage("bad", offset=8)
-    log.complete_compaction(ticket)
+    log.complete_compaction(task)
     assert leftovers(disk) == []
     assert begin(log) is None
     assert log.dirty_ratio(now_ms=NOW_MS, high_watermark=9) == 0.0
@@ -159,9 +159,9 @@ def test_a_damaged_log_has_no_use_for_it_and_begins_none() -> None:
 def test_a_log_that_is_closed_leaves_what_was_decided_to_the_next_start() -> None:
     disk = sim_disk()
     log = log_of(disk)
-    ticket = begin(log)
-    assert ticket is not None
-    ticket.run()
+    task = begin(log)
+    assert task is not None
+    task.run()
     log.close()
     log = killed(disk, COMPACT)
     assert offsets(log) == [6, 7, 8]
@@ -178,18 +178,18 @@ def test_without_room_the_log_goes_on_untouched(code: int) -> None:
         disk = sim_disk()
         log = log_of(disk)
         before = stored(log)
-        ticket = begin(log)
-        assert ticket is not None
+        task = begin(log)
+        assert task is not None
         fault = Fault(("create", "write", "sync"), error=code, skip=skip, path="*/*c*")
         disk.faults.append(fault)
         with suppress(OSError):
-            ticket.run()
+            task.run()
         if fault.times:
             assert skip > 3
             break
-        assert isinstance(ticket.error, OSError)
-        assert ticket.error.errno == code
-        log.abandon_compaction(ticket)
+        assert isinstance(task.error, OSError)
+        assert task.error.errno == code
+        log.abandon_compaction(task)
         disk.faults.clear()
         assert leftovers(disk) == []
         assert stored(log) == before
@@ -201,12 +201,12 @@ def test_without_room_the_log_goes_on_untouched(code: int) -> None:
 def test_any_other_failure_to_write_ends_all_writing() -> None:
     disk = sim_disk()
     log = log_of(disk)
-    ticket = begin(log)
-    assert ticket is not None
+    task = begin(log)
+    assert task is not None
     disk.faults.append(Fault(("sync",), path=f"*{CLEANED_SUFFIX}"))
     with pytest.raises(OSError, match="Input/output"):
-        ticket.run()
-    log.abandon_compaction(ticket)
+        task.run()
+    log.abandon_compaction(task)
     assert log._failure is not None
     assert begin(log) is None
 
@@ -214,12 +214,12 @@ def test_any_other_failure_to_write_ends_all_writing() -> None:
 def test_a_swap_that_fails_ends_all_writing_and_the_next_start_completes_it() -> None:
     disk = sim_disk()
     log = log_of(disk)
-    ticket = begin(log)
-    assert ticket is not None
-    ticket.run()
+    task = begin(log)
+    assert task is not None
+    task.run()
     disk.faults.append(Fault(("rename",)))
     with pytest.raises(StorageFailedError, match="swapping segments"):
-        log.complete_compaction(ticket)
+        log.complete_compaction(task)
     assert log._failure is not None
     assert offsets(killed(disk, COMPACT)) == [6, 7, 8]
 
@@ -231,12 +231,12 @@ def test_damage_is_noted_and_nothing_past_it_is_compacted(offset: int) -> None:
     segment = log._segments._segment_of(offset)
     position, header = segment.find(offset)
     disk.flip_bit(segment.path, 8 * (position + header.length - 1))
-    ticket = begin(log)
-    assert ticket is not None
+    task = begin(log)
+    assert task is not None
     with pytest.raises(DamagedLogError, match=f"at byte {position}"):
-        ticket.run()
+        task.run()
     assert leftovers(disk) == []
-    log.abandon_compaction(ticket)
+    log.abandon_compaction(task)
     assert log.readable_end_offset == offset
     assert "is corrupt" in log.damage
     assert begin(log) is None
@@ -249,11 +249,11 @@ def test_batches_that_do_not_follow_on_each_other_are_damage() -> None:
     (_, first), (position, _) = list(other._segments[0].headers())[:2]
     foreign = other._segments[0].pread(first.length, 0)
     disk._file(log._segments[0].path).data[: first.length] = foreign
-    ticket = begin(log)
-    assert ticket is not None
+    task = begin(log)
+    assert task is not None
     with pytest.raises(DamagedLogError, match=f"at byte {position}: hash chain does not match"):
-        ticket.run()
-    log.abandon_compaction(ticket)
+        task.run()
+    log.abandon_compaction(task)
     assert log.readable_end_offset == 1
 
 
