@@ -73,6 +73,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "user": Entry(
         "raftlog.cli.user:user", "Create, list and delete users, and change their passwords."
     ),
+    "token": Entry("raftlog.cli.token:token", "Create, list, renew and remove delegation tokens."),
     "acl": Entry("raftlog.cli.acl:acl", "Create, list, delete and check access rules."),
     "quota": Entry("raftlog.cli.quota:quota", "Set, list and delete quotas."),
     "security": Entry(

@@ -15,6 +15,7 @@ import click
 
 from raftlog.client import profiles
 from raftlog.client.settings import (
+    OAUTHBEARER,
     SASL_MECHANISM_DEFAULT,
     SASL_MECHANISMS,
     SECURITY_PROTOCOLS,
@@ -55,44 +56,64 @@ def bootstrap(command: Command) -> Command:
     )(command)
 
 
+_FILE: Final = click.Path(exists=True, dir_okay=False)
+# Security arguments of clients: name, type, placeholder and help of their options.
+_SECURITY: Final[tuple[tuple[str, Any, str | None, str], ...]] = (
+    (
+        "security-protocol",
+        click.Choice(SECURITY_PROTOCOLS),
+        None,
+        "SSL: connect by TLS; SASL_SSL: also with a user name and a password.",
+    ),
+    ("ssl-cafile", _FILE, "FILE", "Accepted CA certificates (PEM)."),
+    ("ssl-certfile", _FILE, "FILE", "Certificate of this client (PEM)."),
+    ("ssl-keyfile", _FILE, "FILE", "Key of --ssl-certfile (PEM)."),
+    (
+        "ssl-check-hostname",
+        click.Choice(list(TRUE)),
+        None,
+        "Require the host name of the broker in its certificate.",
+    ),
+    (
+        "sasl-mechanism",
+        click.Choice((*SASL_MECHANISMS, OAUTHBEARER)),
+        None,
+        f"How the client authenticates; default {SASL_MECHANISM_DEFAULT}.",
+    ),
+    (
+        "sasl-username",
+        str,
+        "NAME",
+        "User of the cluster; RAFTLOG_SASL_PASSWORD has its password.",
+    ),
+    (
+        "sasl-token-auth",
+        click.Choice(list(TRUE)),
+        None,
+        "User name and password are those of a delegation token (raftlog token create).",
+    ),
+    (
+        "sasl-oauthbearer-token-file",
+        click.Path(dir_okay=False),
+        "FILE",
+        "For OAUTHBEARER: a file with a token; read for each authentication.",
+    ),
+    (
+        "sasl-oauthbearer-token-command",
+        str,
+        "COMMAND",
+        "For OAUTHBEARER: a command that prints a token, for each authentication.",
+    ),
+)
+
+
 def security(command: Command) -> Command:
     """The security arguments of all clients of a command as options, such as ``--ssl-cafile``.
 
     An option sets the environment variable of the argument, which every client of the command uses,
     also in a process that the command starts.
     """
-    file = click.Path(exists=True, dir_okay=False)
-    for name, kind, metavar, text in reversed(
-        (
-            (
-                "security-protocol",
-                click.Choice(SECURITY_PROTOCOLS),
-                None,
-                "SSL: connect by TLS; SASL_SSL: also with a user name and a password.",
-            ),
-            ("ssl-cafile", file, "FILE", "Accepted CA certificates (PEM)."),
-            ("ssl-certfile", file, "FILE", "Certificate of this client (PEM)."),
-            ("ssl-keyfile", file, "FILE", "Key of --ssl-certfile (PEM)."),
-            (
-                "ssl-check-hostname",
-                click.Choice(list(TRUE)),
-                None,
-                "Require the host name of the broker in its certificate.",
-            ),
-            (
-                "sasl-mechanism",
-                click.Choice(SASL_MECHANISMS),
-                None,
-                f"How the password is proved; default {SASL_MECHANISM_DEFAULT}.",
-            ),
-            (
-                "sasl-username",
-                str,
-                "NAME",
-                "User of the cluster; RAFTLOG_SASL_PASSWORD has its password.",
-            ),
-        )
-    ):
+    for name, kind, metavar, text in reversed(_SECURITY):
         variable = f"RAFTLOG_{name.replace('-', '_').upper()}"
         command = click.option(
             f"--{name}",

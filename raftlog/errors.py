@@ -50,7 +50,9 @@
     │   │   ├── TopicAuthorizationFailedError            of a topic
     │   │   ├── GroupAuthorizationFailedError            of a consumer group
     │   │   ├── ClusterAuthorizationFailedError          of the cluster
-    │   │   └── TransactionalIdAuthorizationFailedError  of the name of a producer
+    │   │   ├── TransactionalIdAuthorizationFailedError  of the name of a producer
+    │   │   ├── TokenOwnerError      the delegation token belongs to another user
+    │   │   └── TokenRequestNotAllowedError  of a connection without TLS, or with a token
     │   ├── BrokerIdInUseError       another live broker has this broker id
     │   ├── WrongClusterError        the peer belongs to another cluster
     │   ├── StaleBrokerError         a data directory that has gone back: a copy, or a cut journal
@@ -67,7 +69,9 @@
     │   ├── InconsistentGroupProtocolError  the group's members use another group protocol
     │   ├── InstanceInUseError       a live member has the same group.instance.id
     │   ├── UserExistsError          a user of that name exists
-    │   └── UnknownUserError         no user of that name
+    │   ├── UnknownUserError         no user of that name
+    │   ├── UnknownTokenError        no delegation token of that ID
+    │   └── TokenExpiredError        the delegation token has expired
     └── StorageError                 this process's own disk: an operator has to look
         ├── DataDirectoryError       in use, another broker's, unreadable or unwritable
         ├── DamagedLogError          stored bytes below the durable point are bad
@@ -453,6 +457,18 @@ class TransactionalIdAuthorizationFailedError(AccessDeniedError):
     code = 247
 
 
+class TokenOwnerError(AccessDeniedError):
+    """The client is neither the owner nor a renewer of the delegation token."""
+
+    code = 253
+
+
+class TokenRequestNotAllowedError(AccessDeniedError):
+    """The connection may not manage delegation tokens: it has no TLS, no user, or used one."""
+
+    code = 254
+
+
 class BrokerIdInUseError(RefusedError):
     """Another live broker has this broker id. The message names its data directory."""
 
@@ -561,6 +577,18 @@ class UnknownUserError(RefusedError):
     """There is no user of that name, or it has no credential of that mechanism."""
 
     code = 242
+
+
+class UnknownTokenError(RefusedError):
+    """There is no such delegation token, or it was removed."""
+
+    code = 251
+
+
+class TokenExpiredError(RefusedError):
+    """The delegation token has expired, or has reached its maximal lifetime."""
+
+    code = 252
 
 
 class StorageError(RaftlogError):

@@ -19,6 +19,7 @@ from raftlog.client.settings import (
     BUFFER_BYTES_MAX,
     DAY_MS,
     LEVELS,
+    OAUTHBEARER,
     SASL_MECHANISMS,
     SECURITY_PROTOCOLS,
     SOURCES,
@@ -55,17 +56,20 @@ def _text(chars_max: int) -> _Parse:
     return parse
 
 
-def _hidden(name: str, text: str) -> str:
-    if len(text) > limits.PASSWORD_CHARS_MAX:
-        raise InvalidRequestError(
-            f"option {name} has {len(text)} characters: {limits.PASSWORD_CHARS_MAX} are allowed"
-        )
-    return Hidden(text)
+def _hidden(chars_max: int) -> _Parse:
+    def parse(name: str, text: str) -> str:
+        if len(text) > chars_max:
+            raise InvalidRequestError(
+                f"option {name} has {len(text)} characters: {chars_max} are allowed"
+            )
+        return Hidden(text)
+
+    return parse
 
 
 _PATH: Final = _text(limits.CONFIG_VALUE_CHARS_MAX)
-# TLS and SASL. Spark hides the values of options whose names contain "password" (the setting
-# spark.redaction.regex).
+# TLS and SASL. Spark hides the values of options whose names contain "password" or "token" (the
+# setting spark.redaction.regex).
 SECURITY_SETTINGS: Final[Mapping[str, _Parse]] = {
     "profile": _PATH,
     "security_protocol": lambda name, text: choice(name, text, SECURITY_PROTOCOLS),
@@ -73,9 +77,12 @@ SECURITY_SETTINGS: Final[Mapping[str, _Parse]] = {
     "ssl_certfile": _PATH,
     "ssl_keyfile": _PATH,
     "ssl_check_hostname": flag,
-    "sasl_mechanism": lambda name, text: choice(name, text, SASL_MECHANISMS),
+    "sasl_mechanism": lambda name, text: choice(name, text, (*SASL_MECHANISMS, OAUTHBEARER)),
     "sasl_username": _text(limits.PRINCIPAL_NAME_CHARS_MAX),
-    "sasl_password": _hidden,
+    "sasl_password": _hidden(limits.PASSWORD_CHARS_MAX),
+    "sasl_token_auth": flag,
+    "sasl_oauthbearer_token_file": _PATH,
+    "sasl_oauthbearer_token_command": _hidden(limits.CONFIG_VALUE_CHARS_MAX),
 }
 CONNECTION_SETTINGS: Final[Mapping[str, _Parse]] = {
     "client_id": _text(limits.CLIENT_ID_CHARS_MAX),

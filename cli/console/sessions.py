@@ -13,6 +13,7 @@ from raftlog.cli.console.pages import Pages
 from raftlog.client.settings import SecurityArguments
 from raftlog.clock import Clock
 from raftlog.config import BrokerConfig
+from raftlog.server.authentication import OAUTHBEARER
 from raftlog.server.http.authentication import HttpUser
 
 REQUEST_MS = 5_000  # of one request to a broker; a connection lives for 10 s
@@ -95,11 +96,26 @@ def _is_same(one: HttpUser | None, other: HttpUser | None) -> bool:
     return (one.mechanism, one.password) == (other.mechanism, other.password)
 
 
+class _GivenToken:
+    """The token that the user has sent. A later request of the user brings a newer one."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def token(self) -> str:
+        return self._token
+
+
 def _as_user(security: SecurityArguments, user: HttpUser) -> SecurityArguments:
-    return {
+    secured: SecurityArguments = {
         **security,
         "security_protocol": f"SASL_{security['security_protocol']}",
         "sasl_mechanism": user.mechanism,
+    }
+    if user.mechanism == OAUTHBEARER:
+        return {**secured, "sasl_oauth_token_provider": _GivenToken(user.password)}
+    return {
+        **secured,
         "sasl_username": user.display_name,
         "sasl_password": user.password,
     }

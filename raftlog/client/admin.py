@@ -95,6 +95,11 @@ class Admin(AdminBase, PlainClient):
     rotate_user = _waiting(AsyncAdmin.rotate_user)
     delete_user = _waiting(AsyncAdmin.delete_user)
 
+    create_token = _waiting(AsyncAdmin.create_token)
+    describe_tokens = _waiting(AsyncAdmin.describe_tokens)
+    renew_token = _waiting(AsyncAdmin.renew_token)
+    expire_token = _waiting(AsyncAdmin.expire_token)
+
     def _call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self._closed:
             raise ClosedError("the admin client was closed")

@@ -67,19 +67,25 @@ async def authenticate(connection: Connection, sasl: SaslSettings, *, timeout_ms
 
 
 class TokenClientExchange:
-    """The client's side of OAUTHBEARER (RFC 7628): one message. TLS identifies the broker."""
+    """The client's side of OAUTHBEARER (RFC 7628): one message, and a second one if the broker
+    rejects the token. TLS identifies the broker.
+    """
 
     def __init__(self, token: str) -> None:
         self._token = token
+        self._rejection = b""
 
     def first(self) -> bytes:
         return b"n,,\x01auth=Bearer " + self._token.encode() + b"\x01\x01"
 
     def next(self, challenge: bytes) -> bytes:
-        raise AuthenticationError(f"the broker rejected the token: {challenge[:200]!r}")
+        self._rejection = challenge
+        return b"\x01"  # section 3.2.3; the broker responds with its error
 
-    def end(self, data: bytes) -> None:
-        """The broker has no proof."""
+    def end(self, data: bytes) -> None:  # noqa: ARG002 - as of the other exchanges
+        """The broker has no proof. Raises ``AuthenticationError`` if it had rejected the token."""
+        if self._rejection:
+            raise AuthenticationError(f"the broker rejected the token: {self._rejection[:200]!r}")
 
 
 async def token_of(provider: TokenProvider) -> str:
@@ -143,5 +149,7 @@ def _exchange(sasl: SaslSettings) -> ClientExchange:
         return PlainClientExchange(sasl.username, sasl.password)
     for mechanism in SCRAM_MECHANISMS:
         if mechanism == sasl.mechanism:
-            return ScramClientExchange(mechanism, sasl.username, sasl.password, os.urandom)
+            return ScramClientExchange(
+                mechanism, sasl.username, sasl.password, os.urandom, is_token=sasl.is_token
+            )
     raise AssertionError(f"checked by sasl_settings: {sasl.mechanism}")

@@ -27,8 +27,11 @@ KEYS: Final = (
     "sasl_mechanism",
     "sasl_username",
     "sasl_password",
+    "sasl_token_auth",
+    "sasl_oauthbearer_token_file",
+    "sasl_oauthbearer_token_command",
 )
-_FILES: Final = ("ssl_cafile", "ssl_certfile", "ssl_keyfile")
+_FILES: Final = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "sasl_oauthbearer_token_file")
 
 
 def config_file() -> Path:
@@ -80,6 +83,11 @@ def _read(path: Path) -> dict[str, Any]:
         raise InvalidRequestError(
             f"the profile file {path} contains a password and has the mode {mode:04o}: every user "
             "of this machine can read or change it. Run chmod 600 on it, and rotate the password"
+        )
+    if "sasl_oauthbearer_token_command" in text and mode & stat.S_IWOTH:
+        raise InvalidRequestError(
+            f"the profile file {path} contains a command and has the mode {mode:04o}: every user "
+            "of this machine can change it. Run chmod 600 on it"
         )
     return found
 

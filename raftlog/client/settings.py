@@ -13,11 +13,13 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict
 
 from raftlog import limits, tls
 from raftlog.client import profiles
+from raftlog.client.bearer_tokens import TokenCommand, TokenFile
 from raftlog.client.partitioner import Partitioner
 from raftlog.config import Address, parse_address
 from raftlog.config.address import BOOTSTRAP_DEFAULT
 from raftlog.errors import InvalidConfigError, InvalidGroupError, InvalidRequestError
 from raftlog.record import Codec
+from raftlog.security.users import SCRAM_MECHANISMS
 from raftlog.types import check_group_id
 
 Bootstrap: TypeAlias = str | Sequence[str] | None
@@ -38,6 +40,7 @@ SASL_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 OAUTHBEARER: Final = "OAUTHBEARER"
 SASL_MECHANISM_DEFAULT: Final = "SCRAM-SHA-512"
 SASL_ARGUMENTS: Final = ("sasl_mechanism", "sasl_username", "sasl_password")
+TOKEN_SOURCES: Final = ("sasl_oauthbearer_token_file", "sasl_oauthbearer_token_command")
 TLS_FILES: Final = ("ssl_cafile", "ssl_certfile", "ssl_keyfile")
 TRUE: Final = {"true": True, "false": False}
 
@@ -90,8 +93,12 @@ class SecurityArguments(TypedDict, total=False):
     ``sasl_mechanism``: "SCRAM-SHA-256", "SCRAM-SHA-512" or, with TLS only, "PLAIN", which sends the
         password to the broker, or "OAUTHBEARER". Default: "SCRAM-SHA-512".
     ``sasl_username``, ``sasl_password``: of a user of the cluster (`raftlog user create`).
+    ``sasl_token_auth``: user name and password are ID and HMAC of a delegation token (`raftlog
+        token create`). Default: False.
     ``sasl_oauth_token_provider``: for OAUTHBEARER: an object with a method ``token``, which returns
         a token of an identity provider. It is called in a thread, for each authentication.
+    ``sasl_oauthbearer_token_file``, ``sasl_oauthbearer_token_command``: instead of a provider: a
+        file with a token, or a command that prints one, for each authentication.
     """
 
     profile: str | None
@@ -103,7 +110,10 @@ class SecurityArguments(TypedDict, total=False):
     sasl_mechanism: str | None
     sasl_username: str | None
     sasl_password: str | None
+    sasl_token_auth: bool | None
     sasl_oauth_token_provider: TokenProvider | None
+    sasl_oauthbearer_token_file: str | None
+    sasl_oauthbearer_token_command: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +124,7 @@ class SaslSettings:
     username: str
     password: str = field(repr=False)
     token_provider: TokenProvider | None = None
+    is_token: bool = False  # user name and password are those of a delegation token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,10 +440,10 @@ class Security:
 
     def sasl_settings(self) -> SaslSettings | None:
         """Return how the client authenticates; None without SASL."""
-        provider = self._given.get("sasl_oauth_token_provider")
-        given = self._given.keys() & set(SASL_ARGUMENTS)
+        given = self._given.keys() & {*SASL_ARGUMENTS, *TOKEN_SOURCES}
         if not self._protocol.startswith("SASL_"):
-            for name in [*given, *(("sasl_oauth_token_provider",) if provider else ())]:
+            others = {"sasl_token_auth", "sasl_oauth_token_provider"}
+            for name in (*given, *(self._given.keys() & others)):
                 raise InvalidRequestError(f"{name} requires security_protocol='SASL_SSL'")
             return None
         for name in given:
@@ -451,13 +462,13 @@ class Security:
                 f"sasl_mechanism={mechanism!r} sends the {what}: it requires "
                 "security_protocol='SASL_SSL'"
             )
-        if (mechanism == OAUTHBEARER) != (provider is not None):
+        provider = self._token_provider(mechanism)
+        is_token = self._flag("sasl_token_auth", default="false")
+        if is_token and mechanism not in SCRAM_MECHANISMS:
             raise InvalidRequestError(
-                "sasl_mechanism='OAUTHBEARER' and sasl_oauth_token_provider require each other"
+                f"sasl_token_auth requires sasl_mechanism={' or '.join(SCRAM_MECHANISMS)}"
             )
         if provider is not None:
-            if not callable(getattr(provider, "token", None)):
-                raise TypeError("sasl_oauth_token_provider has no method token()")
             return SaslSettings(
                 mechanism=mechanism, username="", password="", token_provider=provider
             )
@@ -465,7 +476,43 @@ class Security:
             raise InvalidRequestError(
                 f"security_protocol={self._protocol!r} requires sasl_username and sasl_password"
             )
-        return SaslSettings(mechanism=mechanism, username=username, password=password)
+        return SaslSettings(
+            mechanism=mechanism, username=username, password=password, is_token=is_token
+        )
+
+    def _token_provider(self, mechanism: str) -> TokenProvider | None:
+        """Return the source of bearer tokens; None for other mechanisms."""
+        provider: TokenProvider | None = self._given.get("sasl_oauth_token_provider")
+        named = {name for name in TOKEN_SOURCES if self._given.get(name)}
+        if mechanism != OAUTHBEARER:
+            for name in (*named, *(("sasl_oauth_token_provider",) if provider else ())):
+                raise InvalidRequestError(f"{name} requires sasl_mechanism='OAUTHBEARER'")
+            return None
+        if len(named) + (provider is not None) > 1:
+            raise InvalidRequestError(
+                "sasl_oauth_token_provider, sasl_oauthbearer_token_file and "
+                "sasl_oauthbearer_token_command exclude each other. Set one"
+            )
+        if provider is not None:
+            if not callable(getattr(provider, "token", None)):
+                raise TypeError("sasl_oauth_token_provider has no method token()")
+            return provider
+        file, command = (
+            self._value(name) if name in named or not named else "" for name in TOKEN_SOURCES
+        )
+        if file:
+            return TokenFile(file)
+        if not command:
+            raise InvalidRequestError(
+                "sasl_mechanism='OAUTHBEARER' requires sasl_oauth_token_provider, "
+                "sasl_oauthbearer_token_file or sasl_oauthbearer_token_command"
+            )
+        try:
+            return TokenCommand(command)
+        except ValueError as error:
+            raise InvalidRequestError(
+                f"sasl_oauthbearer_token_command is not valid: {error}"
+            ) from error
 
     def tls_context(self) -> ssl.SSLContext | None:
         """Return the TLS context of the client; None without TLS. Reads the files."""
@@ -485,24 +532,24 @@ class Security:
                 ca=ca,
                 certificate=certificate,
                 key=key,
-                check_hostname=self._checks_hostname(),
+                check_hostname=self._flag("ssl_check_hostname", default="true"),
             )
         except InvalidConfigError as error:
             raise InvalidRequestError(
                 f"ssl_cafile, ssl_certfile or ssl_keyfile: {error}"
             ) from error
 
-    def _checks_hostname(self) -> bool:
-        value = self._given.get("ssl_check_hostname")
+    def _flag(self, name: str, *, default: str) -> bool:
+        value = self._given.get(name)
         if value is None:
-            text = self._value("ssl_check_hostname") or "true"
+            text = self._value(name) or default
             if text not in TRUE:
                 raise InvalidRequestError(
-                    f"RAFTLOG_SSL_CHECK_HOSTNAME={text!r} is not valid. Set true or false"
+                    f"RAFTLOG_{name.upper()}={text!r} is not valid. Set true or false"
                 )
             return TRUE[text]
         if not isinstance(value, bool):
-            raise TypeError(f"ssl_check_hostname={value!r} is not a bool")
+            raise TypeError(f"{name}={value!r} is not a bool")
         return value
 
     def _value(self, name: str) -> Any:

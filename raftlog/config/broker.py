@@ -56,6 +56,8 @@ class BrokerConfig:
     connections_max_reauth_ms: int = 0
     controlled_shutdown_timeout_ms: int = 10_000
     default_replication_factor: int = 0
+    delegation_token_expiry_time_ms: int = 86_400_000
+    delegation_token_max_lifetime_ms: int = 604_800_000
     disk_stall_timeout_ms: int = 5_000
     disk_watermark_producers: Watermark = DISK_WATERMARK_PRODUCERS
     disk_watermark_replication: Watermark = DISK_WATERMARK_REPLICATION

@@ -312,6 +312,22 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         f"{limits.REPLICATION_FACTOR_DEFAULT}, or all brokers where there are fewer.",
     ),
     number(
+        "delegation.token.expiry.time.ms",
+        86_400_000,
+        1,
+        limits.DELEGATION_TOKEN_LIFETIME_MS_MAX,
+        "ms",
+        "When a delegation token expires unless it is renewed.",
+    ),
+    number(
+        "delegation.token.max.lifetime.ms",
+        604_800_000,
+        1,
+        limits.DELEGATION_TOKEN_LIFETIME_MS_MAX,
+        "ms",
+        "How long after its creation a delegation token can be renewed.",
+    ),
+    number(
         "disk.stall.timeout.ms",
         5_000,
         100,

@@ -55,6 +55,10 @@ ALTER_CONFIGS: Final = Api(33, "AlterConfigs", 0, 2)
 DESCRIBE_LOG_DIRS: Final = Api(35, "DescribeLogDirs", 1, 4)
 SASL_AUTHENTICATE: Final = Api(36, "SaslAuthenticate", 0, 2)
 CREATE_PARTITIONS: Final = Api(37, "CreatePartitions", 0, 3)
+CREATE_DELEGATION_TOKEN: Final = Api(38, "CreateDelegationToken", 1, 3)
+RENEW_DELEGATION_TOKEN: Final = Api(39, "RenewDelegationToken", 1, 2)
+EXPIRE_DELEGATION_TOKEN: Final = Api(40, "ExpireDelegationToken", 1, 2)
+DESCRIBE_DELEGATION_TOKEN: Final = Api(41, "DescribeDelegationToken", 1, 3)
 DELETE_GROUPS: Final = Api(42, "DeleteGroups", 0, 2)
 INCREMENTAL_ALTER_CONFIGS: Final = Api(44, "IncrementalAlterConfigs", 0, 1)
 LIST_PARTITION_REASSIGNMENTS: Final = Api(46, "ListPartitionReassignments", 0, 0)
@@ -98,6 +102,10 @@ APIS: Final[dict[int, Api]] = {
         DESCRIBE_LOG_DIRS,
         SASL_AUTHENTICATE,
         CREATE_PARTITIONS,
+        CREATE_DELEGATION_TOKEN,
+        RENEW_DELEGATION_TOKEN,
+        EXPIRE_DELEGATION_TOKEN,
+        DESCRIBE_DELEGATION_TOKEN,
         DELETE_GROUPS,
         INCREMENTAL_ALTER_CONFIGS,
         LIST_PARTITION_REASSIGNMENTS,

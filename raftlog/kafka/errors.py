@@ -56,6 +56,10 @@ SECURITY_DISABLED: Final = 54
 KAFKA_STORAGE_ERROR: Final = 56
 SASL_AUTHENTICATION_FAILED: Final = 58
 UNKNOWN_PRODUCER_ID: Final = 59
+DELEGATION_TOKEN_NOT_FOUND: Final = 62
+DELEGATION_TOKEN_OWNER_MISMATCH: Final = 63
+DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: Final = 64
+DELEGATION_TOKEN_EXPIRED: Final = 66
 NON_EMPTY_GROUP: Final = 68
 GROUP_ID_NOT_FOUND: Final = 69
 FENCED_LEADER_EPOCH: Final = 74
@@ -181,6 +185,10 @@ _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
     own.AuthenticationError: SASL_AUTHENTICATION_FAILED,
     own.UserExistsError: DUPLICATE_RESOURCE,
     own.UnknownUserError: RESOURCE_NOT_FOUND,
+    own.UnknownTokenError: DELEGATION_TOKEN_NOT_FOUND,
+    own.TokenExpiredError: DELEGATION_TOKEN_EXPIRED,
+    own.TokenOwnerError: DELEGATION_TOKEN_OWNER_MISMATCH,
+    own.TokenRequestNotAllowedError: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
     own.AccessDeniedError: CLUSTER_AUTHORIZATION_FAILED,
     own.TopicAuthorizationFailedError: TOPIC_AUTHORIZATION_FAILED,
     own.GroupAuthorizationFailedError: GROUP_AUTHORIZATION_FAILED,

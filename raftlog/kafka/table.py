@@ -574,6 +574,59 @@ response 37 CreatePartitions 0-3 2
   name string
   error_code int16
   error_message string null=0-3 default=null
+request 38 CreateDelegationToken 1-3 2
+ owner_principal_type string 3-3 null=3-3
+ owner_principal_name string 3-3 null=3-3
+ renewers []CreatableRenewers
+  principal_type string
+  principal_name string
+ max_lifetime_ms int64
+response 38 CreateDelegationToken 1-3 2
+ error_code int16
+ principal_type string
+ principal_name string
+ token_requester_principal_type string 3-3
+ token_requester_principal_name string 3-3
+ issue_timestamp_ms int64
+ expiry_timestamp_ms int64
+ max_timestamp_ms int64
+ token_id string
+ hmac bytes
+ throttle_time_ms int32
+request 39 RenewDelegationToken 1-2 2
+ hmac bytes
+ renew_period_ms int64
+response 39 RenewDelegationToken 1-2 2
+ error_code int16
+ expiry_timestamp_ms int64
+ throttle_time_ms int32
+request 40 ExpireDelegationToken 1-2 2
+ hmac bytes
+ expiry_time_period_ms int64
+response 40 ExpireDelegationToken 1-2 2
+ error_code int16
+ expiry_timestamp_ms int64
+ throttle_time_ms int32
+request 41 DescribeDelegationToken 1-3 2
+ owners []DescribeDelegationTokenOwner null=1-3
+  principal_type string
+  principal_name string
+response 41 DescribeDelegationToken 1-3 2
+ error_code int16
+ tokens []DescribedDelegationToken
+  principal_type string
+  principal_name string
+  token_requester_principal_type string 3-3
+  token_requester_principal_name string 3-3
+  issue_timestamp int64
+  expiry_timestamp int64
+  max_timestamp int64
+  token_id string
+  hmac bytes
+  renewers []DescribedDelegationTokenRenewer
+   principal_type string
+   principal_name string
+ throttle_time_ms int32
 request 42 DeleteGroups 0-2 2
  groups_names []string
 response 42 DeleteGroups 0-2 2

@@ -14,6 +14,7 @@ from raftlog.protocol import (
     access,
     authentication,
     cluster,
+    delegation_tokens,
     events,
     fetch,
     groups,
@@ -415,6 +416,34 @@ UPGRADE_FEATURES: Final = Api(
     idempotent=True,
 )
 
+# -- delegation tokens -----------------------------------------------------------------------------
+CREATE_TOKEN: Final = Api(
+    57,
+    "create_token",
+    delegation_tokens.CreateTokenRequest,
+    delegation_tokens.CreateTokenResponse,
+)
+DESCRIBE_TOKENS: Final = Api(
+    58,
+    "describe_tokens",
+    delegation_tokens.DescribeTokensRequest,
+    delegation_tokens.DescribeTokensResponse,
+    idempotent=True,
+)
+RENEW_TOKEN: Final = Api(
+    59,
+    "renew_token",
+    delegation_tokens.RenewTokenRequest,
+    delegation_tokens.TokenExpiryResponse,
+    idempotent=True,
+)
+EXPIRE_TOKEN: Final = Api(
+    60,
+    "expire_token",
+    delegation_tokens.ExpireTokenRequest,
+    delegation_tokens.TokenExpiryResponse,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -475,6 +504,10 @@ APIS: Final[dict[int, Api]] = {
         THROTTLE_MOVES,
         CANCEL_DECOMMISSION,
         UPGRADE_FEATURES,
+        CREATE_TOKEN,
+        DESCRIBE_TOKENS,
+        RENEW_TOKEN,
+        EXPIRE_TOKEN,
     )
 }
 

@@ -46,7 +46,7 @@ from raftlog.protocol.peer import (
 
 # Highest supported version. 2: the broker applies ``RaisePeerProtocol``, and the first leaders that
 # partitions have from then on.
-PEER_PROTOCOL_VERSION: Final = 2
+PEER_PROTOCOL_VERSION: Final = 3
 PEER_PROTOCOL_VERSION_MIN: Final = 1  # lowest supported version
 
 _ROLE_DIALLING: Final = b"raftlog peer, dialling"

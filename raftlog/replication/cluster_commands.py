@@ -14,6 +14,7 @@ from msgspec import Meta
 from raftlog import limits
 from raftlog.errors import InvalidRequestError
 from raftlog.security.acl import Acl
+from raftlog.security.delegation import DelegationToken, TimeMs, TokenId
 from raftlog.security.quota import QuotaEntity, QuotaKey
 from raftlog.security.users import SCRAM_MECHANISMS, Credentials, Mechanism
 
@@ -221,6 +222,26 @@ class DeleteUser(ClusterCommand, frozen=True, tag="delete_user"):
     ]
 
 
+# -- delegation tokens -----------------------------------------------------------------------------
+
+
+class CreateToken(ClusterCommand, frozen=True, tag="create_token"):
+    """Store a delegation token. Tokens that expired some time before it was issued are removed."""
+
+    token: DelegationToken
+
+
+class SetTokenExpiry(ClusterCommand, frozen=True, tag="set_token_expiry"):
+    """Set when a delegation token expires. Returns that time; at most that of its maximal lifetime.
+
+    ``at_ms``: time of the request. The token is removed if ``expires_ms`` is not after it.
+    """
+
+    id: TokenId
+    expires_ms: TimeMs
+    at_ms: TimeMs
+
+
 # -- access rules and quotas -----------------------------------------------------------------------
 
 
@@ -297,6 +318,8 @@ AnyClusterCommand: TypeAlias = (
     | RaisePeerProtocol
     | PutUser
     | DeleteUser
+    | CreateToken
+    | SetTokenExpiry
     | CreateAcls
     | DeleteAcls
     | AlterQuotas

@@ -11,20 +11,23 @@ from msgspec import Meta
 
 from raftlog import limits
 from raftlog.config import TopicConfig
-from raftlog.errors import InvalidRequestError
+from raftlog.errors import BrokerIdInUseError, InvalidRequestError, StaleBrokerError
 from raftlog.replication.commands import BrokerId, DirectoryId
 from raftlog.replication.partition_state import PartitionState, initial_state
 from raftlog.replication.placement import Assignment
 from raftlog.security.acl import Acl
+from raftlog.security.delegation import DelegationToken
 from raftlog.security.quota import Quota, QuotaEntity, QuotaKey
 from raftlog.security.users import User
 
-SNAPSHOT_FORMAT: Final = 3
+SNAPSHOT_FORMAT: Final = 4
 SNAPSHOT_FORMAT_MIN: Final = 2  # written until ``peer_protocol`` is raised
 PEER_PROTOCOL_FIRST: Final = 1
 # Version of the protocol between brokers from which the command that creates a partition names its
 # first leader.
 PEER_PROTOCOL_FIRST_LEADERS: Final = 2
+# Version from which the cluster state contains delegation tokens.
+PEER_PROTOCOL_TOKENS: Final = 3
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -47,6 +50,33 @@ class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
     draining: bool = False
     kafka_host: str = ""
     kafka_port: int = 0
+
+
+def check_registration(held: BrokerRecord, wanted: BrokerRecord) -> None:
+    """Check whether a changed registration can replace the stored one.
+
+    Raises ``BrokerIdInUseError`` or ``StaleBrokerError``.
+    """
+    address = f"{held.host}:{held.port}"
+    if wanted.directory_id != held.directory_id:
+        if not held.fenced:
+            raise BrokerIdInUseError(
+                f"broker ID {held.id} is in use by the live broker at {address}, which has "
+                f"another data directory ({held.directory_id}). Configure another ID for this "
+                "broker, or stop the other one first to replace it"
+            )
+        return
+    if wanted.boot < held.boot:
+        raise StaleBrokerError(
+            f"broker {held.id} uses an old copy of its data directory: boot {wanted.boot}, but "
+            f"boot {held.boot} was seen before. Start it with an empty directory. It then copies "
+            "all data from the other brokers"
+        )
+    if wanted.boot == held.boot and not held.fenced:
+        raise BrokerIdInUseError(
+            f"broker ID {held.id} is in use by the live broker at {address}, which has a copy of "
+            "this data directory. Configure another ID and an empty directory for this broker"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +169,7 @@ class ClusterRecords:
     topics: dict[str, TopicRecord] = field(default_factory=dict)  # by name
     users: dict[str, User] = field(default_factory=dict, repr=False)  # by name
     user_secret: bytes = field(default=b"", repr=False)  # since the first user; see PutUser
+    tokens: dict[str, DelegationToken] = field(default_factory=dict, repr=False)  # by ID
     acls: set[Acl] = field(default_factory=set)
     quotas: dict[QuotaEntity, Quota] = field(default_factory=dict)  # none is empty
     next_broker_id: BrokerId = 0
@@ -186,6 +217,7 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     removed: list[tuple[DirectoryId, BrokerId]] = []
     move_throttle: int = limits.MOVE_THROTTLE_DEFAULT
     peer_protocol: int = PEER_PROTOCOL_FIRST
+    tokens: list[DelegationToken] = []
 
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
@@ -217,13 +249,14 @@ def encode_records(records: ClusterRecords) -> bytes:
         removed=list(records.removed.items()),
         move_throttle=records.move_throttle,
         peer_protocol=records.peer_protocol,
+        tokens=[token for _, token in sorted(records.tokens.items())],
     )
     return _encoder.encode(snapshot)
 
 
 def snapshot_format(peer_protocol: int) -> int:
     """Return the format of encoded states. Earlier releases reject one that they would misread."""
-    return SNAPSHOT_FORMAT_MIN if peer_protocol == PEER_PROTOCOL_FIRST else SNAPSHOT_FORMAT
+    return min(SNAPSHOT_FORMAT_MIN + peer_protocol - PEER_PROTOCOL_FIRST, SNAPSHOT_FORMAT)
 
 
 def founding_state(cluster_id: str, *, peer_protocol: int = PEER_PROTOCOL_FIRST) -> bytes:
@@ -274,6 +307,7 @@ def decode_records(data: bytes) -> ClusterRecords:
         removed=dict(snapshot.removed),
         move_throttle=snapshot.move_throttle,
         peer_protocol=snapshot.peer_protocol,
+        tokens={token.id: token for token in snapshot.tokens},
     )
 
 

@@ -23,11 +23,12 @@ from raftlog.errors import (
     InvalidPartitionsError,
     RaftlogError,
     RefusedError,
-    StaleBrokerError,
     TopicExistsError,
     UnknownPartitionError,
+    UnknownTokenError,
     UnknownTopicError,
     UnknownUserError,
+    UnsupportedFeatureError,
     UserExistsError,
     WrongClusterError,
 )
@@ -38,6 +39,7 @@ from raftlog.replication.cluster_commands import (
     CancelDecommission,
     ClusterCommand,
     CreateAcls,
+    CreateToken,
     CreateTopic,
     DecommissionBroker,
     DeleteAcls,
@@ -54,16 +56,19 @@ from raftlog.replication.cluster_commands import (
     SetKafkaAddress,
     SetMoveThrottle,
     SetReplicas,
+    SetTokenExpiry,
     UnfenceBroker,
     decode_command,
 )
 from raftlog.replication.cluster_records import (
     PEER_PROTOCOL_FIRST_LEADERS,
+    PEER_PROTOCOL_TOKENS,
     BrokerRecord,
     ClusterRecords,
     InitialState,
     PlacementRange,
     TopicRecord,
+    check_registration,
     decode_records,
     encode_records,
     joined,
@@ -71,6 +76,8 @@ from raftlog.replication.cluster_records import (
 from raftlog.replication.commands import BrokerId, DirectoryId
 from raftlog.replication.placement import Assignment, Loads, Target, place
 from raftlog.security.acl import Acl
+from raftlog.security.delegation import DelegationToken, with_expiry
+from raftlog.security.principal import USER, Principal
 from raftlog.security.quota import Quota, QuotaEntity
 from raftlog.security.users import User, check_user_name
 from raftlog.types import check_topic_name
@@ -104,13 +111,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class ClusterChange:
-    """Possible differences: names of topics and users (including deleted ones), IDs of brokers,
-    access rules and quotas. ``is_upgrade``: ``peer_protocol`` was raised.
+    """Possible differences: names of topics and users (including deleted ones), IDs of brokers and
+    delegation tokens, access rules and quotas. ``is_upgrade``: ``peer_protocol`` was raised.
     """
 
     topics: frozenset[str] = frozenset()
     brokers: frozenset[BrokerId] = frozenset()
     users: frozenset[str] = frozenset()
+    tokens: frozenset[str] = frozenset()
     acls: frozenset[Acl] = frozenset()
     quotas: frozenset[QuotaEntity] = frozenset()
     is_upgrade: bool = False
@@ -189,6 +197,11 @@ class ClusterMachine:
     def user_secret(self) -> bytes:
         """Secret that hides which users exist; empty before the first user was created."""
         return self._records.user_secret
+
+    @property
+    def tokens(self) -> Mapping[str, DelegationToken]:
+        """All delegation tokens, by ID. Expired ones are removed later."""
+        return self._records.tokens
 
     @property
     def acls(self) -> Set[Acl]:
@@ -313,6 +326,7 @@ class ClusterMachine:
             topics=_differing(before.topics, after.topics),
             brokers=_differing(before.brokers, after.brokers),
             users=_differing(before.users, after.users),
+            tokens=_differing(before.tokens, after.tokens),
             acls=frozenset(before.acls ^ after.acls),
             quotas=_differing(before.quotas, after.quotas),
             is_upgrade=after.peer_protocol > before.peer_protocol,
@@ -345,7 +359,7 @@ class ClusterMachine:
             )
             if same == held:
                 return held.broker_epoch, ClusterChange()
-            _check_registration(held, wanted)
+            check_registration(held, wanted)
         elif len(self.brokers) >= limits.BROKERS_PER_CLUSTER_MAX:
             raise RefusedError(
                 f"broker {command.id} cannot join: this cluster has {len(self.brokers)} brokers, "
@@ -754,12 +768,60 @@ class ClusterMachine:
         return None, self._set_user(command.name, User(command.name, kept) if kept else None)
 
     def _set_user(self, name: str, user: User | None) -> ClusterChange:
+        """Store or delete a user. The delegation tokens of the user are removed."""
         if user is None:
             del self._records.users[name]
         else:
             self._records.users[name] = user
+        owner = str(Principal(USER, name))
+        revoked = [token.id for token in self.tokens.values() if token.owner == owner]
+        for token_id in revoked:
+            del self._records.tokens[token_id]
         self._records.version += 1
-        return ClusterChange(users=frozenset((name,)))
+        return ClusterChange(users=frozenset((name,)), tokens=frozenset(revoked))
+
+    # -- delegation tokens -------------------------------------------------------------------------
+
+    def _create_token(self, command: CreateToken) -> tuple[None, ClusterChange]:
+        token = command.token
+        if self.peer_protocol < PEER_PROTOCOL_TOKENS:
+            raise UnsupportedFeatureError(
+                "delegation tokens require that all brokers support them. Upgrade them, then run "
+                "`raftlog cluster features --upgrade`"
+            )
+        if self.tokens.get(token.id) == token:
+            return None, ClusterChange()  # the command was repeated
+        since_ms = token.issued_ms - limits.DELEGATION_TOKEN_KEPT_MS
+        expired = [held.id for held in self.tokens.values() if held.expires_ms <= since_ms]
+        kept = {key: held for key, held in self.tokens.items() if held.expires_ms > since_ms}
+        if len(kept) >= limits.DELEGATION_TOKENS_PER_CLUSTER_MAX:
+            raise RefusedError(
+                f"this cluster has {len(kept)} delegation tokens, which is the limit"
+            )
+        owned = sum(held.owner == token.owner for held in kept.values())
+        if owned >= limits.DELEGATION_TOKENS_PER_OWNER_MAX:
+            raise RefusedError(
+                f"{token.owner} has {owned} delegation tokens, which is the limit. Remove some "
+                "with `raftlog token expire`"
+            )
+        self._records.tokens = {**kept, token.id: token}
+        self._records.version += 1
+        return None, ClusterChange(tokens=frozenset((*expired, token.id)))
+
+    def _set_token_expiry(self, command: SetTokenExpiry) -> tuple[int, ClusterChange]:
+        held = self.tokens.get(command.id)
+        if held is None:
+            raise UnknownTokenError(f"there is no delegation token {command.id}")
+        changed = with_expiry(held, command.expires_ms, command.at_ms)
+        if changed == held:
+            return held.expires_ms, ClusterChange()
+        if changed is None:
+            del self._records.tokens[held.id]
+        else:
+            self._records.tokens[held.id] = changed
+        self._records.version += 1
+        expires_ms = command.expires_ms if changed is None else changed.expires_ms
+        return expires_ms, ClusterChange(tokens=frozenset((held.id,)))
 
     # -- access rules and quotas -------------------------------------------------------------------
 
@@ -844,33 +906,6 @@ def removed_text(broker: BrokerId, directory_id: DirectoryId) -> str:
     )
 
 
-def _check_registration(held: BrokerRecord, wanted: BrokerRecord) -> None:
-    """Check whether a changed registration can replace the stored one.
-
-    Raises ``BrokerIdInUseError`` or ``StaleBrokerError``.
-    """
-    address = f"{held.host}:{held.port}"
-    if wanted.directory_id != held.directory_id:
-        if not held.fenced:
-            raise BrokerIdInUseError(
-                f"broker ID {held.id} is in use by the live broker at {address}, which has "
-                f"another data directory ({held.directory_id}). Configure another ID for this "
-                "broker, or stop the other one first to replace it"
-            )
-        return
-    if wanted.boot < held.boot:
-        raise StaleBrokerError(
-            f"broker {held.id} uses an old copy of its data directory: boot {wanted.boot}, but "
-            f"boot {held.boot} was seen before. Start it with an empty directory. It then copies "
-            "all data from the other brokers"
-        )
-    if wanted.boot == held.boot and not held.fenced:
-        raise BrokerIdInUseError(
-            f"broker ID {held.id} is in use by the live broker at {address}, which has a copy of "
-            "this data directory. Configure another ID and an empty directory for this broker"
-        )
-
-
 def _restored(
     topic: TopicRecord, broker: BrokerId, staying: Set[BrokerId]
 ) -> tuple[Assignment, ...]:
@@ -930,6 +965,8 @@ _HANDLERS: Final[
     RaisePeerProtocol: ClusterMachine._raise_peer_protocol,
     PutUser: ClusterMachine._put_user,
     DeleteUser: ClusterMachine._delete_user,
+    CreateToken: ClusterMachine._create_token,
+    SetTokenExpiry: ClusterMachine._set_token_expiry,
     CreateAcls: ClusterMachine._create_acls,
     DeleteAcls: ClusterMachine._delete_acls,
     AlterQuotas: ClusterMachine._alter_quotas,

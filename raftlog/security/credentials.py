@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from raftlog import limits
+from raftlog.security.delegation import DelegationToken
+from raftlog.security.principal import Principal
 from raftlog.security.users import SCRAM_MECHANISMS, Mechanism, ScramCredential, User
 
 SALT_BYTES: Final = 32
@@ -14,11 +17,14 @@ _KEY_BYTES: Final[Mapping[Mechanism, int]] = {"SCRAM-SHA-256": 32, "SCRAM-SHA-51
 
 
 class UsedCredential(NamedTuple):
-    """The credential with which a user has authenticated."""
+    """The credential with which a user has authenticated. ``token``: ID of the delegation token
+    that it belongs to; "": it is the user's own.
+    """
 
     user: str
     mechanism: Mechanism
     credential: ScramCredential
+    token: str = ""
 
 
 class CredentialStore:
@@ -28,9 +34,17 @@ class CredentialStore:
     tell from a response, or from its time, whether a user exists.
     """
 
-    def __init__(self, users: Mapping[str, User], secret: bytes) -> None:
-        """``secret``: random bytes of the cluster, the same on all brokers."""
+    def __init__(
+        self,
+        users: Mapping[str, User],
+        secret: bytes,
+        tokens: Mapping[str, DelegationToken] = MappingProxyType({}),
+    ) -> None:
+        """``secret``: random bytes of the cluster, the same on all brokers. ``tokens``: valid ones,
+        by ID.
+        """
         self._users = users
+        self._tokens = tokens
         self._secret = secret
         self._shapes = {
             mechanism: frozenset(
@@ -51,10 +65,19 @@ class CredentialStore:
         user = self._users.get(name)
         return mock if user is None else user.credentials.get(mechanism, mock)
 
+    def find_token(self, token_id: str, mechanism: Mechanism) -> UsedCredential:
+        """Return the credential of the token, or a mock one that no HMAC matches."""
+        mock = self._mock(token_id, mechanism)
+        token = self._tokens.get(token_id)
+        if token is None:
+            return UsedCredential("", mechanism, mock, token_id)
+        owner = Principal.parse(token.owner).name
+        return UsedCredential(owner, mechanism, token.credentials.get(mechanism, mock), token_id)
+
     def has(self, used: UsedCredential) -> bool:
         """Return whether the user still has the credential."""
-        user = self._users.get(used.user)
-        return user is not None and user.credentials.get(used.mechanism) == used.credential
+        held = self._tokens.get(used.token) if used.token else self._users.get(used.user)
+        return held is not None and held.credentials.get(used.mechanism) == used.credential
 
     def mechanism_of(self, name: str) -> Mechanism:
         """Return the mechanism whose credential verifies a plain password of the user."""

@@ -37,9 +37,14 @@ class Accepted(NamedTuple):
 
 
 class Exchange(Protocol):
-    """The broker's side of one attempt. ``is_costly``: ``step`` takes milliseconds of CPU."""
+    """The broker's side of one attempt. ``is_costly``: ``step`` takes milliseconds of CPU.
+
+    ``rejection``: challenge of a failed attempt, to which the client responds before it gets the
+    error (RFC 7628, section 3.2.3); b"": none.
+    """
 
     is_costly: bool
+    rejection: bytes
 
     def step(self, data: bytes) -> bytes | Accepted:
         """Process a message of the client: returns the next challenge, or the end.
@@ -53,6 +58,7 @@ class ScramExchange:
     """SCRAM: two messages of the client."""
 
     is_costly = False
+    rejection = b""
 
     def __init__(self, mechanism: Mechanism, store: CredentialStore, entropy: Entropy) -> None:
         self._server = ScramServer(store, mechanism, entropy(NONCE_BYTES))
@@ -70,6 +76,7 @@ class PlainExchange:
     """PLAIN: one message of the client, with its password."""
 
     is_costly = True
+    rejection = b""
 
     def __init__(self, store: CredentialStore) -> None:
         self._store = store
@@ -115,8 +122,17 @@ class ClientExchange(Protocol):
 class ScramClientExchange:
     """The client's side of SCRAM."""
 
-    def __init__(self, mechanism: Mechanism, user: str, password: str, entropy: Entropy) -> None:
-        self._client = ScramClient(mechanism, user, password, entropy(NONCE_BYTES))
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        user: str,
+        password: str,
+        entropy: Entropy,
+        *,
+        is_token: bool = False,
+    ) -> None:
+        nonce = entropy(NONCE_BYTES)
+        self._client = ScramClient(mechanism, user, password, nonce, is_token=is_token)
         self._is_proved = False
 
     def first(self) -> bytes:

@@ -19,6 +19,9 @@ from raftlog.security.credentials import SALT_BYTES, CredentialStore, UsedCreden
 from raftlog.security.users import SCRAM_MECHANISMS, Mechanism, ScramCredential
 
 NONCE_BYTES: Final = 24
+# Kafka's extension (KIP-48): the user name is the ID of a delegation token. RFC 5802 permits names
+# of one letter only, and `scramp` rejects this one, so it is added and removed around `scramp`.
+DELEGATED: Final = ",tokenauth=true"
 # The same for a wrong password, an unknown user and a malformed message.
 FAILED: Final = (
     "authentication failed: the user name or the password is wrong, or the user has no credential "
@@ -83,13 +86,17 @@ class ScramServer:
         """``nonce``: random bytes, ``NONCE_BYTES`` of them."""
         self._store = store
         self._mechanism: Mechanism = mechanism
-        self._user = ""
-        self._credential: ScramCredential | None = None
+        self._is_token = False
+        self._used: UsedCredential | None = None
         self._server = ScramMechanism(mechanism).make_server(self._find, s_nonce=nonce.hex())
 
     def _find(self, name: str) -> tuple[bytes, bytes, bytes, int]:
-        self._user = name
-        self._credential = found = self._store.find(name, self._mechanism)
+        self._used = used = (
+            self._store.find_token(name, self._mechanism)
+            if self._is_token
+            else UsedCredential(name, self._mechanism, self._store.find(name, self._mechanism))
+        )
+        found = used.credential
         return found.salt, found.stored_key, found.server_key, found.iterations
 
     def first(self, data: bytes) -> bytes:
@@ -97,7 +104,12 @@ class ScramServer:
         if len(data) > limits.SCRAM_MESSAGE_BYTES_MAX:  # SASLprep takes microseconds a character
             raise AuthenticationError(FAILED)
         try:
-            self._server.set_client_first(data.decode())
+            message = data.decode()
+            bare = message.removesuffix(DELEGATED)
+            self._is_token = bare != message
+            self._server.set_client_first(bare)
+            if self._is_token:  # the proof is for the message as the client sent it
+                self._server.client_first_bare += DELEGATED
             challenge: str = self._server.get_server_first()
         except (ScramException, UnicodeError, LookupError, ValueError):
             raise AuthenticationError(FAILED) from None
@@ -108,20 +120,31 @@ class ScramServer:
 
         Raises ``AuthenticationError`` if the proof is wrong.
         """
-        assert self._credential is not None, "first() comes first"
+        assert self._used is not None, "first() comes first"
         try:
             self._server.set_client_final(data.decode())
             proof: str = self._server.get_server_final()
         except (ScramException, UnicodeError, LookupError, ValueError):
             raise AuthenticationError(FAILED) from None
-        return UsedCredential(self._user, self._mechanism, self._credential), proof.encode()
+        return self._used, proof.encode()
 
 
 class ScramClient:
     """The client's side of one exchange."""
 
-    def __init__(self, mechanism: Mechanism, user: str, password: str, nonce: bytes) -> None:
-        """``nonce``: random bytes, ``NONCE_BYTES`` of them."""
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        user: str,
+        password: str,
+        nonce: bytes,
+        *,
+        is_token: bool = False,
+    ) -> None:
+        """``nonce``: random bytes, ``NONCE_BYTES`` of them. ``is_token``: user and password are ID
+        and HMAC of a delegation token.
+        """
+        self._extension = DELEGATED if is_token else ""
         try:
             self._client = _Client([mechanism], user, password, c_nonce=nonce.hex())
         except (ScramException, UnicodeEncodeError):
@@ -132,7 +155,8 @@ class ScramClient:
     def first(self) -> bytes:
         """Return the first message."""
         message: str = self._client.get_client_first()
-        return message.encode()
+        self._client.client_first_bare += self._extension
+        return (message + self._extension).encode()
 
     def final(self, challenge: bytes) -> bytes:
         """Return the proof of the password. Takes milliseconds of CPU.

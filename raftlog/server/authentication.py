@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
+from raftlog import limits
 from raftlog.config import BrokerConfig
 from raftlog.errors import (
     AuthenticationError,
@@ -19,6 +20,7 @@ from raftlog.errors import (
 )
 from raftlog.replication.cluster_state import ClusterMachine
 from raftlog.security.credentials import CredentialStore, UsedCredential
+from raftlog.security.delegation import DelegationToken
 from raftlog.security.failures import FailureLimit
 from raftlog.security.passwords import KEY_BYTES, VerifiedPasswords
 from raftlog.security.principal import ANONYMOUS, Principal
@@ -80,12 +82,46 @@ class Authenticator:
         # Called with the principal so far, the address and the mechanism of a failed attempt.
         self.on_failure: Callable[[Principal, str, str], None] = lambda _who, _host, _how: None
         self._has_users = False  # the cluster has had one
-        self._store = CredentialStore({}, b"")
+        # Delegation tokens that have not expired, by ID; changed in place.
+        self._delegated: dict[str, DelegationToken] = {}
+        self._expiry: asyncio.TimerHandle | None = None
+        # Called when delegation tokens have expired.
+        self.on_revoked: Callable[[], None] = lambda: None
+        self._store = CredentialStore({}, b"", self._delegated)
 
     def users_changed(self, machine: ClusterMachine) -> None:
         """Use the users of the cluster from now on."""
         self._has_users = bool(machine.user_secret)
-        self._store = CredentialStore(dict(machine.users), machine.user_secret)
+        self._store = CredentialStore(dict(machine.users), machine.user_secret, self._delegated)
+
+    def tokens_changed(self, machine: ClusterMachine) -> None:
+        """Use the delegation tokens of the cluster from now on."""
+        self._delegated.clear()
+        self._delegated.update(machine.tokens)
+        self._end_expired()
+
+    def _end_expired(self) -> None:
+        """Forget the delegation tokens that have expired. Repeated while there are others."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        now_ms = self._wall_ms()
+        for token in [held for held in self._delegated.values() if held.expires_ms <= now_ms]:
+            del self._delegated[token.id]
+        if self._delegated:
+            wait_s = limits.DELEGATION_TOKEN_CHECK_S
+            self._expiry = self._loop.call_later(wait_s, self._expire)
+
+    def _expire(self) -> None:
+        before = len(self._delegated)
+        self._end_expired()
+        if len(self._delegated) < before:
+            self.on_revoked()
+
+    def stop(self) -> None:
+        """Stop to check the expiry of delegation tokens."""
+        if self._expiry is not None:
+            self._expiry.cancel()
 
     def is_revoked(self, connection: Connection) -> bool:
         """Return whether the user of the connection has lost the credential that it used."""
@@ -128,9 +164,10 @@ class Authenticator:
             )
         if mechanism != OAUTHBEARER:
             self._check_users()
-        if connection.exchange is not None or connection.is_rejected:
-            self._failed(connection, mechanism)
-            raise AuthenticationError("a second exchange began before the first one has ended")
+        if connection.exchange is not None or connection.rejection is not None:
+            error = AuthenticationError("a second exchange began before the first one has ended")
+            self._failed(connection, mechanism, error)
+            raise error
         loaded = yield _load
         connection.exchange = self._exchange(loaded, mechanism)
 
@@ -142,7 +179,7 @@ class Authenticator:
             )
 
     def _check_users(self) -> None:
-        if not self._has_users:
+        if not self._has_users and not self._delegated:
             raise ClusterNotReadyError(
                 "this broker knows no users yet: it has just started, or the cluster has none "
                 "(admin.credentials.file, raftlog user create --cluster-secret-file)"
@@ -174,6 +211,29 @@ class Authenticator:
         self._verified.put(user, password, used, self._loop.time())
         return used
 
+    async def verify_token(self, host: str, token: str) -> Principal:
+        """Verify a token of an identity provider, which a user sends over TLS. Return the user.
+
+        Raises as ``verify``.
+        """
+        self._check_failures(host)
+        if self._tokens is None:
+            raise AuthenticationError(
+                "this broker accepts no bearer tokens. Use a password, or set "
+                "sasl.oauthbearer.jwks.endpoint.url"
+            )
+        exchange = self._tokens.exchange(self._wall_ms() / 1_000)
+        message = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+        async with self._verifying:
+            try:
+                accepted = await asyncio.to_thread(exchange.step, message)
+            except AuthenticationError as error:
+                logger.warning("token rejected: reason=%s", error.__cause__)
+                self._note_failure(ANONYMOUS, host, "Bearer")
+                raise
+        assert not isinstance(accepted, bytes), "one message"
+        return accepted.principal
+
     def _exchange(self, loaded: Any, mechanism: str) -> sasl.Exchange:
         if mechanism == PLAIN:
             return cast("sasl.Exchange", loaded.PlainExchange(self._store))
@@ -192,8 +252,8 @@ class Authenticator:
         is no exchange.
         """
         exchange = connection.exchange
-        if connection.is_rejected:
-            raise AuthenticationError("the exchange of this connection has failed")
+        if connection.rejection is not None:
+            raise connection.rejection
         if exchange is None:
             raise InvalidRequestError("the client sent a message of no exchange: begin one")
         try:
@@ -207,7 +267,9 @@ class Authenticator:
         except AuthenticationError as error:
             if error.__cause__ is not None:
                 logger.warning("token rejected: reason=%s", error.__cause__)
-            self._failed(connection, type(exchange).__name__)
+            self._failed(connection, type(exchange).__name__, error)
+            if exchange.rejection:  # the next message gets the error
+                return Progress(exchange.rejection, is_complete=False, session_lifetime_ms=0)
             raise
         except ClusterNotReadyError:
             connection.exchange = None
@@ -217,9 +279,13 @@ class Authenticator:
 
     def _lifetime_ms(self, accepted: sasl.Accepted) -> int:
         """Return the lifetime of the session; 0 for no limit."""
-        if accepted.lifetime_seconds is None:
+        token = self._delegated.get(accepted.used.token) if accepted.used is not None else None
+        if token is not None:
+            own = max(token.expires_ms - self._wall_ms(), 1)
+        elif accepted.lifetime_seconds is not None:
+            own = int(1_000 * accepted.lifetime_seconds)
+        else:
             return self._session_ms
-        own = int(1_000 * accepted.lifetime_seconds)
         return min(own, self._session_ms) if self._session_ms else own
 
     def _accept(self, connection: Connection, accepted: sasl.Accepted) -> None:
@@ -238,8 +304,8 @@ class Authenticator:
         connection.session_ends_seconds = ends
         logger.info("authenticated: peer=%s principal=%s", connection.peer, accepted.principal)
 
-    def _failed(self, connection: Connection, how: str) -> None:
-        connection.is_rejected = True
+    def _failed(self, connection: Connection, how: str, error: AuthenticationError) -> None:
+        connection.rejection = error
         self._note_failure(connection.principal, connection.peer_host, how)
 
     def _note_failure(self, principal: Principal, host: str, how: str) -> None:
@@ -248,8 +314,14 @@ class Authenticator:
         logger.warning("authentication failed: peer=%s exchange=%s", host, how)
 
     def _check_current(self, accepted: sasl.Accepted) -> None:
-        if accepted.used is not None and not self._store.has(accepted.used):
-            raise AuthenticationError("the credential was changed during the attempt")
+        if accepted.used is None:
+            return
+        token = self._delegated.get(accepted.used.token)
+        is_expired = token is not None and token.expires_ms <= self._wall_ms()
+        if is_expired or not self._store.has(accepted.used):
+            raise AuthenticationError(
+                "the credential was changed during the attempt, or has expired"
+            )
 
 
 def _load() -> Any:

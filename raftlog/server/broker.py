@@ -30,6 +30,7 @@ from raftlog.errors import (
     InvalidRequestError,
     StorageFailedError,
 )
+from raftlog.replication.cluster_state import ClusterChange
 from raftlog.replication.events import disk_event
 from raftlog.security.users import check_user_name
 from raftlog.server.access.audit import Audit
@@ -424,14 +425,22 @@ class Broker:
             cluster, context.topics, context.clock, self.space, self.log_dirs
         )
         cluster.on_users = self._users_changed
+        context.authenticator.on_revoked = self._end_revoked
 
-    def _users_changed(self) -> None:
-        """Use the changed users, and close the connections of those that were revoked."""
+    def _users_changed(self, change: ClusterChange) -> None:
+        """Use the changed users and tokens, and close the connections of revoked ones."""
         context = self.context
         assert context.cluster is not None
-        context.authenticator.users_changed(context.cluster.machine)
+        if change.users:
+            context.authenticator.users_changed(context.cluster.machine)
+        if change.tokens:
+            context.authenticator.tokens_changed(context.cluster.machine)
+        self._end_revoked()
+
+    def _end_revoked(self) -> None:
         self.connections.close_each(
-            context.authenticator.is_revoked, "the user was deleted, or its password was changed"
+            self.context.authenticator.is_revoked,
+            "the user was deleted, its password was changed, or its delegation token has ended",
         )
 
     def _damage_found(self, host: Partition) -> None:
@@ -554,6 +563,7 @@ class Broker:
         await self.housekeeping.stop()
         for task in self._tasks:
             task.cancel()
+        context.authenticator.stop()
         await context.audit.stop()
         context.purgatory.expire_all()
         await context.coordinator.stop()

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from raftlog import limits
 from raftlog.config.principal_rules import PrincipalRule
-from raftlog.errors import RaftlogError
+from raftlog.errors import AuthenticationError, RaftlogError
 from raftlog.kafka.codec import BadMessageError
 from raftlog.kafka.codec import Message as KafkaMessage
 from raftlog.kafka.connection import (
@@ -164,7 +164,8 @@ class Connection(asyncio.BufferedProtocol):
         self.exchange: SaslExchange | None = None  # in progress
         self.used: UsedCredential | None = None  # for ``principal``
         self.has_sasl = False  # ``principal`` is from an exchange
-        self.is_rejected = False  # an exchange has failed: the connection ends soon
+        # Why an exchange has failed: the connection ends soon.
+        self.rejection: AuthenticationError | None = None
         self.session_ends_seconds: float | None = None  # loop time; None: with the connection
         self.granting: Granting | None = None  # since the client claimed operator rights
         self.is_operator = False  # the client has proved that it knows the cluster secret

@@ -16,6 +16,7 @@ from raftlog.server.handlers import (
     access,
     api_versions,
     cluster,
+    delegation_tokens,
     describe_producers,
     events,
     fetch,
@@ -99,6 +100,10 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.CANCEL_DECOMMISSION.number: membership.handle_cancel_decommission,
     api.THROTTLE_MOVES.number: cluster.handle_throttle_moves,
     api.UPGRADE_FEATURES.number: cluster.handle_upgrade_features,
+    api.CREATE_TOKEN.number: delegation_tokens.handle_create,
+    api.DESCRIBE_TOKENS.number: delegation_tokens.handle_describe,
+    api.RENEW_TOKEN.number: delegation_tokens.handle_renew,
+    api.EXPIRE_TOKEN.number: delegation_tokens.handle_expire,
 }
 
 # Numbers of the APIs that a connection may use before it has authenticated.

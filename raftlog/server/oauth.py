@@ -1,8 +1,7 @@
 """OAUTHBEARER (RFC 7628, KIP-255, KIP-768): bearer tokens of an identity provider. Pure.
 
 A token is a JWT (RFC 7519) that the provider has signed. `joserfc` verifies it, with the public
-keys of the provider (JWKS, RFC 7517). A failure is an error of the protocol instead of the
-challenge of RFC 7628.
+keys of the provider (JWKS, RFC 7517).
 """
 
 from __future__ import annotations
@@ -29,6 +28,8 @@ FAILED: Final = (
     "authentication failed: the broker rejected the token (invalid_token). The log of the broker "
     "contains the reason"
 )
+# RFC 7628, section 3.2.2. No scope or configuration of the provider is known here.
+INVALID_TOKEN: Final = b'{"status":"invalid_token"}'
 # GS2 header without channel binding, then fields that end with \x01 (RFC 7628, section 3.1).
 _MESSAGE: Final = re.compile(
     rb"n,(?:a=([^,\x01]*))?,\x01(?:[A-Za-z]+=[^\x01]*\x01)*?"
@@ -73,6 +74,7 @@ class TokenExchange:
         self._settings = settings
         self._keys = keys
         self._now = int(wall_seconds)
+        self.rejection = b""
 
     def step(self, data: bytes) -> Accepted:
         """Verify the token. Raises ``AuthenticationError``, with the reason as its cause, and
@@ -81,6 +83,7 @@ class TokenExchange:
         found = _MESSAGE.fullmatch(data) if len(data) <= limits.SASL_MESSAGE_BYTES_MAX else None
         if found is None:
             raise AuthenticationError(FAILED) from ValueError("the message is malformed")
+        self.rejection = INVALID_TOKEN
         claims = self._claims(found[2].decode())
         name = claims.get(self._settings.claim)
         try:

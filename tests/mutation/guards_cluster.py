@@ -38,8 +38,8 @@ CLUSTER: Final = [
     Guard(
         name="an old copy of a broker does not register",
         why="a restored disk leads without what it has lost (S22)",
-        module="raftlog/replication/cluster_state.py",
-        function="_check_registration",
+        module="raftlog/replication/cluster_records.py",
+        function="check_registration",
         change=never("if StaleBrokerError"),
         tests=(
             (
@@ -51,8 +51,8 @@ CLUSTER: Final = [
     Guard(
         name="a broker id has one live disk",
         why="two brokers with one id replace each other (S22)",
-        module="raftlog/replication/cluster_state.py",
-        function="_check_registration",
+        module="raftlog/replication/cluster_records.py",
+        function="check_registration",
         change=never("if fenced directory_id"),
         tests=(
             (
@@ -64,8 +64,8 @@ CLUSTER: Final = [
     Guard(
         name="a copy of a live directory does not register",
         why="two processes have one directory id",
-        module="raftlog/replication/cluster_state.py",
-        function="_check_registration",
+        module="raftlog/replication/cluster_records.py",
+        function="check_registration",
         change=never("operand boot"),
         tests=(
             (

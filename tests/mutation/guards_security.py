@@ -11,6 +11,8 @@ _BROKER: Final = "tests/server/test_tls.py"
 _AUTHENTICATION: Final = "tests/server/test_authentication.py"
 _STATE: Final = "tests/replication/test_cluster_state.py"
 _JUDGE: Final = "raftlog/server/authentication.py"
+_DELEGATION: Final = "raftlog/server/requests/delegation_tokens.py"
+_DELEGATED: Final = "tests/server/test_delegation_tokens.py"
 _REQUESTS: Final = "tests/cli/console/test_guard.py"
 _PAGES: Final = "tests/cli/console/test_app.py"
 _HTTP: Final = "tests/server/http/test_authentication.py"
@@ -151,7 +153,7 @@ GUARDS: Final = [
         why="a connection guesses passwords without a pause",
         module=_JUDGE,
         function="Authenticator.begin",
-        change=never("if exchange is_rejected"),
+        change=never("if exchange rejection"),
         tests=(f"{_AUTHENTICATION}::test_an_exchange_is_one_attempt",),
     ),
     Guard(
@@ -185,7 +187,7 @@ GUARDS: Final = [
         why="a user that is deleted during its exchange stays connected",
         module=_JUDGE,
         function="Authenticator._check_current",
-        change=never("if used has"),
+        change=never("if _store"),
         tests=(f"{_AUTHENTICATION}::test_a_user_that_is_deleted_during_the_exchange_is_rejected",),
     ),
     Guard(
@@ -200,7 +202,7 @@ GUARDS: Final = [
         name="connections of revoked users are closed",
         why="a user that is deleted stays connected",
         module="raftlog/server/broker.py",
-        function="Broker._users_changed",
+        function="Broker._end_revoked",
         change=drop("call close_each"),
         tests=(f"{_AUTHENTICATION}::test_open_connections_of_a_revoked_user_are_closed",),
     ),
@@ -256,7 +258,7 @@ GUARDS: Final = [
         name="a password over HTTP requires TLS",
         why="a password is sent unencrypted",
         module="raftlog/server/http/authentication.py",
-        function="BasicAuthentication._user",
+        function="HttpAuthentication._user",
         change=never("if scheme"),
         tests=(f"{_HTTP}::test_passwords_are_not_accepted_without_tls",),
     ),
@@ -264,7 +266,7 @@ GUARDS: Final = [
         name="a failed password over HTTP is answered late",
         why="an attacker guesses passwords without a pause",
         module="raftlog/server/http/authentication.py",
-        function="BasicAuthentication._user",
+        function="HttpAuthentication._user",
         change=drop("call sleep"),
         tests=(f"{_HTTP}::test_failures_are_slow_counted_and_audited",),
     ),
@@ -280,7 +282,7 @@ GUARDS: Final = [
         name="metrics require DESCRIBE of the cluster",
         why="every user reads the names of all topics and groups",
         module="raftlog/server/http/authentication.py",
-        function="BasicAuthentication._check_metrics",
+        function="HttpAuthentication._check_metrics",
         change=drop("call require_of_cluster"),
         tests=(f"{_HTTP}::test_users_see_what_they_may_see",),
     ),
@@ -340,7 +342,7 @@ GUARDS: Final = [
         why="a client with an expired token continues for ever",
         module=_JUDGE,
         function="Authenticator._lifetime_ms",
-        change=always("if lifetime_seconds"),
+        change=never("if lifetime_seconds"),
         tests=(f"{_TOKENS}::test_a_session_ends_with_its_token_unless_the_client_has_another",),
     ),
     Guard(
@@ -382,5 +384,85 @@ GUARDS: Final = [
         function="_serve",
         change=drop("call check_exposure"),
         tests=("tests/cli/test_broker.py::test_an_exposed_broker_says_how_to_secure_it",),
+    ),
+    Guard(
+        name="a token creates no tokens",
+        why="a stolen token is replaced by others before it expires",
+        module=_DELEGATION,
+        function="check_allowed",
+        change=never("if token"),
+        tests=(f"{_DELEGATED}::test_a_token_manages_no_tokens",),
+    ),
+    Guard(
+        name="the secret of a token requires TLS",
+        why="a secret is sent unencrypted",
+        module=_DELEGATION,
+        function="check_allowed",
+        change=never("if is_encrypted"),
+        tests=(f"{_DELEGATED}::test_tokens_require_tls_and_a_user",),
+    ),
+    Guard(
+        name="a token is changed by its owner, renewers and administrators",
+        why="every user removes the tokens of the others",
+        module=_DELEGATION,
+        function="_set_expiry",
+        change=never("if _may"),
+        tests=(f"{_DELEGATED}::test_owners_renewers_and_administrators_manage_a_token",),
+    ),
+    Guard(
+        name="a user sees its own tokens",
+        why="every user learns which users delegate to which",
+        module=_DELEGATION,
+        function="find",
+        change=replace("or may_renew", "True"),
+        tests=(f"{_DELEGATED}::test_owners_renewers_and_administrators_manage_a_token",),
+    ),
+    Guard(
+        name="a session with a delegation token ends with it",
+        why="a client with an expired token continues for ever",
+        module=_JUDGE,
+        function="Authenticator._lifetime_ms",
+        change=never("if _wall_ms"),
+        tests=(f"{_DELEGATED}::test_connections_end_when_the_token_expires",),
+    ),
+    Guard(
+        name="connections of expired tokens are closed",
+        why="a client with an expired token continues with the requests in flight",
+        module=_JUDGE,
+        function="Authenticator._expire",
+        change=drop("call on_revoked"),
+        tests=(f"{_DELEGATED}::test_connections_end_when_the_token_expires",),
+    ),
+    Guard(
+        name="a changed user loses its tokens",
+        why="who knew the former password continues with a token",
+        module="raftlog/replication/cluster_state.py",
+        function="ClusterMachine._set_user",
+        change=drop("for _records"),
+        tests=(f"{_STATE}::test_a_changed_or_deleted_user_loses_its_tokens",),
+    ),
+    Guard(
+        name="tokens require brokers that support them",
+        why="a broker of an earlier release has another state, and loses the tokens",
+        module="raftlog/replication/cluster_state.py",
+        function="ClusterMachine._create_token",
+        change=never("if PEER_PROTOCOL_TOKENS"),
+        tests=(f"{_STATE}::test_tokens_require_that_all_brokers_support_them",),
+    ),
+    Guard(
+        name="a user has a limited number of tokens",
+        why="one user takes the tokens of all others",
+        module="raftlog/replication/cluster_state.py",
+        function="ClusterMachine._create_token",
+        change=never("if DELEGATION_TOKENS_PER_OWNER_MAX"),
+        tests=(f"{_STATE}::test_the_number_of_tokens_is_limited",),
+    ),
+    Guard(
+        name="a rejected bearer token is counted before its challenge",
+        why="an attacker disconnects in time, and is never refused",
+        module=_JUDGE,
+        function="Authenticator.proceed",
+        change=drop("call _failed"),
+        tests=(f"{_TOKENS}::test_a_rejected_token_is_challenged_before_the_failure",),
     ),
 ]

@@ -58,6 +58,7 @@ def test_what_may_be_repeated_is_said() -> None:
         *("produce", "create_topics", "delete_topics", "add_partitions"),
         *("transfer_leader", "reassign", "recover_cluster", "revive", "propose"),
         *("operator_prove", "sasl_authenticate", "alter_users"),
+        *("create_token", "expire_token"),
         # Somebody else may have changed the group in between.
         *("offset_commit", "delete_groups", "delete_offsets", "delete_acls"),
         # What one connection knows of another broker is not known to the next.

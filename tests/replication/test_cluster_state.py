@@ -19,10 +19,13 @@ from raftlog.errors import (
     RaftlogError,
     RefusedError,
     StaleBrokerError,
+    TokenExpiredError,
     TopicExistsError,
     UnknownPartitionError,
+    UnknownTokenError,
     UnknownTopicError,
     UnknownUserError,
+    UnsupportedFeatureError,
     UserExistsError,
     WrongClusterError,
 )
@@ -31,6 +34,7 @@ from raftlog.replication.cluster_commands import (
     AlterQuotas,
     AlterTopic,
     CreateAcls,
+    CreateToken,
     DeleteAcls,
     DeleteTopic,
     DeleteUser,
@@ -43,9 +47,15 @@ from raftlog.replication.cluster_commands import (
     SetKafkaAddress,
     SetMoveThrottle,
     SetReplicas,
+    SetTokenExpiry,
     UnfenceBroker,
 )
-from raftlog.replication.cluster_records import first_state, founding_state
+from raftlog.replication.cluster_records import (
+    PEER_PROTOCOL_TOKENS,
+    first_state,
+    founding_state,
+    snapshot_format,
+)
 from raftlog.replication.cluster_state import (
     ClusterChange,
     ClusterMachine,
@@ -54,6 +64,7 @@ from raftlog.replication.cluster_state import (
 )
 from raftlog.replication.placement import Target
 from raftlog.security.acl import Acl
+from raftlog.security.delegation import DelegationToken
 from raftlog.security.quota import QuotaEntity
 from raftlog.security.users import ScramCredential, of_salted_password
 from tests.replication.clusters import (
@@ -756,6 +767,92 @@ def test_the_number_of_users_is_limited(monkeypatch: pytest.MonkeyPatch) -> None
     refused(machine, put("bob"), RefusedError, "which is the limit")
     refused(machine, put("\ufb01le"), InvalidRequestError, "SASL converts")
     assert "k" * 8 not in repr(put("alice"))
+
+
+# -- delegation tokens -----------------------------------------------------------------------------
+
+
+def token(number: int, owner: str = "User:alice", *, at_ms: int = 0) -> DelegationToken:
+    return DelegationToken(
+        id=f"{number:032x}",
+        owner=owner,
+        renewers=(),
+        issued_ms=at_ms,
+        expires_ms=at_ms + 1_000,
+        max_ms=at_ms + 5_000,
+        digest=bytes(32),
+        credentials={"SCRAM-SHA-256": credential(b"t")},
+    )
+
+
+def with_tokens(*tokens: DelegationToken) -> ClusterMachine:
+    machine = ClusterMachine()
+    machine.restore(founding_state("c", peer_protocol=PEER_PROTOCOL_TOKENS))
+    for each in tokens:
+        done(machine, CreateToken(each))
+    return machine
+
+
+def test_a_token_is_created_changed_and_removed() -> None:
+    machine = with_tokens(token(1))
+    changes: list[ClusterChange] = []
+    machine.on_change = changes.append
+    done(machine, CreateToken(token(1)))
+    assert not changes, "it was repeated"
+    assert done(machine, SetTokenExpiry(token(1).id, 9_000, at_ms=900)) == 5_000
+    assert machine.tokens[token(1).id].expires_ms == 5_000
+    copy = ClusterMachine()
+    copy.restore(machine.snapshot())
+    assert copy.tokens == machine.tokens
+    late = SetTokenExpiry(token(1).id, 9_000, at_ms=5_000)
+    refused(machine, late, TokenExpiredError, "has expired")
+    assert done(machine, SetTokenExpiry(token(1).id, 0, at_ms=900)) == 0
+    assert not machine.tokens
+    refused(machine, late, UnknownTokenError, "no delegation token")
+    assert [change.tokens for change in changes] == [{token(1).id}] * 2
+    changes.clear()
+    copy.on_change = changes.append
+    copy.restore(machine.snapshot())
+    assert changes[0].tokens == {token(1).id}
+
+
+def test_tokens_require_that_all_brokers_support_them() -> None:
+    """An earlier release would misread the state: it rejects the format."""
+    for level, format_ in ((1, 2), (2, 3)):
+        machine = ClusterMachine()
+        machine.restore(founding_state("c", peer_protocol=level))
+        refused(machine, CreateToken(token(1)), UnsupportedFeatureError, "--upgrade")
+        assert snapshot_format(level) == format_
+    assert snapshot_format(PEER_PROTOCOL_TOKENS) == 4
+
+
+def test_a_changed_or_deleted_user_loses_its_tokens() -> None:
+    for command in (put("alice", b"x"), DeleteUser("alice", ("SCRAM-SHA-256",))):
+        machine = with_tokens()
+        done(machine, put("alice"))
+        for each in (token(1), token(2, "User:bob")):
+            done(machine, CreateToken(each))
+        changes: list[ClusterChange] = []
+        machine.on_change = changes.append
+        done(machine, command)
+        assert list(machine.tokens) == [token(2).id]
+        assert changes == [
+            ClusterChange(users=frozenset({"alice"}), tokens=frozenset({token(1).id}))
+        ]
+
+
+def test_the_number_of_tokens_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DELEGATION_TOKENS_PER_OWNER_MAX", 1)
+    machine = with_tokens(token(1))
+    refused(machine, CreateToken(token(2)), RefusedError, "User:alice has 1 delegation tokens")
+    done(machine, CreateToken(token(2, "User:bob")))
+    monkeypatch.setattr(limits, "DELEGATION_TOKENS_PER_CLUSTER_MAX", 2)
+    refused(machine, CreateToken(token(3, "User:eve")), RefusedError, "has 2 delegation tokens")
+    kept_ms = 1_000 + limits.DELEGATION_TOKEN_KEPT_MS
+    early = token(3, at_ms=kept_ms - 1)
+    refused(machine, CreateToken(early), RefusedError, "has 2 delegation tokens")
+    done(machine, CreateToken(token(3, at_ms=kept_ms)))
+    assert list(machine.tokens) == [token(3).id], "expired ones were removed"
 
 
 def test_a_throttle_of_moves_is_part_of_the_state() -> None:

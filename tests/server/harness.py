@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
@@ -211,9 +212,11 @@ class RunningBroker:
 class Client:
     """A raw client: blocking, one socket, requests and answers by correlation id."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, *, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(address, timeout=TIMEOUT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=address.host)
         self._state = ClientConnectionState()
         self._answers: dict[int, Response] = {}
         versions = self.ask(apis.API_VERSIONS, ApiVersionsRequest(client_id="test"))

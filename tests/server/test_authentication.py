@@ -373,7 +373,7 @@ def peer(**fields: Any) -> Any:
         "principal": ANONYMOUS,
         "exchange": None,
         "has_sasl": False,
-        "is_rejected": False,
+        "rejection": None,
         "used": None,
         "session_ends_seconds": None,
         "is_encrypted": False,
@@ -396,7 +396,7 @@ def test_an_address_that_fails_too_often_is_refused_before_any_work() -> None:
     judge.users_changed(users_of("alice"))
     for _ in range(limits.AUTHENTICATION_FAILURES_MAX):
         with pytest.raises(AuthenticationError):
-            list(judge.begin(peer(is_rejected=True), "SCRAM-SHA-256"))
+            list(judge.begin(peer(rejection=AuthenticationError("E")), "SCRAM-SHA-256"))
     with pytest.raises(RaftlogError, match="AUTHENTICATION_FAILURES_MAX"):
         list(judge.begin(peer(), "SCRAM-SHA-256"))
     assert attempt(judge, peer(peer_host="10.0.0.2")).is_complete

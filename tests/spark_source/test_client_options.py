@@ -199,4 +199,4 @@ def test_spark_hides_passwords_by_their_names() -> None:
     """``spark.redaction.regex`` has this value by default."""
     hides = re.compile("(?i)secret|password|token|access[.]?key")
     for name in (*SECURITY_SETTINGS, *map(dotted, SECURITY_SETTINGS)):
-        assert bool(hides.search(name)) == ("password" in name)
+        assert bool(hides.search(name)) == ("password" in name or "token" in name)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Literal, TypeVar, Unpack
 
 from raftlog import limits
-from raftlog.client import access, admin_arguments, users
+from raftlog.client import access, admin_arguments, delegation_tokens, users
 from raftlog.client.access import AclDecision
 from raftlog.client.admin_arguments import GroupOffsets
 from raftlog.client.aio.loop_bound import LoopBound
@@ -18,6 +18,7 @@ from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Connection
 from raftlog.client.consumer_groups import administration
 from raftlog.client.consumer_groups.coordinator import Coordinators
+from raftlog.client.delegation_tokens import NewToken, TokenListing
 from raftlog.client.describe_cluster import (
     describe_cluster,
     describe_disks,
@@ -46,7 +47,6 @@ from raftlog.client.group_descriptions import GroupDescription, GroupListing
 from raftlog.client.log_levels import alteration, describe_log_levels
 from raftlog.client.partition_requests import At, delete_records, list_offsets
 from raftlog.client.reassignment import reassignment
-from raftlog.client.retry import may_retry
 from raftlog.client.settings import (
     BROKER_IDS,
     CLIENT_ID_DEFAULT,
@@ -58,6 +58,7 @@ from raftlog.client.settings import (
     parse_bootstrap,
 )
 from raftlog.client.subscription import check_partitions, check_topics
+from raftlog.client.topic_changes import change_topics
 from raftlog.client.topic_ids import named_failure, topic_ids
 from raftlog.client.users import UserListing
 from raftlog.client.verify_copies import verify_copies
@@ -99,8 +100,6 @@ from raftlog.protocol.topics import (
     AlterTopicsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
-    TopicResult,
-    TopicsResponse,
     TopicToAlter,
     TopicToCreate,
     TopicToExtend,
@@ -890,6 +889,54 @@ class AsyncAdmin(LoopBound, AdminBase):
         change = UserAlteration(name=name, delete=mechanisms or list(SCRAM_MECHANISMS))
         await users.alter_user(self._cluster, change)
 
+    # -- delegation tokens
+
+    async def create_token(
+        self, renewers: Iterable[str] = (), *, max_lifetime_ms: int | None = None
+    ) -> NewToken:
+        """Create a delegation token of this client's user, and return it with its secret.
+
+        It authenticates as the user until it expires (``delegation.token.expiry.time.ms`` of the
+        brokers, renewals extend it), is removed, or the password of the user changes. Requires TLS.
+
+        ``renewers``: principals, such as ``User:spark``, that may renew the token; at most 10.
+        ``max_lifetime_ms``: until it can be renewed no longer, at least 1. Default and limit:
+            ``delegation.token.max.lifetime.ms`` of the brokers.
+
+        Raises ``TokenRequestNotAllowedError`` without TLS or a user, and with a token.
+        """
+        self._bind()
+        return await delegation_tokens.create(self._cluster, renewers, max_lifetime_ms)
+
+    async def describe_tokens(self, owners: Iterable[str] | None = None) -> list[TokenListing]:
+        """Return the delegation tokens of ``owners``, such as ``User:alice``; default: all.
+
+        The list contains the tokens of which this client's user is the owner or a renewer; with the
+        right DESCRIBE of the cluster, all. Errors: as ``create_token``.
+        """
+        self._bind()
+        return await delegation_tokens.describe(self._cluster, owners)
+
+    async def renew_token(self, token_id: str, *, period_ms: int | None = None) -> TimestampMs:
+        """Let a token expire ``period_ms`` from now, and return that time.
+
+        ``period_ms``: default: ``delegation.token.expiry.time.ms`` of the brokers. The end of the
+            maximal lifetime is a limit.
+
+        Raises ``UnknownTokenError``, ``TokenExpiredError``, ``TokenOwnerError`` if the user is
+        neither owner nor renewer and has no right ALTER of the cluster, and as ``create_token``.
+        """
+        self._bind()
+        return await delegation_tokens.renew(self._cluster, token_id, period_ms)
+
+    async def expire_token(self, token_id: str, *, period_ms: int | None = None) -> TimestampMs:
+        """Let a token expire ``period_ms`` from now, default: at once; return that time.
+
+        Brokers close its connections within a second after that. Errors: as ``renew_token``.
+        """
+        self._bind()
+        return await delegation_tokens.expire(self._cluster, token_id, period_ms)
+
     # -- requests
 
     async def _metadata(self, topics: list[str] | None) -> MetadataResponse:
@@ -907,49 +954,7 @@ class AsyncAdmin(LoopBound, AdminBase):
     ) -> dict[str, str]:
         """Carry out the changes, and return the topic ids by name. Raises the first error."""
         self._bind()
-        ids: dict[str, str] = {}
-        for start in range(0, len(changes), limits.TOPICS_PER_REQUEST_MAX):
-            left = list(changes[start : start + limits.TOPICS_PER_REQUEST_MAX])
-            for result in await self._changed(api, left, request):
-                if result.failure is None:
-                    ids[result.name] = result.id
-                else:
-                    failures.append(named_failure(result.name, result.failure))
-        if failures:
-            raise failures[0]
-        return ids
-
-    async def _changed(
-        self, api: Api, changes: list[T], request: Callable[[list[T]], Message]
-    ) -> list[TopicResult]:
-        """Return the result of each change. Retries changes that failed with a retriable error."""
-        cluster = self._cluster
-        results: list[TopicResult | None] = [None] * len(changes)
-        last: dict[int, TopicResult] = {}  # retriable results of the last attempt
-
-        async def attempt() -> None:
-            last.clear()
-            left = [index for index, result in enumerate(results) if result is None]
-            connection = await cluster.any_connection()
-            answer = await cluster.ask(connection, api, request([changes[i] for i in left]))
-            assert isinstance(answer, TopicsResponse)
-            again: RaftlogError | None = None
-            for index, result in zip(left, answer.results, strict=True):
-                error = None if result.failure is None else result.failure.to_error()
-                if error is not None and may_retry(error, repeatable=api.idempotent):
-                    again, last[index] = error, result
-                    continue
-                results[index] = result
-            if again is not None:
-                cluster.mark_suspect(connection.broker_id)  # it may be isolated: prefer others
-                raise again
-
-        try:
-            await cluster.persist(attempt, repeatable=api.idempotent)
-        except RaftlogError:
-            if any(result is None and i not in last for i, result in enumerate(results)):
-                raise
-        return [result or last[index] for index, result in enumerate(results)]
+        return await change_topics(self._cluster, api, changes, request, failures)
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""

@@ -26,7 +26,8 @@ ADMINISTRATION: Final = frozenset(
         *("CreateTopics", "DeleteTopics", "CreatePartitions", "DeleteRecords", "AlterConfigs"),
         *("IncrementalAlterConfigs", "DeleteGroups", "OffsetDelete", "CreateAcls", "DeleteAcls"),
         *("AlterClientQuotas", "alter_users", "AlterUserScramCredentials"),
-        "alter_log_levels",
+        *("alter_log_levels", "create_token", "renew_token", "expire_token"),
+        *("CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken"),
     )
 )
 

@@ -180,7 +180,7 @@ _LISTS: Final = (
     *("topics", "topic_names", "acls", "filters", "quotas", "groups", "groups_names"),
     *("resources", "creations", "entries", "partitions", "users", "changes"),
 )
-_NAMES: Final = ("topic", "group", "group_id", "name", "resource_name", "logger")
+_NAMES: Final = ("topic", "group", "group_id", "name", "resource_name", "logger", "token_id")
 
 
 def resources_of(message: Any) -> list[str]:

@@ -414,8 +414,8 @@ def _written_or_read(caller: Caller, query: Any) -> AccessDeniedError | None:
     return caller.denial("READ", "TOPIC", query.topic)
 
 
-# Handshakes prove their own right. The requests between brokers are denied to all other clients
-# before (``Api.peer_only``).
+# Handshakes prove their own right. Handlers of delegation tokens compare owners with the client.
+# The requests between brokers are denied to all other clients before (``Api.peer_only``).
 RULES: Final[dict[int, Rule[Request]]] = {
     api.API_VERSIONS.number: free,
     api.PEER_HELLO.number: free,
@@ -483,6 +483,10 @@ RULES: Final[dict[int, Rule[Request]]] = {
     api.DECOMMISSION.number: of_cluster("ALTER"),
     api.DESCRIBE_USERS.number: of_cluster("DESCRIBE"),
     api.ALTER_USERS.number: of_cluster("ALTER"),
+    api.CREATE_TOKEN.number: free,
+    api.DESCRIBE_TOKENS.number: free,
+    api.RENEW_TOKEN.number: free,
+    api.EXPIRE_TOKEN.number: free,
     api.RECOVER_CLUSTER.number: of_cluster("ALTER"),
     api.FIND_COORDINATORS.number: _groups(
         "DESCRIBE", groups.FindCoordinatorsResponse, "coordinators", groups.CoordinatorInfo

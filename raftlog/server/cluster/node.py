@@ -158,7 +158,7 @@ class ClusterNode:
         self.on_role: Callable[[], None] | None = None
         self.on_topics: Callable[[], None] | None = None
         self.on_version: Callable[[], None] | None = None  # called after any other committed change
-        self.on_users: Callable[[], None] | None = None  # called after a change of users
+        self.on_users: Callable[[ClusterChange], None] | None = None  # of users or their tokens
         # Called when access rules or quotas were changed.
         self.on_access: Callable[[ClusterChange], None] | None = None
 
@@ -592,8 +592,8 @@ class ClusterNode:
         callback = self.on_topics if change.topics else self.on_version
         if callback is not None:
             callback()
-        if change.users and self.on_users is not None:
-            self.on_users()
+        if self.on_users is not None and (change.users or change.tokens):
+            self.on_users(change)
         self.subscription.changed()
         if change.is_upgrade:
             self._loop.call_soon(self._end_refused)

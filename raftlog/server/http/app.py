@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from raftlog import limits
 from raftlog.server.broker import Broker
-from raftlog.server.http.authentication import METRICS, BasicAuthentication, respond
+from raftlog.server.http.authentication import METRICS, HttpAuthentication, respond
 from raftlog.server.http.collect import readiness_of, values_of
 from raftlog.server.http.exposition import render
 from raftlog.server.http.survey import Readiness
@@ -101,7 +101,7 @@ def make_app(
 
     middleware = [Middleware(_NotStored)]
     if broker.context.config.authentication_required:
-        backend = BasicAuthentication(broker.context)
+        backend = HttpAuthentication(broker.context)
         middleware.append(Middleware(AuthenticationMiddleware, backend=backend, on_error=respond))
     return Starlette(
         routes=[

@@ -1,6 +1,7 @@
-"""Authentication of HTTP requests: Basic (RFC 7617) over TLS, with the users of the cluster.
+"""Authentication of HTTP requests over TLS: Basic (RFC 7617) with the users of the cluster, and
+Bearer (RFC 6750) with tokens of an identity provider.
 
-Starlette's middleware calls ``BasicAuthentication`` for each request. What health checks need is
+Starlette's middleware calls ``HttpAuthentication`` for each request. What health checks need is
 open to all.
 """
 
@@ -23,13 +24,15 @@ from starlette.responses import PlainTextResponse, Response
 
 from raftlog import errors, limits
 from raftlog.security.principal import USER, Principal
-from raftlog.security.users import Mechanism
 from raftlog.server.access.control import Caller
+from raftlog.server.authentication import OAUTHBEARER
 from raftlog.server.context import BrokerContext
 
 METRICS: Final = "/metrics"
 HEALTH: Final = frozenset(("/healthz", "/readyz"))
-_CHALLENGE: Final = {"www-authenticate": 'Basic realm="raftlog", charset="UTF-8"'}
+_CHALLENGE: Final = {
+    "www-authenticate": 'Basic realm="raftlog", charset="UTF-8", Bearer realm="raftlog"'
+}
 _STATUS: Final[dict[type[errors.RaftlogError], int]] = {
     errors.AuthenticationError: 401,
     errors.AccessDeniedError: 403,
@@ -41,12 +44,13 @@ _STATUS: Final[dict[type[errors.RaftlogError], int]] = {
 class HttpUser(BaseUser):
     """The user of a request: a ``Client`` of the access rules.
 
-    ``mechanism``: one for which the user has a credential of this password.
+    ``mechanism``: one for which the user has a credential of this password; or OAUTHBEARER: then,
+    ``password`` is a bearer token.
     """
 
     principal: Principal
     peer_host: str
-    mechanism: Mechanism
+    mechanism: str
     password: str = field(repr=False)
     is_operator = False
 
@@ -72,8 +76,8 @@ class RejectedError(AuthenticationError):
         self.status = status or next(kinds, 503)
 
 
-class BasicAuthentication(AuthenticationBackend):
-    """Verifies the user and the password of each request, except of ``open_paths``."""
+class HttpAuthentication(AuthenticationBackend):
+    """Verifies the user of each request, except of ``open_paths``."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
@@ -99,16 +103,22 @@ class BasicAuthentication(AuthenticationBackend):
                 "this broker requires authentication, and its HTTP port has no TLS: a password "
                 "would be readable. Set tls.certificate.file, or http.metrics.public for metrics"
             )
-        given = _basic(conn.headers.get("authorization", ""))
-        if given is None:
+        header = conn.headers.get("authorization", "")
+        scheme, _, token = header.partition(" ")
+        given = _basic(header)
+        if given is None and scheme.lower() != "bearer":
             raise errors.AuthenticationError(
                 "this broker requires authentication. Send the name and the password of a user "
-                "(HTTP Basic)"
+                "(HTTP Basic), or a token of the identity provider (HTTP Bearer)"
             )
-        name, password = given
         host = conn.client.host if conn.client is not None else "local"
+        authenticator = self._context.authenticator
         try:
-            used = await self._context.authenticator.verify(host, name, password)
+            if given is None:
+                principal = await authenticator.verify_token(host, token.strip())
+                return HttpUser(principal, host, OAUTHBEARER, token.strip())
+            name, password = given
+            used = await authenticator.verify(host, name, password)
         except errors.AuthenticationError:
             await asyncio.sleep(limits.AUTHENTICATION_DELAY_S)
             raise

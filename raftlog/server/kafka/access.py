@@ -467,6 +467,10 @@ RULES: Final[dict[int, Rule[KafkaRequest]]] = {
     api.LIST_PARTITION_REASSIGNMENTS.key: of_cluster("DESCRIBE"),
     api.DESCRIBE_USER_SCRAM_CREDENTIALS.key: of_cluster("DESCRIBE"),
     api.ALTER_USER_SCRAM_CREDENTIALS.key: of_cluster("ALTER"),
+    api.CREATE_DELEGATION_TOKEN.key: free,  # the handlers compare owners with the client
+    api.RENEW_DELEGATION_TOKEN.key: free,
+    api.EXPIRE_DELEGATION_TOKEN.key: free,
+    api.DESCRIBE_DELEGATION_TOKEN.key: free,
     api.DESCRIBE_ACLS.key: of_cluster("DESCRIBE"),
     api.CREATE_ACLS.key: of_cluster("ALTER"),
     api.DELETE_ACLS.key: of_cluster("ALTER"),

@@ -21,6 +21,7 @@ from raftlog.server.kafka.handlers import (
     cluster,
     configs,
     consumer_protocol,
+    delegation_tokens,
     fetch,
     group_admin,
     group_offsets,
@@ -48,6 +49,7 @@ class Served(NamedTuple):
     refuse: Refusal
 
 
+_admin: Final = refused_by_code(Place.ADMIN)
 _groups: Final = refused_by_code(Place.GROUPS)
 _classic: Final = refused_by_code(Place.CLASSIC_GROUPS)
 
@@ -93,6 +95,10 @@ HANDLERS: Final[dict[int, Served]] = {
         users.handle_describe, refused_by_code(Place.ADMIN)
     ),
     api.ALTER_USER_SCRAM_CREDENTIALS.key: Served(users.handle_alter, users.refuse_alter),
+    api.CREATE_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_create, _admin),
+    api.RENEW_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_renew, _admin),
+    api.EXPIRE_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_expire, _admin),
+    api.DESCRIBE_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_describe, _admin),
     api.DESCRIBE_ACLS.key: Served(acls.handle_describe, acls.refuse_describe),
     api.CREATE_ACLS.key: Served(acls.handle_create, acls.refuse_create),
     api.DELETE_ACLS.key: Served(acls.handle_delete, acls.refuse_delete),

@@ -21,7 +21,7 @@ from raftlog.cli.console.app import Console
 from raftlog.clock import SystemClock
 from raftlog.config import Address
 from raftlog.security.failures import FailureLimit
-from raftlog.server.http.authentication import BasicAuthentication, RejectedError
+from raftlog.server.http.authentication import HttpAuthentication, RejectedError
 from raftlog.server.http.server import HttpServer
 from raftlog.server.listener import address_of, bind
 from raftlog.testing.certificates import Certificates
@@ -35,7 +35,7 @@ PASSWORDS = {"admin": "the administrator's", "alice": "a user's: password"}
 class Secured:
     """A broker that requires authentication, its HTTP port with the console, and its topic t."""
 
-    CHALLENGE = 'Basic realm="raftlog", charset="UTF-8"'
+    CHALLENGE = 'Basic realm="raftlog", charset="UTF-8", Bearer realm="raftlog"'
 
     def __init__(self, broker: RunningBroker, files: Certificates) -> None:
         self.broker = broker
@@ -204,7 +204,7 @@ def test_failures_are_slow_counted_and_audited(
 
 def test_passwords_are_not_accepted_without_tls() -> None:
     config = SimpleNamespace(http_metrics_public=True)
-    backend = BasicAuthentication(cast(Any, SimpleNamespace(config=config)))
+    backend = HttpAuthentication(cast(Any, SimpleNamespace(config=config)))
 
     def connection(path: str) -> HTTPConnection:
         return HTTPConnection(

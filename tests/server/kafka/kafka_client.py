@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,8 +22,10 @@ Fetch = codec.structs("request", apis.FETCH.key)
 class KafkaClient:
     """One connection."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, *, tls: ssl.SSLContext | None = None) -> None:
         self._socket = socket.create_connection((address.host, address.port), TIMEOUT_S)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=address.host)
         self._stream = self._socket.makefile("rb")
         self._sent = 0
 

@@ -72,6 +72,9 @@ LOG_DIRS_ERROR_VERSION = 3  # older responses have no place for the error
 FREE = {
     *(apis.API_VERSIONS, apis.DESCRIBE_CLUSTER),
     *(apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE),
+    # Of their owner: tests/server/test_delegation_tokens.py.
+    *(apis.CREATE_DELEGATION_TOKEN, apis.RENEW_DELEGATION_TOKEN),
+    *(apis.EXPIRE_DELEGATION_TOKEN, apis.DESCRIBE_DELEGATION_TOKEN),
 }
 
 

@@ -1,0 +1,147 @@
+"""``raftlog token``: delegation tokens, which authenticate as their owner for a limited time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+import click
+
+from raftlog import Admin, limits
+from raftlog.cli import options, output
+from raftlog.cli.options import Command
+from raftlog.client import profiles
+
+
+@click.group()
+def token() -> None:
+    """Create, list, renew and remove delegation tokens.
+
+    A token authenticates as the user that created it, until it expires or is removed, or until the
+    password of the user changes. The commands require TLS and a user's own credentials.
+
+    \b
+    Example:
+      raftlog token create --renewer User:spark --profile prod
+    """
+
+
+def _period(default: str) -> Callable[[Command], Command]:
+    """Return the option ``--period-ms``."""
+    return click.option(
+        "--period-ms",
+        type=click.IntRange(1, limits.DELEGATION_TOKEN_LIFETIME_MS_MAX),
+        metavar="MS",
+        help=f"Milliseconds from now until the token expires. Default: {default}.",
+    )
+
+
+def _time(time_ms: int) -> str:
+    """Return a time since 1970 as text; in UTC."""
+    return datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(sep=" ", timespec="seconds")
+
+
+@token.command()
+@click.option(
+    "--renewer",
+    "renewers",
+    multiple=True,
+    metavar="PRINCIPAL",
+    help="Another user that may renew the token, such as User:spark; may be repeated.",
+)
+@click.option(
+    "--max-lifetime-ms",
+    type=click.IntRange(1, limits.DELEGATION_TOKEN_LIFETIME_MS_MAX),
+    metavar="MS",
+    help="Until it can be renewed no longer. Default and limit: delegation.token.max.lifetime.ms.",
+)
+@options.as_json
+@options.bootstrap
+def create(
+    renewers: tuple[str, ...], max_lifetime_ms: int | None, as_json: bool, bootstrap: str
+) -> None:
+    """Create a token, and print its ID and secret as lines of a profile.
+
+    The secret cannot be shown again: the cluster stores hashes only.
+
+    \b
+    Example:
+      raftlog token create --profile prod >> job.toml
+    """
+    with Admin(bootstrap) as admin:
+        made = admin.create_token(renewers, max_lifetime_ms=max_lifetime_ms)
+    if as_json:
+        output.print_json({**asdict(made.token), "hmac": made.hmac})
+        return
+    output.note(f"token {made.token.id} of {made.token.owner} created")
+    output.note(f"it expires at {_time(made.token.expires_ms)} unless it is renewed")
+    values = {"sasl_username": made.token.id, "sasl_password": made.hmac, "sasl_token_auth": "true"}
+    click.echo(profiles.dump(values), nl=False)
+
+
+@token.command(name="list")
+@click.option(
+    "--owner",
+    "owners",
+    multiple=True,
+    metavar="PRINCIPAL",
+    help="Only tokens of this user, such as User:alice; may be repeated.",
+)
+@options.as_json
+@options.bootstrap
+def list_(owners: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
+    """List the tokens that the user owns or may renew; with DESCRIBE of the cluster, all.
+
+    \b
+    Example:
+      raftlog token list --owner User:alice
+    """
+    with Admin(bootstrap) as admin:
+        found = admin.describe_tokens(owners or None)
+    if as_json:
+        output.print_json([asdict(each) for each in found])
+        return
+    rows = [
+        (each.id, each.owner, ", ".join(each.renewers), _time(each.expires_ms), _time(each.max_ms))
+        for each in found
+    ]
+    output.print_table(("id", "owner", "renewers", "expires", "renewable until"), rows)
+
+
+@token.command()
+@click.argument("token_id", metavar="ID")
+@_period("delegation.token.expiry.time.ms of the brokers")
+@options.as_json
+@options.bootstrap
+def renew(token_id: str, period_ms: int | None, as_json: bool, bootstrap: str) -> None:
+    """Let a token expire later.
+
+    \b
+    Example:
+      raftlog token renew 5f0c2a9be1d34c6f8a7b6c5d4e3f2a1b
+    """
+    with Admin(bootstrap) as admin:
+        expires_ms = admin.renew_token(token_id, period_ms=period_ms)
+    text = f"token {token_id} expires at {_time(expires_ms)}"
+    output.report({"id": token_id, "expires_ms": expires_ms}, text, as_json=as_json)
+
+
+@token.command()
+@click.argument("token_id", metavar="ID")
+@_period("0")
+@options.as_json
+@options.bootstrap
+def expire(token_id: str, period_ms: int | None, as_json: bool, bootstrap: str) -> None:
+    """Remove a token, or with --period-ms, let it expire then.
+
+    Within a second after that, brokers close the connections that were opened with it.
+
+    \b
+    Example:
+      raftlog token expire 5f0c2a9be1d34c6f8a7b6c5d4e3f2a1b
+    """
+    with Admin(bootstrap) as admin:
+        expires_ms = admin.expire_token(token_id, period_ms=period_ms)
+    text = f"token {token_id} expires at {_time(expires_ms)}"
+    output.report({"id": token_id, "expires_ms": expires_ms}, text, as_json=as_json)
