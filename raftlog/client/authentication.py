@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Callable
 from functools import partial
@@ -31,14 +30,20 @@ TOKEN: Final = re.compile("[A-Za-z0-9._~+/-]+=*")  # RFC 6750, section 2.1
 MESSAGES_MAX: Final = 4  # of one exchange
 
 
-async def authenticate(connection: Connection, sasl: SaslSettings, *, timeout_ms: int) -> float:
+async def authenticate(
+    connection: Connection,
+    sasl: SaslSettings,
+    entropy: Callable[[int], bytes],
+    *,
+    timeout_ms: int,
+) -> float:
     """Authenticate. Return the lifetime of the session in seconds; 0 for no limit.
 
     The costly hashes run in a thread. Raises ``AuthenticationError`` if the broker rejects the
     credentials, or cannot prove that it knows the user.
     """
     if sasl.token_provider is None:
-        exchange = _exchange(sasl)
+        exchange = _exchange(sasl, entropy)
     else:
         exchange = TokenClientExchange(await token_of(sasl.token_provider))
     mechanism, data = sasl.mechanism, exchange.first()
@@ -102,7 +107,12 @@ async def token_of(provider: TokenProvider) -> str:
 
 
 async def keep_authenticated(
-    connection: Connection, sasl: SaslSettings, lifetime_s: float, *, timeout_ms: int
+    connection: Connection,
+    sasl: SaslSettings,
+    entropy: Callable[[int], bytes],
+    lifetime_s: float,
+    *,
+    timeout_ms: int,
 ) -> None:
     """Authenticate again before each session ends (KIP-368), until the connection is closed.
 
@@ -113,7 +123,7 @@ async def keep_authenticated(
         if connection.closed:
             return
         try:
-            lifetime_s = await authenticate(connection, sasl, timeout_ms=timeout_ms)
+            lifetime_s = await authenticate(connection, sasl, entropy, timeout_ms=timeout_ms)
         except RaftlogError as error:
             connection.abort(error)
             return
@@ -136,7 +146,7 @@ async def prove_operator(
     await connection.request(apis.OPERATOR_PROVE, proof, timeout_ms=timeout_ms)
 
 
-def _exchange(sasl: SaslSettings) -> ClientExchange:
+def _exchange(sasl: SaslSettings, entropy: Callable[[int], bytes]) -> ClientExchange:
     # Takes 0.2 s of CPU: only clients that authenticate load it.
     try:
         from raftlog.security.sasl import PLAIN, PlainClientExchange, ScramClientExchange
@@ -150,6 +160,6 @@ def _exchange(sasl: SaslSettings) -> ClientExchange:
     for mechanism in SCRAM_MECHANISMS:
         if mechanism == sasl.mechanism:
             return ScramClientExchange(
-                mechanism, sasl.username, sasl.password, os.urandom, is_token=sasl.is_token
+                mechanism, sasl.username, sasl.password, entropy, is_token=sasl.is_token
             )
     raise AssertionError(f"checked by sasl_settings: {sasl.mechanism}")

@@ -141,10 +141,12 @@ class Connections:
                 await prove_operator(connection, secret, self._entropy, timeout_ms=timeout_ms)
         if sasl is None:
             return
-        lifetime_s = await authenticate(connection, sasl, timeout_ms=timeout_ms)
+        lifetime_s = await authenticate(connection, sasl, self._entropy, timeout_ms=timeout_ms)
         if lifetime_s:
             task = asyncio.ensure_future(
-                keep_authenticated(connection, sasl, lifetime_s, timeout_ms=timeout_ms)
+                keep_authenticated(
+                    connection, sasl, self._entropy, lifetime_s, timeout_ms=timeout_ms
+                )
             )
             self._sessions.add(task)
             task.add_done_callback(self._sessions.discard)

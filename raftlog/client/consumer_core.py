@@ -82,7 +82,9 @@ class ConsumerCore:
         group: GroupSettings | None = None,
     ) -> None:
         self.settings = settings
-        self.cluster = Cluster(connection, connector=host.connector, chance=host.chance)
+        self.cluster = Cluster(
+            connection, connector=host.connector, chance=host.chance, entropy=host.entropy
+        )
         self.subscription = Subscription(settings, start="committed" if group else None)
         self.monotonic = host.clock.monotonic
         self.has_deserializers = bool(key_deserializer or value_deserializer)

@@ -60,7 +60,9 @@ class ProducerCore:
         """
         chance = host.chance
         self.settings = settings
-        self.cluster = Cluster(connection, connector=host.connector, chance=chance)
+        self.cluster = Cluster(
+            connection, connector=host.connector, chance=chance, entropy=host.entropy
+        )
         self.accumulator = Accumulator(
             settings, clock=host.clock, choose=lambda count: int(chance() * count)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from raftlog.client.cluster import Cluster
@@ -25,14 +25,14 @@ class UserListing:
     mechanisms: tuple[Mechanism, ...]
 
 
-def credentials_of(password: str) -> Credentials:
+def credentials_of(password: str, entropy: Callable[[int], bytes]) -> Credentials:
     """Return the credentials of a password. Takes about 10 ms of CPU.
 
     Raises ``InvalidRequestError`` if the password is not valid.
     """
     from raftlog.security.scram import make_credentials
 
-    return make_credentials(password, os.urandom)
+    return make_credentials(password, entropy)
 
 
 async def list_users(cluster: Cluster) -> list[UserListing]:

@@ -204,7 +204,10 @@ GUARDS: Final = [
         module="raftlog/server/broker.py",
         function="Broker._end_revoked",
         change=drop("call close_each"),
-        tests=(f"{_AUTHENTICATION}::test_open_connections_of_a_revoked_user_are_closed",),
+        tests=(
+            f"{_AUTHENTICATION}::test_open_connections_of_a_revoked_user_are_closed",
+            "tests/testing/simulator/test_revoking.py::test_clients_authenticate_and_a_user_is_revoked",
+        ),
     ),
     Guard(
         name="a client that has not authenticated sends short requests only",

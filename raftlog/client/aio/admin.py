@@ -874,7 +874,7 @@ class AsyncAdmin(LoopBound, AdminBase):
     ) -> None:
         self._bind()
         check_user_name(name)
-        credentials = await asyncio.to_thread(users.credentials_of, password)
+        credentials = await asyncio.to_thread(users.credentials_of, password, self._host.entropy)
         change = UserAlteration(name=name, credentials=credentials, expected=expected)
         await users.alter_user(self._cluster, change)
 

@@ -171,6 +171,7 @@ class WorkloadPlan:
     recreates_after_s: float = 0.0  # deleted then, and made again; 0: never
     moves_every_s: float = 0.0  # between two requests to move replicas, on average; 0: none
     changes_factor: bool = False  # some of those change the number of replicas
+    is_secured: bool = False  # clients authenticate, and a user is created and deleted repeatedly
 
     @classmethod
     def draw(cls, random: Random, *, replication_factor: int, min_isr: int = 0) -> WorkloadPlan:

@@ -47,11 +47,13 @@ from raftlog.testing.simulator.process import (
     DRIFT_MAX,
     LOG_DIRECTORY,
     BrokerMachine,
+    ClientMachine,
     MakeBroker,
     Program,
     RunningBroker,
 )
 from raftlog.testing.simulator.recreation import Recreating
+from raftlog.testing.simulator.revoking import Revoking, admit
 from raftlog.testing.simulator.workload import (
     Reading,
     Workload,
@@ -91,6 +93,7 @@ GROUP_LONGER_S: Final = 6.0  # for members to join, and for sessions to end
 TWO_DISKS_SHARE: Final = 0.25  # of the seeds
 MOVES_SHARE: Final = 0.25  # of the seeds of safety of clusters
 GROWTH_SHARE: Final = 0.15  # of those where no stored bytes are harmed, and all start together
+SECURED_SHARE: Final = 0.12  # of the seeds of safety of clusters
 NEVER_MS: Final = 604_800_000
 SCRUB_INTERVAL_MS: Final = 3_000  # where stored bytes are harmed: all of it is found in time
 PROGRESS_LIMIT_S: Final = 60.0  # for every client of a healed core to get on
@@ -176,6 +179,7 @@ class Scenario:
             scenario = scenario._with_retained_bytes(Random(f"{seed}/retained bytes"))
             scenario = scenario._with_moves(Random(f"{seed}/moves"))
             scenario = scenario._with_growth(Random(f"{seed}/growth"))
+            scenario = scenario._with_users(Random(f"{seed}/users"))
         return scenario._with_two_disks(Random(f"{seed}/two disks"))
 
     def _with_strangers(self, random: Random, *, may_be_longer: bool) -> Scenario:
@@ -273,6 +277,14 @@ class Scenario:
             return self
         return replace(self, growth=plan)
 
+    def _with_users(self, random: Random) -> Scenario:
+        """Return the scenario, in some cases with clients that authenticate, and a user that is
+        created and deleted repeatedly.
+        """
+        if random.random() >= SECURED_SHARE or self.mode == "liveness":
+            return self
+        return replace(self, workload=replace(self.workload, is_secured=True))
+
     def _with_two_disks(self, random: Random) -> Scenario:
         """Return the scenario, in some cases with brokers that have two log directories."""
         some = [broker for broker in range(1, self.brokers + 1) if random.random() < 0.6]
@@ -317,6 +329,7 @@ class Scenario:
             rack=RACKS[machine.broker_id % len(RACKS)] if self.has_racks else "",
             # So that some disks fill up to the last byte, and others refuse writes before.
             has_watermarks=machine.broker_id % 2 == 1,
+            is_secured=self.workload.is_secured,
         )
         if self.growth is not None:
             config = joining_config(machine, config, self.brokers)
@@ -400,7 +413,7 @@ def run(
             members = Members(workload)
             members.start()
             workload.start()
-            _start_operators(workload, observer, scenario)
+            revoking = _start_operators(workload, observer, scenario)
             nemesis.start()
             world.run_for(scenario.duration_s)
             nemesis.stop()
@@ -409,6 +422,7 @@ def run(
             verdict.ending, stuck = _end(world, workload, observer, scenario)
             verdict.violations += [Violation("STUCK", stuck)] if stuck else []
             verdict.violations += check(workload.history, verdict.ending, durable_acks=acks)
+            verdict.violations += [] if revoking is None else revoking.violations()
             world.check()
         except SimulationError as error:
             verdict.violations.append(Violation("CRASH", str(error)))
@@ -420,8 +434,10 @@ def run(
     return verdict
 
 
-def _start_operators(workload: Workload, observer: Observer, scenario: Scenario) -> None:
-    """Start the clients that delete the topic, move replicas, and add and remove brokers."""
+def _start_operators(workload: Workload, observer: Observer, scenario: Scenario) -> Revoking | None:
+    """Start the clients that delete the topic, move replicas, add and remove brokers, and create
+    and delete a user; return the last one.
+    """
     plan = scenario.workload
     if plan.recreates_after_s:
         workload.add("recreator", Recreating(workload, plan.recreates_after_s).run)
@@ -431,6 +447,11 @@ def _start_operators(workload: Workload, observer: Observer, scenario: Scenario)
     if scenario.growth is not None:
         growing = Growing(workload, observer, scenario.growth, founders=scenario.brokers)
         workload.add("grower", growing.run)
+    if not plan.is_secured:
+        return None
+    revoking = Revoking(workload)
+    revoking.start()
+    return revoking
 
 
 def _call_operator(world: World) -> None:
@@ -447,7 +468,13 @@ def _prepare(world: World, workload: Workload, scenario: Scenario) -> None:
         late = world.brokers[scenario.absent - 1]
         late.is_kept_down = False
         late.start_later(world.random("late").uniform(0.0, LATE_S_MAX))
-    admin = world.add_client("admin-0", lambda machine: create_topic(workload, machine))
+
+    async def begin(machine: ClientMachine) -> None:
+        if scenario.workload.is_secured:
+            await admit(workload, machine)
+        await create_topic(workload, machine)
+
+    admin = world.add_client("admin-0", begin)
     admin.start()
     if not world.run_until(lambda: admin.is_done, limit_s=SETTLE_LIMIT_S):
         raise SimulationError("the topic could not be created, with nothing wrong")

@@ -19,6 +19,7 @@ from raftlog.client.aio.consumer import AsyncConsumer
 from raftlog.client.aio.producer import AsyncProducer
 from raftlog.client.delivery import DeliveryFuture, RangesFuture
 from raftlog.client.partition_requests import At
+from raftlog.client.settings import SecurityArguments
 from raftlog.errors import (
     CorruptBatchError,
     InvalidRequestError,
@@ -43,6 +44,9 @@ from raftlog.types import (
 )
 
 TOPIC: Final = "events"
+ADMINISTRATOR: Final = "admin"  # where clients authenticate: a super user
+USER: Final = "client"  # of the other clients
+PASSWORD: Final = "the same for all"  # noqa: S105 - of simulated users
 PATIENCE_S: Final = 0.2  # after an error, before the next attempt
 OUTSTANDING_MAX: Final = 40
 DELETIONS_PER_S: Final = 2.0  # where nothing else is administrated
@@ -92,7 +96,7 @@ class Workload:
     def start(self) -> None:
         """Start all clients."""
         for number, producer in enumerate(self.plan.producers, start=1):
-            self.add(f"producer-{number}", partial(_produce, self, producer))
+            self.add(f"producer-{number}", partial(produce, self, producer))
         for number, consumer in enumerate(self.plan.consumers, start=1):
             self.add(f"consumer-{number}", partial(_consume, self, consumer))
         if self.plan.administrates or self.plan.deletes:
@@ -122,6 +126,17 @@ class Workload:
 
     # -- what its clients share
 
+    def security(self, user: str) -> SecurityArguments:
+        """The security arguments of a client; none where clients do not authenticate."""
+        if not self.plan.is_secured:
+            return {}
+        return {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "SCRAM-SHA-256",
+            "sasl_username": user,
+            "sasl_password": PASSWORD,
+        }
+
     def admin(self, machine: ClientMachine, bootstrap: str | None = None) -> AsyncAdmin:
         """``bootstrap``: every broker's address by default."""
         admin = AsyncAdmin(
@@ -130,11 +145,14 @@ class Workload:
             client_id=machine.name,
             cluster_secret=CLUSTER_SECRET if len(self.world.brokers) > 1 else None,
             host=machine.host(),
+            **self.security(ADMINISTRATOR),
         )
         machine.own(admin)
         return admin
 
-    def producer(self, machine: ClientMachine, plan: ProducerPlan) -> AsyncProducer:
+    def producer(
+        self, machine: ClientMachine, plan: ProducerPlan, user: str = USER
+    ) -> AsyncProducer:
         producer = AsyncProducer(
             self.world.bootstrap,
             acks=plan.acks,
@@ -147,6 +165,7 @@ class Workload:
             metadata_max_age_ms=3_000,
             client_id=machine.name,
             host=machine.host(),
+            **self.security(user),
         )
         machine.own(producer)
         return producer
@@ -158,6 +177,7 @@ class Workload:
             metadata_max_age_ms=3_000,
             client_id=machine.name,
             host=machine.host(),
+            **self.security(USER),
             **settings,
         )
         machine.own(consumer)
@@ -190,12 +210,15 @@ def outcome_of(error: RaftlogError) -> Outcome:
 # -- producers -------------------------------------------------------------------------------------
 
 
-async def _produce(workload: Workload, plan: ProducerPlan, machine: ClientMachine) -> None:
+async def produce(
+    workload: Workload, plan: ProducerPlan, machine: ClientMachine, user: str = USER
+) -> None:
+    """Produce, in one session after the other, until all is over."""
     session = 0
     while not workload.is_over:
         session += 1
-        producing = _Producing(workload, plan, machine, f"{machine.name}/{machine.boots}.{session}")
-        await producing.run()
+        process = f"{machine.name}/{machine.boots}.{session}"
+        await _Producing(workload, plan, machine, process, user).run()
 
 
 class _Record(NamedTuple):
@@ -208,14 +231,19 @@ class _Producing:
     """One producer, from its making to its end."""
 
     def __init__(
-        self, workload: Workload, plan: ProducerPlan, machine: ClientMachine, process: str
+        self,
+        workload: Workload,
+        plan: ProducerPlan,
+        machine: ClientMachine,
+        process: str,
+        user: str,
     ) -> None:
         self._workload = workload
         self._history = workload.history
         self._plan = plan
         self._random = machine.random
         self._process = process
-        self._producer = workload.producer(machine, plan)
+        self._producer = workload.producer(machine, plan, user)
         self._sent = 0
         self._outstanding = 0
 

@@ -37,6 +37,7 @@ from raftlog.testing.simulator.process import (
     RunningBroker,
 )
 
+SESSION_MS: Final = 3_000  # of clients that authenticate
 BOOT_LIMIT_S: Final = 60.0
 # Nearly all objects of a world live as long as it: frequent collections cost a seventh of the time.
 COLLECTION_OBJECTS: Final = 50_000
@@ -54,6 +55,7 @@ def broker_config(
     offsets_partitions: int = 16,
     rack: str = "",
     has_watermarks: bool = True,
+    is_secured: bool = False,
 ) -> BrokerConfig:
     """One of a cluster of all machines; alone, if there is one. What is periodic comes often.
 
@@ -63,6 +65,7 @@ def broker_config(
     hangs. ``bootstrap_without``: voters that a new cluster does not wait for.
     ``offsets_partitions``: of the topic that keeps the consumer groups. ``rack``: where it is.
     ``has_watermarks``: of free disk space; without, only a full disk refuses writes.
+    ``is_secured``: clients must authenticate, from time to time again.
     """
     addresses = machine.world.addresses
     config = BrokerConfig(
@@ -82,6 +85,9 @@ def broker_config(
         controlled_shutdown_timeout_ms=2_000,
         replica_replacement_delay_ms=replacement_delay_ms,
         disk_stall_timeout_ms=stall_ms,
+        authentication_required=is_secured,
+        insecure_allowed=is_secured,  # there is no TLS in the simulation
+        connections_max_reauth_ms=SESSION_MS if is_secured else 0,
     )
     if has_watermarks:
         return config
