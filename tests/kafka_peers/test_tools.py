@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from raftlog.testing import cluster
 from raftlog.testing.cluster import Cluster
 from tests.kafka_peers.drivers import CODECS, TIMEOUT_S
 from tests.kafka_peers.install import JAVA_LIBRARY, version_in
@@ -29,6 +31,7 @@ TOOLS = {
     "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
     "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "kafka-delegation-tokens": "org.apache.kafka.tools.DelegationTokenCommand",
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
     "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
@@ -167,6 +170,40 @@ def test_reassignments_are_listed(bootstrap: str) -> None:
     assert "No partition reassignments found" in tool(
         "kafka-reassign-partitions", bootstrap, "--list"
     )
+
+
+@works("kafka-delegation-tokens, and SCRAM with a token")
+def test_a_delegation_token_is_created_used_and_expired(tmp_path: Path) -> None:
+    with cluster(brokers=1, secure=True) as running:
+        environment = running.environment
+
+        def login(name: str, user: str, password: str, more: str = "") -> tuple[str, str]:
+            """The argument with a file of settings."""
+            path = tmp_path / name
+            path.write_text(
+                "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\n"
+                "ssl.truststore.type=PEM\n"
+                f"ssl.truststore.location={environment['RAFTLOG_SSL_CAFILE']}\n"
+                "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
+                f'username="{user}" password="{password}" {more};\n'
+            )
+            return "--command-config", str(path)
+
+        admin = environment["RAFTLOG_SASL_USERNAME"]
+        own = login("own", admin, environment["RAFTLOG_SASL_PASSWORD"])
+        tokens = partial(tool, "kafka-delegation-tokens", running.bootstrap, *own)
+        made = tokens("--create", "--max-life-time-period", "-1", "--renewer-principal", "User:bob")
+        row = next(line for line in made.splitlines() if f"User:{admin}" in line)
+        token_id, hmac = row.split()[:2]
+        delegated = login("delegated", token_id, hmac, "tokenauth=true")
+        topics = partial(tool, "kafka-topics", running.bootstrap, *delegated)
+        topics("--create", "--topic", "by-token")
+        assert "by-token" in topics("--list").splitlines()
+        describe = ("--describe", "--owner-principal", f"User:{admin}")
+        assert token_id in tokens(*describe)
+        tokens("--renew", "--renew-time-period", "60000", "--hmac", hmac)
+        tokens("--expire", "--expiry-time-period", "-1", "--hmac", hmac)
+        assert token_id not in tokens(*describe)
 
 
 @works("kafka-verifiable-producer, kafka-verifiable-consumer")
