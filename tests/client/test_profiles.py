@@ -18,6 +18,9 @@ sasl_password = "the secret"
 """
 
 
+BEARER = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -114,8 +117,45 @@ def test_an_argument_comes_before_the_profile_and_that_before_the_environment(
         ({"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "sasl_mechanism='GSSAPI'"),
         ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}, "sends the password"),
         ({"security_protocol": "SASL_SSL", "sasl_password": b"x"}, "sasl_password is a bytes"),
+        ({"sasl_token_auth": True}, "sasl_token_auth requires security_protocol"),
+        ({"security_protocol": "SASL_SSL", "sasl_oauthbearer_token_file": "f"}, "'OAUTHBEARER'"),
+        ({**BEARER}, "requires sasl_oauth_token_provider, sasl_oauthbearer_token_file or"),
+        (
+            {**BEARER, "sasl_oauthbearer_token_file": "f", "sasl_oauthbearer_token_command": "c"},
+            "exclude each other",
+        ),
+        ({**BEARER, "sasl_oauthbearer_token_command": "a 'b"}, "sasl_oauthbearer_token_command is"),
+        ({**BEARER, "sasl_oauthbearer_token_file": "f", "sasl_token_auth": True}, "SCRAM-SHA-256"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments: dict[str, object], words: str) -> None:
     with pytest.raises((InvalidRequestError, TypeError), match=words):
         Security(arguments).sasl_settings()  # type: ignore[arg-type]
+
+
+def test_a_profile_has_a_source_of_bearer_tokens(tmp_path: Path) -> None:
+    text = "security_protocol = 'SASL_SSL'\nsasl_mechanism = 'OAUTHBEARER'\n"
+    file = private(tmp_path / "file.toml", text + "sasl_oauthbearer_token_file = 'token'\n")
+    (tmp_path / "token").write_text("a.b.c\n")
+    found = Security({"profile": str(file)}).sasl_settings()
+    assert found is not None
+    assert found.token_provider is not None
+    assert found.token_provider.token() == "a.b.c"
+    command = private(tmp_path / "c.toml", text + "sasl_oauthbearer_token_command = 'echo x'\n")
+    found = Security({"profile": str(command)}).sasl_settings()
+    assert found is not None
+    assert found.token_provider is not None
+    assert found.token_provider.token() == "x"
+    command.chmod(0o646)
+    with pytest.raises(InvalidRequestError, match="contains a command and has the mode 0646"):
+        profiles.load(str(command))
+
+
+def test_a_profile_has_a_delegation_token(tmp_path: Path) -> None:
+    path = private(tmp_path / "x.toml", f"{ADMIN}sasl_token_auth = true\n")
+    found = Security({"profile": str(path)}).sasl_settings()
+    assert found is not None
+    assert found.is_token
+    own = Security({"profile": str(path), "sasl_token_auth": False}).sasl_settings()
+    assert own is not None
+    assert not own.is_token
