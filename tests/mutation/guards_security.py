@@ -434,7 +434,7 @@ GUARDS: Final = [
         module=_JUDGE,
         function="Authenticator._expire",
         change=drop("call on_revoked"),
-        tests=(f"{_DELEGATED}::test_connections_end_when_the_token_expires",),
+        tests=(f"{_DELEGATED}::test_a_connection_is_revoked_when_its_token_expires",),
     ),
     Guard(
         name="a changed user loses its tokens",

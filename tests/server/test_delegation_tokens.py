@@ -16,6 +16,7 @@ from raftlog import Acl, Admin, Consumer, NewTopic, Producer, TopicPartition, li
 from raftlog.cli.main import run
 from raftlog.client.delegation_tokens import NewToken
 from raftlog.clock import SystemClock
+from raftlog.config import BrokerConfig
 from raftlog.errors import (
     AuthenticationError,
     InvalidRequestError,
@@ -26,13 +27,16 @@ from raftlog.errors import (
 )
 from raftlog.kafka import api as kafka_apis
 from raftlog.kafka import codec, errors
+from raftlog.security.delegation import HMAC_BYTES, make_token, password_of
 from raftlog.security.principal import ANONYMOUS, Principal
 from raftlog.security.sasl import ScramClientExchange
+from raftlog.server.authentication import Authenticator
 from raftlog.server.requests.delegation_tokens import check_allowed
 from raftlog.testing.certificates import Certificates
 from raftlog.testing.probes import free_port, wait_until
 from tests.server.harness import RunningBroker, running
 from tests.server.kafka.kafka_client import KafkaClient
+from tests.server.test_authentication import Loop, finished, peer
 from tests.server.test_tls import settings_of
 
 SECRET = "the secret of the cluster"
@@ -174,6 +178,48 @@ def test_connections_end_when_the_token_expires(served: Delegating) -> None:
         assert seconds_until_closed(served, made.token.id) < left + CUT_S
     with served.admin(**served.arguments("alice")) as admin:
         assert made.token.id not in [each.id for each in admin.describe_tokens()]
+
+
+class Timers(Loop):
+    """A loop whose timers the test runs."""
+
+    def __init__(self) -> None:
+        self.due: list[Callable[[], None]] = []
+
+    def call_later(self, _seconds: float, callback: Callable[[], None]) -> Any:
+        self.due.append(callback)
+        return SimpleNamespace(cancel=lambda: None)
+
+
+def test_a_connection_is_revoked_when_its_token_expires() -> None:
+    """Also one whose client sends no request, and with a session that would last longer."""
+    loop, wall_ms, revoked = Timers(), [0], []
+    judge = Authenticator(BrokerConfig(), loop, bytes, lambda: wall_ms[0])  # type: ignore[arg-type]
+    token = make_token(
+        owner=Principal("User", "alice"),
+        renewers=(),
+        hmac=bytes(HMAC_BYTES),
+        now_ms=0,
+        lifetime_ms=5_000,
+        renewal_ms=1_000,
+        entropy=bytes,
+    )
+    machine: Any = SimpleNamespace(tokens={token.id: token}, users={}, user_secret=b"")
+    judge.tokens_changed(machine)
+    client = peer()
+    exchange = ScramClientExchange(
+        "SCRAM-SHA-256", token.id, password_of(bytes(HMAC_BYTES)), bytes, is_token=True
+    )
+    finished(judge.begin(client, "SCRAM-SHA-256"))
+    challenge = finished(judge.proceed(client, exchange.first()))
+    done = finished(judge.proceed(client, exchange.next(challenge.data)))
+    assert (str(client.principal), done.session_lifetime_ms) == ("User:alice", 1_000)
+    judge.on_revoked = lambda: revoked.append(judge.is_revoked(client))
+    for now_ms, expected in ((999, []), (1_000, [True])):
+        wall_ms[0] = now_ms
+        loop.due.pop()()
+        assert revoked == expected
+    assert not loop.due, "without tokens, no timer runs"
 
 
 def test_a_new_password_revokes_the_tokens_of_the_user(served: Delegating) -> None:
