@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import re
 import ssl
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -27,9 +29,13 @@ from raftlog.server.listener import address_of, bind
 from raftlog.testing.certificates import Certificates
 from raftlog.testing.probes import free_port
 from tests.server.harness import TIMEOUT_S, RunningBroker, running
+from tests.server.provider import AUDIENCE, ISSUER, Provider
 from tests.server.test_tls import settings_of
 
 PASSWORDS = {"admin": "the administrator's", "alice": "a user's: password"}
+
+
+PROVIDER = Provider()
 
 
 class Secured:
@@ -94,12 +100,17 @@ def secured(
     credentials = directory / "admin"
     credentials.write_text(f"admin:{PASSWORDS['admin']}\n")
     credentials.chmod(0o600)
+    jwks = directory / "jwks.json"
+    jwks.write_text(json.dumps(PROVIDER.jwks()))
     port = free_port()
     settings = settings_of(
         certificates,
         listen=f"127.0.0.1:{port}",
         authentication_required="true",
         admin_credentials_file=str(credentials),
+        sasl_oauthbearer_jwks_endpoint_url=jwks.as_uri(),
+        sasl_oauthbearer_expected_issuer=ISSUER,
+        sasl_oauthbearer_expected_audience=AUDIENCE,
         http_listen="127.0.0.1:0",
         http_console_read_only="false",
     )
@@ -170,6 +181,22 @@ def test_a_changed_password_counts_at_once(secured: Secured) -> None:
         assert secured.get("/api/v1/topics", "bob", password="the second one")[0] == 200
         admin.delete_user("bob")
     assert secured.get("/api/v1/topics", "bob", password="the second one")[0] == 401
+
+
+def test_tokens_of_the_provider_are_accepted(secured: Secured) -> None:
+    """In the API, and in the console, whose requests to brokers have the same token."""
+
+    def get(path: str, provider: Provider = PROVIDER, **claims: Any) -> tuple[int, str]:
+        token = provider.token(time.time(), **claims)
+        return secured.get(path, header=f"Bearer {token}")
+
+    assert get("/api/v1/topics", sub="admin") == (200, '["t"]\n')
+    assert get("/api/v1/topics", sub="alice") == (200, "[]\n")
+    assert get("/", sub="admin")[0] == 200
+    assert get("/metrics", sub="alice")[0] == 403
+    for status, text in (get("/", exp=0), get("/", aud="x"), get("/", Provider("k9"))):
+        assert (status, "invalid_token" in text) == (401, True)
+    assert secured.get("/", header="Bearer")[0] == 401
 
 
 def test_failures_are_slow_counted_and_audited(
