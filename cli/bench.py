@@ -353,8 +353,8 @@ def cluster(run: Scope) -> None:
 def topics(run: Scope, partitions: int) -> None:
     """Measure how long a wide topic takes to be created and deleted, and what it costs idle.
 
-    Three brokers, replication factor 3. The floor makes the directories of all replicas in one
-    process, and syncs a file for each broker.
+    Three brokers, replication factor 3. The floor writes and syncs a file for each broker in one
+    process.
 
     \b
     Example:

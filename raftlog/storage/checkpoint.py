@@ -194,7 +194,16 @@ class CheckpointFile:
             if self._file is None:
                 self._open()
 
+    def _make_directory(self) -> None:
+        """Create the directory of a log that never had a record: this is its first file. Its parent
+        exists since the log was opened; if not, files are missing."""
+        directory = self.path.rpartition("/")[0]
+        self._disk.make_dir(directory)
+        self._disk.sync_dir(directory.rpartition("/")[0])
+
     def _open(self) -> File:
+        if self._sequence == 0 and self._copy is not None:
+            self._make_directory()
         file = self._disk.open(self.path, create=True)
         # Slots are written only after the file and its name are durable. If no slot was written,
         # the previous process may have ended before that.

@@ -335,8 +335,8 @@ class Log:
         if is_mirrored and at_offset != base_offset:
             raise admission.not_at_end(at_offset, base_offset)
         try:
-            self._begin_epoch(leader_epoch)
             active = self._segment_for_append(header.length, now_ms)
+            self._begin_epoch(leader_epoch)
         except OSError as error:
             raise self._write_failed(error) from error
         section, _chain = stamp(

@@ -63,10 +63,13 @@ def open_log(
     """See ``Log.open``."""
     log_dir = LogDir(disk, directory) if log_dir is None else log_dir
     if log_dir.failure:
-        return _offline(disk, directory, copy, log_dir)
-    # Not created: the link leads to a file system that is not mounted, or to a lost directory.
+        return _without_files(disk, directory, copy, log_dir)
+    # The link leads to a file system that is not mounted, or to a lost directory.
     link = disk.dangling_link(directory)
     if not link and (copy is None or copy.known is None):
+        if copy is not None and not disk.exists(directory):
+            disk.make_dirs(directory.rpartition("/")[0])
+            return _without_files(disk, directory, copy, log_dir)
         disk.make_dirs(directory)
     opening = _Opening(
         disk,
@@ -80,8 +83,9 @@ def open_log(
     return opening.run()
 
 
-def _offline(disk: Disk, directory: str, copy: Copy | None, log_dir: LogDir) -> Opened:
-    """Return the state of a log whose log directory has failed. Accesses no file."""
+def _without_files(disk: Disk, directory: str, copy: Copy | None, log_dir: LogDir) -> Opened:
+    """Return the state of a log that never had a record, so it has no directory yet, or whose log
+    directory has failed. Accesses no file."""
     known = None if copy is None else copy.known
     return Opened(
         segments=[],

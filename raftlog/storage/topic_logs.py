@@ -84,23 +84,21 @@ class TopicLogs:
             if LogKey(topic.id, partition) not in self._logs:
                 self.open(topic, partition)
 
-    def create(self, topic: Topic, partitions: Iterable[int]) -> None:
-        """Open logs, and create the missing ones. Their names are durable after
-        ``make_names_durable``: one sync for all of them.
+    def create(self, topic: Topic, partitions: Sequence[int]) -> None:
+        """Open logs. A log without records gets its directory with the first one, in the directory
+        of the topic, which exists from now on (ADR 69).
         """
-        for partition in partitions:
-            log_dir = self._log_dirs[topic.log_dir_of(partition)]
+        new = [p for p in partitions if self._copies.of(topic.id, p).known is None]
+        for id_ in dict.fromkeys(map(topic.log_dir_of, new)):
+            log_dir = self._log_dirs[id_]
             with log_dir.containing_failures():
-                self._make_dir(log_dir, topic, partition)
+                # Its path may lead to another disk, on which nothing may be created.
+                log_dir.check_place()
+                if not log_dir.failure:
+                    home = f"{log_dir.path}/{topic_path(topic)}"
+                    quarantine.move_dangling_link(self._disk, home)
+        for partition in partitions:
             self.open(topic, partition)
-
-    def _make_dir(self, log_dir: LogDir, topic: Topic, partition: int) -> None:
-        log_dir.check_place()  # its path may lead to another disk, on which nothing may be created
-        if not log_dir.failure and self._copies.of(topic.id, partition).known is None:
-            home = f"{log_dir.path}/{topic_path(topic)}"
-            quarantine.move_dangling_link(self._disk, home)
-            self._disk.make_dirs(home)
-            self._disk.make_dir(self.path(topic, partition))
 
     def take(self, topic_id: str, partition: int) -> Log | None:
         """Remove a log from the open logs and return it. The caller closes it."""
@@ -133,8 +131,8 @@ class TopicLogs:
         ]
 
     def make_names_durable(self, topic: Topic, partitions: Iterable[int]) -> None:
-        """Sync the names of the directories of partitions. A killed process may have created them
-        without a sync."""
+        """Sync the names of the directories of a topic and of its partitions. A killed process may
+        have created them without a sync."""
         for id_ in dict.fromkeys(map(topic.log_dir_of, partitions)):
             log_dir = self._log_dirs[id_]
             if log_dir.failure:
@@ -219,13 +217,20 @@ class TopicLogs:
         return [drop for drop, log_dir in found if log_dir is None or not log_dir.failure]
 
     def _remove_in(self, log_dir: LogDir, drops: Sequence[Dropping]) -> None:
-        for drop in drops:
-            path = f"{log_dir.path}/{topic_path(drop)}/{drop.partition}"
-            for found in (path, *quarantine.quarantines(self._disk, path)):
-                self._disk.remove_tree(found)
-        for path in dict.fromkeys(f"{log_dir.path}/{topic_path(drop)}" for drop in drops):
-            if self._disk.exists(path):
-                self._disk.sync_dir(path)
+        for home, numbers in _by_home(log_dir, drops).items():
+            for name in self._disk.list_dir(home):
+                if name.partition(quarantine.MARK)[0] in numbers:
+                    self._disk.remove_tree(f"{home}/{name}")
+            if self._disk.exists(home):
+                self._disk.sync_dir(home)
+
+
+def _by_home(log_dir: LogDir, drops: Iterable[Dropping]) -> dict[str, set[str]]:
+    """Return the names of the directories of partitions, by the directory of their topic."""
+    found: dict[str, set[str]] = {}
+    for drop in drops:
+        found.setdefault(f"{log_dir.path}/{topic_path(drop)}", set()).add(str(drop.partition))
+    return found
 
 
 def topic_path(topic: Topic | Dropping) -> str:

@@ -313,6 +313,22 @@ STATE_FILES: Final = [
         ),
     ),
     Guard(
+        name="a log's directory is durable before its checkpoint",
+        why="after a power failure, a copy with records is corrupt, and its records are lost",
+        module="raftlog/storage/checkpoint.py",
+        function="CheckpointFile._make_directory",
+        change=drop("call sync_dir"),
+        tests=(f"{HOSTING}::test_the_first_records_of_a_partition",),
+    ),
+    Guard(
+        name="only a log that never had a record gets a directory",
+        why="a copy whose files are lost continues as an empty one, and is counted",
+        module="raftlog/storage/opening.py",
+        function="open_log",
+        change=always("compare known"),
+        tests=(f"{HOSTING}::test_a_partition_gets_its_directory_with_its_first_record",),
+    ),
+    Guard(
         name="log start never decreases",
         why="two deletions that end out of order restore records",
         module="raftlog/storage/checkpoint.py",

@@ -113,7 +113,7 @@ AT_WORK: Final = [
         name="nothing is created in a log directory that is gone",
         why="new replicas are created on the disk below the mount point",
         module=TOPIC_LOGS,
-        function="TopicLogs._make_dir",
+        function="TopicLogs.create",
         change=drop("call check_place"),
         tests=(f"{_STORE}::test_nothing_is_created_where_another_disk_is_mounted",),
     ),

@@ -10,6 +10,7 @@ import pytest
 
 from raftlog.config import TopicConfig
 from raftlog.errors import (
+    DamagedLogError,
     DiskFullError,
     InvalidConfigError,
     InvalidPartitionsError,
@@ -86,17 +87,21 @@ def test_a_hosted_partition_is_durable_at_once() -> None:
         assert hosted(reopened(disk, power_cut=True)) == {(FIRST, 3): 2}
 
 
-def test_a_partition_that_a_killed_process_had_begun_to_host_is_durable_too() -> None:
-    """Its directory is there already, and was never synced."""
+@pytest.mark.parametrize("path", ["*/clicks", f"*/{FIRST}"])
+def test_a_partition_that_a_killed_process_had_begun_to_host_is_durable_too(path: str) -> None:
+    """Its directory, or that of its topic, is there already, and was never synced."""
     for seed in range(10):
         disk = sim_disk(seed)
         store = open_store(disk)
-        host(store, 0)
-        disk.faults.append(Fault({"sync_dir"}, error=None, path=f"*/{FIRST}"))
+        if path != "*/clicks":
+            host(store, 0)
+        disk.faults.append(Fault({"sync_dir"}, error=None, path=path))
         with pytest.raises(Stopped):
-            host(store, 1)
+            host(store, 1, count=1)
         disk.faults.clear()
-        host(reopened(disk), 1, count=1)
+        store = reopened(disk)
+        host(store, 0)
+        host(store, 1, count=1)
         again = reopened(disk, power_cut=True)
         assert hosted(again) == {(FIRST, 0): 0, (FIRST, 1): 1}
         log = again.hosted_log(FIRST, 1)
@@ -144,13 +149,14 @@ def test_a_partition_that_could_not_be_hosted_is_not_here(
 ) -> None:
     disk = sim_disk()
     store = open_store(disk)
-    host(store, 0)
+    id_ = SECOND if operation == "make_dir" else FIRST  # of a topic that has its directory
+    host(store, 0, id_=id_)
     disk.faults.append(Fault({operation}, code))
     with pytest.raises(error, match=r"clicks|catalog"):
         host(store, 1)
-    assert hosted(store) == {(FIRST, 0): 0}
+    assert hosted(store) == {(id_, 0): 0}
     fill(host(store, 1), 2)
-    assert hosted(reopened(disk)) == {(FIRST, 0): 0, (FIRST, 1): 2}
+    assert hosted(reopened(disk)) == {(id_, 0): 0, (FIRST, 1): 2}
 
 
 def test_a_topic_of_this_broker_alone_becomes_one_that_is_placed() -> None:
@@ -282,6 +288,37 @@ def test_many_partitions_take_as_many_syncs_as_few() -> None:
     assert syncs(30) == syncs(2)
 
 
+# -- directories -----------------------------------------------------------------------------------
+
+
+def test_a_partition_gets_its_directory_with_its_first_record() -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    host(store, 0)
+    host(store, 1)
+    assert paths_of(disk) == [f"clicks/{FIRST}"]
+    fill(store.hosted_log(FIRST, 1), 2)
+    assert paths_of(disk) == [f"clicks/{FIRST}/1"]
+    assert hosted(reopened(disk, power_cut=True)) == {(FIRST, 0): 0, (FIRST, 1): 2}
+    disk.lose(f"{DATA}/topics/clicks/{FIRST}")
+    store = reopened(disk)
+    assert store.hosted_log(FIRST, 1).damage, "it had records"
+    assert not store.hosted_log(FIRST, 0).damage
+    fill(store.hosted_log(FIRST, 0), 1)
+
+
+def test_a_directory_is_not_created_where_that_of_its_topic_was_lost() -> None:
+    """Another file system can be in its place."""
+    disk = sim_disk()
+    store = open_store(disk)
+    log = host(store, 1)
+    disk.lose(f"{DATA}/topics/clicks")
+    with pytest.raises(DamagedLogError, match="missing"):
+        fill(log, 1)
+    assert not disk.exists(f"{DATA}/topics/clicks")
+    assert log.damage
+
+
 # -- crashes ---------------------------------------------------------------------------------------
 
 
@@ -333,6 +370,25 @@ def test_hosting_partitions(chances: int, seed: int) -> None:
     sweep(prepare_two, act, check_hosts, seed=seed, chances=chances)
 
 
+def test_the_first_records_of_a_partition(chances: int, seed: int) -> None:
+    """Without its directory, the partition is empty; no record that was durable is lost."""
+
+    def act(disk: SimDisk, state: Hosts) -> None:
+        (before,) = state.legal
+
+        def ends(*counts: int) -> list[dict[tuple[str, int], int]]:
+            return [{**before, (FIRST, 1): count} for count in counts]
+
+        state.legal = [before, *ends(0)]
+        log = host(state.store, 1)
+        for count in (1, 2):
+            state.legal = ends(count - 1, count)
+            fill(log, 1)
+            state.legal = ends(count)
+
+    sweep(prepare_two, act, check_hosts, seed=seed, chances=chances)
+
+
 def test_dropping_partitions(chances: int, seed: int) -> None:
     def act(disk: SimDisk, state: Hosts) -> None:
         state.legal = [{(FIRST, 0): 2, (FIRST, 2): 3}, {(FIRST, 0): 2}]
@@ -369,7 +425,7 @@ def test_a_restored_copy_that_was_removed_is_quarantined() -> None:
     store = open_store(disk)
     assert hosted(store) == {(FIRST, 0): 0}
     assert [note.split()[1:5] for note in store.notes] == [["is", "no", "copy", "of"]]
-    assert disk.list_dir(f"var/data/topics/clicks/{FIRST}") == ["0", "1.quarantine-1"]
+    assert disk.list_dir(f"var/data/topics/clicks/{FIRST}") == ["1.quarantine-1"]
     host(store, 1)
     assert hosted(store) == {(FIRST, 0): 0, (FIRST, 1): 0}
 

@@ -392,7 +392,6 @@ def test_no_descriptor_is_left_behind(tmp_path: Path) -> None:
     assert store.log("clicks", 0).segment_count > 8
     fill(store.log("clicks", 0), 3, sync=False)
     store.abandon()  # so that the next start has a file to sync
-    (tmp_path / "data" / "topics" / "clicks" / topic.id / "1").rmdir()
     (tmp_path / "data" / "topics" / "clicks" / topic.id / "1").write_text("no directory")
     with pytest.raises(DataDirectoryError):
         Store.open(OsDisk(), data)

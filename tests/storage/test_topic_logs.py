@@ -32,6 +32,9 @@ def test_a_log_lies_under_name_id_and_number() -> None:
     disk, logs = logs_of(OLD, NEW)
     assert logs.path(OLD, 2) == f"{DATA}/topics/clicks/old/2"
     assert disk.list_dir(f"{DATA}/topics/clicks") == ["new", "old"]
+    assert disk.list_dir(f"{DATA}/topics/clicks/old") == [], "with the first record"
+    for log in logs.logs():
+        append(log, b"x")
     assert disk.list_dir(f"{DATA}/topics/clicks/old") == ["0", "2"]
     assert [key for key, _ in logs.entries()] == [
         LogKey("old", 0),
@@ -71,6 +74,8 @@ def test_settings_reach_the_logs_that_are_open() -> None:
 
 def test_removing_one_partition_leaves_the_others() -> None:
     disk, logs = logs_of(OLD, NEW)
+    for log in logs.logs():
+        append(log, b"x")
     disk.make_dirs(f"{DATA}/topics/clicks/old/2.quarantine-1")
     logs.remove_partitions([Dropping("clicks", "old", 2)])
     assert disk.list_dir(f"{DATA}/topics/clicks/old") == ["0"]

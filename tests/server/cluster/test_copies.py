@@ -219,9 +219,9 @@ def test_a_damaged_follower_leaves_sets_its_copy_aside_and_comes_back(
     "fault",
     [
         Fault(error=errno.ENOSPC, path="*/copies.tmp", times=2),  # before the files are moved
-        Fault({"make_dir"}, errno.ENOSPC, "*/T1/0", times=2),  # and after that
+        Fault({"rename"}, errno.ENOSPC, "*/T1/0", times=2),
     ],
-    ids=["before", "after"],
+    ids=["before", "moving"],
 )
 def test_a_full_disk_delays_the_replacement_of_a_copy_and_does_not_prevent_it(
     fault: Fault,
