@@ -80,6 +80,16 @@ class Ballot:
         """The same when there is no leader, or no link to it."""
         return self._timing.suspect * (1 + 3 * self._chance())
 
+    def unhurried_wait(self) -> float:
+        """Until the first election of a group that needs no leader yet."""
+        return self._timing.heartbeat * (1 + self._chance())
+
+    def idle_wait(self) -> float:
+        """Until the next heartbeat of an idle group: spread, so that not all groups send theirs at
+        once.
+        """
+        return self._timing.idle_heartbeat * (1 + self._chance()) / 2
+
     def next_wait(self) -> float:
         """Until the next attempt: twice as long each time, up to the election timeout."""
         wait = self._timing.suspect * 4 * float(1 << self._attempts)

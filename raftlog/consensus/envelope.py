@@ -3,6 +3,7 @@
     envelope = [boot, link, sequence, directory id, journal sequence, [message, ...]]
     message  = [group id, generation, term, type, field, ...]
 
+An envelope without messages is a *beat*: the consensus of its sender works, and its disk.
 ``boot`` and ``link`` identify the sender's session. Each link is a new session. ``journal
 sequence`` is the durable sequence of the last block of its journal: a broker that starts with a
 lower one has lost state that it acted on. All fields are msgpack from outside: ``decode`` checks

@@ -118,10 +118,13 @@ class HostedGroup:
         self._hello_due = NEVER  # of an observer
         self._hello_wait = 0.0
 
-    def open(self, voters: Mapping[int, str], base: bytes, now: float) -> None:
+    def open(
+        self, voters: Mapping[int, str], base: bytes, now: float, *, needs_leader: bool = True
+    ) -> None:
         """Go on where the journal stopped; ``voters`` and ``base`` are for a journal without.
 
-        A voter with the directory ``""`` has no vote: it is asked for a newer generation.
+        A voter with the directory ``""`` has no vote: it is asked for a newer generation. The first
+        election of a new group is held later if it ``needs_leader`` for commands only.
         """
         is_new = self.journal.is_new
         start = base if is_new else self.journal.base
@@ -130,6 +133,8 @@ class HostedGroup:
         if is_new:
             self.journal.begin_generation(0, voters, base)
         self._build(now)
+        if is_new and not needs_leader and self.raft is not None:
+            self.raft.postpone_election(now)
 
     def close(self) -> None:
         """Leave the group. The machine may call this while it applies a command."""
@@ -292,6 +297,11 @@ class HostedGroup:
             self.raft.peer_down(peer, now)
             self.proposals.link_lost(peer)
 
+    def peer_silent(self, peer: int, now: float) -> None:
+        """There is a link to the peer, but consensus of the peer does not work."""
+        if self.raft is not None and peer in self.voters:
+            self.raft.peer_silent(peer, now)
+
     def receive(self, peer: int, message: list[Any], now: float) -> bool:
         """Take a message that came by the peer's link; False when it makes no sense."""
         _group_id, generation, term, kind, *fields = message
@@ -420,6 +430,7 @@ class HostedGroup:
             return
         if self.proposals:
             self.proposals.leader_is(raft.leader, raft.term)
+            raft.need_leader(now)
             self._place(raft, now)
         if self._asked:
             self._place_for_others(raft, now)

@@ -105,6 +105,7 @@ class Timing:
         self.election = settings.election_timeout_ms / 1_000
         self.suspect = settings.suspect_timeout_ms / 1_000
         self.heartbeat = settings.heartbeat_ms / 1_000
+        self.idle_heartbeat = settings.idle_heartbeat_ms / 1_000
         self.tick = settings.tick_ms / 1_000
         # Only the fallback counts: a leader's own check of its quorum. Groups share the object.
         self.library_settings = SyncObjConf(

@@ -99,6 +99,7 @@ class ConsensusNode:
         self._unspoken: dict[str, None] = {}  # groups that may have messages to send
         self._news: dict[str, None] = {}  # groups to report to on_state
         self._heap: list[tuple[float, str]] = []  # when to look at which group
+        self._beat_due = NEVER  # while no link is up
         self._task: JournalSyncTask | None = None
         self._failure: StorageFailedError | None = None
         self._is_stalled = False  # the disk is full: nothing until a sync works
@@ -118,18 +119,20 @@ class ConsensusNode:
         voters: Mapping[BrokerId, DirectoryId],
         base: bytes,
         now: float,
+        needs_leader: bool = True,
     ) -> None:
         """Join a group, as a voter or as an observer that may become a voter.
 
         ``voters`` and ``base``: those of generation 0; ignored if the journal contains the group. A
         voter with directory ``""`` has no vote, but is asked for a newer generation. ``machine`` is
         restored to the base; later commands are applied once they are known to be committed.
-        Raises the exceptions of the machine's ``restore``.
+        ``needs_leader``: False postpones the first election of a new group for 1 to 2 s, or until a
+        command waits. Raises the exceptions of the machine's ``restore``.
         """
         assert group_id not in self._groups, f"{group_id} is open"
         assert 0 < len(voters) <= VOTERS_MAX
         host = HostedGroup(group_id, machine, self._services)
-        host.open(voters, base, now)
+        host.open(voters, base, now, needs_leader=needs_leader)
         self._groups[group_id] = host
         self._touch(host)
         self._work(now)
@@ -313,6 +316,7 @@ class ConsensusNode:
             return
         self._journal.note_peer(peer, directory_id, boot, run)
         self._links.setdefault(peer, Link()).up(directory_id, boot)
+        self._beat_due = now
         for host in list(self._groups.values()):
             host.peer_up(peer, now)
             self._touch(host)
@@ -337,6 +341,7 @@ class ConsensusNode:
         if link is None or not link.admits(arrived):
             self.refused_messages += 1  # of a link that has ended: not worth a log line
             return
+        link.note_alive(now, is_beat=not arrived.messages)
         for message in arrived.messages:
             host = self._groups.get(message[0])
             if host is None:
@@ -364,7 +369,7 @@ class ConsensusNode:
 
     def next_tick(self, now: float) -> float:
         """Monotonic time in seconds at which ``tick`` should be called; inf: never."""
-        due = self._heap[0][0] if self._heap else NEVER
+        due = min(self._heap[0][0] if self._heap else NEVER, self._beat_due)
         if self._failure is not None:
             return NEVER
         if self._journal.is_dirty or not self._can_work():
@@ -394,6 +399,21 @@ class ConsensusNode:
             else:
                 self._schedule(host)
 
+    def _beat(self, now: float) -> None:
+        """Show the peers that consensus of this broker works, and find those where it does not.
+
+        Groups without news rely on it, and send few heartbeats.
+        """
+        links = [(peer, link) for peer, link in self._links.items() if link.is_up]
+        self._beat_due = self._services.timing.next_heartbeat(now) if links else NEVER
+        for peer, link in links:
+            link.beat()
+            if link.is_silent(now, self._services.timing.election):
+                link.alive_at = -NEVER
+                for host in self._groups.values():
+                    host.peer_silent(peer, now)
+                    self._touch(host)
+
     # -- work --------------------------------------------------------------------------------------
 
     def _can_work(self) -> bool:
@@ -417,6 +437,8 @@ class ConsensusNode:
                     self._inputs.popleft()(now)
                 self._handled_at = now
                 if not self._journal.is_dirty:
+                    if now >= self._beat_due:
+                        self._beat(now)
                     self._touch_due(now)
                     self._step(now)
                 self._speak(now)

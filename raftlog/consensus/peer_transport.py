@@ -7,13 +7,15 @@ messages to a peer collect there. No sockets: bytes go in and come out.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pysyncobj.transport import Transport
 
 from raftlog.consensus import envelope
 from raftlog.consensus.envelope import Envelope, Message
 from raftlog.consensus.settings import OUTBOX_BYTES_MAX, SEQUENCE_JUMP_MAX
+
+NEVER: Final = float("inf")
 
 
 class Heard(NamedTuple):
@@ -29,10 +31,12 @@ class Link:
 
     __slots__ = (
         "_arrived",
+        "_is_beat_due",
         "_number",
         "_outbox",
         "_outbox_bytes",
         "_sequence",
+        "alive_at",
         "boot",
         "directory_id",
         "is_up",
@@ -44,6 +48,10 @@ class Link:
         self.directory_id = ""  # the peer's, as it proved when the link came up
         self.boot = 0  # the peer's
         self.journal_sequence = 0  # of its directory's journal: the last block that it told of
+        # When consensus of the peer was last seen to work, in monotonic seconds; never for a peer
+        # that sends no beats.
+        self.alive_at = -NEVER
+        self._is_beat_due = False
         self._number = 0  # of our session
         self._sequence = 0  # of our newest envelope in it
         self._arrived = (0, 0)  # the peer's newest session and envelope
@@ -59,15 +67,18 @@ class Link:
         self.directory_id = directory_id
         self.boot = boot
         self.is_up = True
+        self.alive_at = -NEVER
         self._number += 1
         self._sequence = 0
         self._empty()
 
     def down(self) -> None:
         self.is_up = False
+        self.alive_at = -NEVER
         self._empty()
 
     def _empty(self) -> None:
+        self._is_beat_due = False
         self._outbox = []
         self._outbox_bytes = 0
 
@@ -75,7 +86,11 @@ class Link:
 
     @property
     def has_mail(self) -> bool:
-        return bool(self._outbox)
+        return self._is_beat_due or bool(self._outbox)
+
+    def beat(self) -> None:
+        """Send a beat with the next flush."""
+        self._is_beat_due = self.is_up
 
     def post(self, message: Message) -> bool:
         """Put a message with the others for the next flush. False: it will not be sent."""
@@ -87,7 +102,8 @@ class Link:
 
     def collect(self, boot: int, directory_id: str, journal_sequence: int) -> list[bytes]:
         """The envelopes of all that was posted; the arguments are our own, and durable."""
-        parts = envelope.in_parts(self._outbox, self._outbox_bytes)
+        parts = envelope.in_parts(self._outbox, self._outbox_bytes) if self._outbox else []
+        parts += [[]] if self._is_beat_due else []
         self._empty()
         sealed = []
         for part in parts:
@@ -97,6 +113,15 @@ class Link:
         return sealed
 
     # -- in ----------------------------------------------------------------------------------------
+
+    def note_alive(self, now: float, *, is_beat: bool) -> None:
+        """An admitted envelope arrived."""
+        if is_beat or self.alive_at > -NEVER:
+            self.alive_at = now
+
+    def is_silent(self, now: float, limit_s: float) -> bool:
+        """Whether a peer that has sent beats on this link has sent nothing for that long."""
+        return -NEVER < self.alive_at <= now - limit_s
 
     def admits(self, arrived: Envelope) -> bool:
         """Whether an envelope is the peer's, of its newest session, and newer than all before.
@@ -134,6 +159,11 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
     def send(self, node: Any, message: tuple[Any, ...]) -> bool:
         """``message`` is (term, type, field, ...); ``node.id`` is the broker's."""
         return self.post(node.id, message)
+
+    def alive_at(self, broker_id: int) -> float:
+        """``Link.alive_at`` of a peer."""
+        link = self._links.get(broker_id)
+        return -NEVER if link is None else link.alive_at
 
     def post(self, broker_id: int, message: tuple[Any, ...]) -> bool:
         link = self._links.get(broker_id)

@@ -12,6 +12,8 @@ brackets are the hazards that the tests name.
   identity, and granted again when asked again [4, 23].
 - A leader that has not heard from a majority for an election timeout steps down (check-quorum,
   Raft dissertation, 6.2) [14], and so does one whose links to a majority are down.
+- A group without news is *idle*: its leader sends few heartbeats, as in CockroachDB's quiescence.
+  Beats of brokers (``ConsensusNode``) show instead that leader and followers work.
 - No compaction, snapshots, membership changes, read-only nodes or code versions [7-9, 11, 12, 17];
   no pickle [20]. A command is bytes, and applying it cannot raise [16].
 
@@ -45,6 +47,7 @@ FOLLOWER: Final = 0  # the library's numbers
 CANDIDATE: Final = 1
 LEADER: Final = 2
 NEVER: Final = float("inf")
+IDLE_HEARTBEATS_MISSED: Final = 3  # of an idle leader, until followers elect another one
 
 
 class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
@@ -76,6 +79,10 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         self._followers: dict[int, Follower] = {}
         self._heard_at = -NEVER  # when the leader last spoke
         self._heartbeat_due = NEVER
+        self._heartbeat_at = -NEVER  # of the last one
+        self._is_settled = False  # nothing was new to any follower at the last heartbeat
+        self._is_idle = False  # a leader with few heartbeats
+        self._is_postponed = False  # the first election
         self._isolated_since = NEVER  # a leader without links to a majority
         library.set_now(now)
         library.set_journal(journal)
@@ -176,6 +183,8 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             if now >= self.due():
                 self._on_silence(now)
             return
+        if self._is_idle:
+            self._count_beats()
         self.doTick(0.0)
         is_isolated = now >= self._isolated_since + self._timing.suspect
         if is_isolated or self.role != LEADER:
@@ -223,12 +232,26 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         deadline = self._SyncObj__raftElectionDeadline
         self._SyncObj__raftElectionDeadline = min(deadline, due)
 
+    def postpone_election(self, now: float) -> None:
+        """Hold the first election later, unless a command waits or a link is lost."""
+        if self._peers:
+            self._is_postponed = True
+            due = now + self._ballot.unhurried_wait()
+            self._SyncObj__raftElectionDeadline = due - due % self._timing.tick
+
+    def need_leader(self, now: float) -> None:
+        """A command waits: do not postpone the first election any longer."""
+        if self._is_postponed and self.leader is None:
+            self._is_postponed = False
+            self._hurry(now)
+
     def peer_up(self, peer: int, now: float) -> None:
         """There is a link to this voter, maybe a new one: what was sent before may be lost."""
         self._up = sorted({*self._up, peer})
         self._SyncObj__connectedNodes.add(self._peers[peer])
         self._note_links(now)
         if self.is_leader:
+            self._wake(now)
             self._followers[peer].restart()
             self.wants_append = True
         elif self.role == CANDIDATE:
@@ -243,7 +266,19 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         self._up.remove(peer)
         self._SyncObj__connectedNodes.discard(self._peers[peer])
         self._note_links(now)
-        if self.leader == peer:
+        if self.is_leader:
+            self._wake(now)
+        elif self.leader == peer:
+            self._heard_at = -NEVER
+            self._hurry(now)
+        else:
+            self.need_leader(now)
+
+    def peer_silent(self, peer: int, now: float) -> None:
+        """The link to this voter is there, but its consensus does not work."""
+        if self.is_leader:
+            self._wake(now)
+        elif self.leader == peer:
             self._hurry(now)
 
     def send_appends(self, now: float) -> None:
@@ -271,8 +306,22 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
     def _has_live_leader(self, now: float) -> bool:
         if self.is_leader:
             return True
-        leader = self.leader
-        return leader in self._up and now - self._heard_at < self._timing.election
+        is_linked = self.leader in self._up
+        return is_linked and (
+            now - self._heard_at < self._timing.election or self._is_leader_idle(now)
+        )
+
+    def _is_leader_idle(self, now: float) -> bool:
+        """Whether the leader says nothing because there is nothing to say: its broker sends beats.
+        It said something not too long ago, or it would not know that it leads.
+        """
+        leader, timing = self.leader, self._timing
+        return (
+            leader is not None
+            and leader in self._up
+            and now - self._SyncObj__transport.alive_at(leader) < timing.election
+            and now - self._heard_at < IDLE_HEARTBEATS_MISSED * timing.idle_heartbeat
+        )
 
     def _hurry(self, now: float) -> None:
         self.campaign_at(now + self._ballot.short_wait())
@@ -288,6 +337,9 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _on_silence(self, now: float) -> None:
         """No leader for too long: ask whether the others would vote for this broker."""
+        if self._is_leader_idle(now):
+            self._SyncObj__raftElectionDeadline = now + self._timing.idle_heartbeat
+            return
         self._SyncObj__raftElectionDeadline = now + self._ballot.next_wait()
         round_number = self._ballot.ask()
         if self._ballot.is_quorum(1):
@@ -297,6 +349,8 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _on_pre_vote(self, peer: int, term: int, fields: list[Any], now: float) -> bool:
         round_number, last_term, last_index = fields
+        if peer == self.leader:
+            self._heard_at = -NEVER  # it leads no longer, or it would not ask
         granted = (
             term == self.term
             and (last_term, last_index) >= self._log.end
@@ -362,6 +416,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _appended(self) -> None:
         self.wants_append = True
+        self._wake(library.now())
         if not self._peers:
             self.wants_step = True  # there is no response that triggers it
 
@@ -370,6 +425,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__raftLeader = None
         self._ballot.close()
         self._heartbeat_due = self._isolated_since = NEVER
+        self._is_settled = self._is_idle = False
         self._SyncObj__raftElectionDeadline = now + self._ballot.next_wait()
 
     def _follow(self, leader: int, now: float) -> None:
@@ -413,11 +469,46 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
     def _SyncObj__sendAppendEntries(self) -> None:
         """Send a heartbeat, so that every follower responds."""
         if self._peers:
-            self._heartbeat_due = self._timing.next_heartbeat(library.now())
+            self._heartbeat_due = self._next_heartbeat(library.now())
         for peer in self._up:
             self._followers[peer].is_waiting = False
             if not self._catch_up(peer):
                 self._send_append(peer, [])
+
+    def _next_heartbeat(self, now: float) -> float:
+        """Monotonic time of the heartbeat after this one: later, if nothing was new at two."""
+        was_settled, self._is_settled = self._is_settled, self._have_all_answered(now)
+        self._is_idle = was_settled and self._is_settled
+        self._heartbeat_at = now
+        return now + self._ballot.idle_wait() if self._is_idle else self._timing.next_heartbeat(now)
+
+    def _have_all_answered(self, now: float) -> bool:
+        """Whether every follower has everything, has answered the last heartbeat, and sends beats:
+        a broker of an earlier release does not, and relies on heartbeats.
+        """
+        last, commit_index = self._log.last_index, self._SyncObj__raftCommitIndex
+        return commit_index == last and all(
+            follower.match_index == last
+            and follower.commit_sent == commit_index
+            and peer in self._up
+            and self._SyncObj__lastResponseTime[self._peers[peer]] >= self._heartbeat_at
+            and now - self._SyncObj__transport.alive_at(peer) < self._timing.election
+            for peer, follower in self._followers.items()
+        )
+
+    def _wake(self, now: float) -> None:
+        """Send heartbeats at the usual interval again."""
+        self._is_settled = False
+        if self._is_idle:
+            self._count_beats()
+            self._is_idle = False
+            self._heartbeat_due = self._timing.next_heartbeat(now)
+
+    def _count_beats(self) -> None:
+        """Count beats of followers as their responses, which an idle leader does not ask for."""
+        answered = self._SyncObj__lastResponseTime
+        for peer, node in self._peers.items():
+            answered[node] = max(answered[node], self._SyncObj__transport.alive_at(peer))
 
     def _catch_up(self, peer: int) -> bool:
         """Send a follower what it has not been sent; whether there was anything."""

@@ -46,7 +46,8 @@ class ConsensusSettings:
 
     election_timeout_ms: int = 3_000  # least silence of a leader before an election; at most twice
     suspect_timeout_ms: int = 100  # the same when the link to it is down; at most 4 times that
-    heartbeat_ms: int = 1_000  # of an idle group
+    heartbeat_ms: int = 1_000  # of a group, and of a broker to each peer
+    idle_heartbeat_ms: int = 16_000  # of a group without news, at most
     tick_ms: int = 50  # of a group with something to do; heartbeats fall on its multiples
     propose_timeout_ms: int = 5_000
     seal_after_entries: int = 1_000  # in a generation's journal, before the leader seals it
@@ -58,6 +59,8 @@ class ConsensusSettings:
                 raise ValueError(f"{field.name} must be at least 1")
         if self.election_timeout_ms < 3 * self.heartbeat_ms:
             raise ValueError("election_timeout_ms must be at least 3 times heartbeat_ms")
+        if self.idle_heartbeat_ms < self.heartbeat_ms:
+            raise ValueError("idle_heartbeat_ms must be at least heartbeat_ms")
         if self.heartbeat_ms < self.tick_ms:
             raise ValueError("heartbeat_ms must be at least tick_ms")
         if self.suspect_timeout_ms > self.election_timeout_ms:

@@ -104,12 +104,20 @@ class ConsensusPlane:
         self._enter(lambda now: self._node.peer_down(peer, now))
 
     def open_group(
-        self, group_id: str, machine: StateMachine, *, voters: Mapping[int, str], base: bytes
+        self,
+        group_id: str,
+        machine: StateMachine,
+        *,
+        voters: Mapping[int, str],
+        base: bytes,
+        needs_leader: bool = True,
     ) -> None:
         """``ConsensusNode.open_group``, now."""
 
         def act(now: float) -> None:
-            self._node.open_group(group_id, machine, voters=voters, base=base, now=now)
+            self._node.open_group(
+                group_id, machine, voters=voters, base=base, now=now, needs_leader=needs_leader
+            )
 
         self._enter(act)
 

@@ -189,14 +189,15 @@ def test_old_voters_stop_asking_once_the_new_ones_know() -> None:
     network = opened(6, 1, 2, 3)
     network.leader().seal(network.voters(4, 5, 6))
     network.run(10)
-    assert all(network[each].node.next_tick(network.now) > network.now + 1e9 for each in (1, 2, 3))
+    assert all(network[each].node._groups[GROUP].due() > network.now + 1e9 for each in (1, 2, 3))
 
 
 def test_an_observer_asks_those_who_never_answer_ever_more_rarely() -> None:
     network = Network(2)
     network[1].open(GROUP, network.voters(2))
     network.run(200)
-    assert 6 <= network.sent <= 14
+    beats = 2 * 200
+    assert 6 <= network.sent - beats <= 16
 
 
 def test_a_broker_that_does_not_vote_proposes_nothing() -> None:

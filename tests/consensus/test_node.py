@@ -393,25 +393,6 @@ def test_a_base_too_large_to_be_offered_is_said(
 # -- time ------------------------------------------------------------------------------------------
 
 
-def test_an_idle_group_costs_one_append_and_one_answer_for_each_follower_and_heartbeat() -> None:
-    network = opened()
-    network.leader()
-    network.run(5)
-    sent = network.sent
-    network.run(10)
-    assert 40 <= network.sent - sent <= 44
-
-
-def test_many_idle_groups_share_envelopes() -> None:
-    network = Network()
-    for number in range(40):
-        network.open(f"t/{number}")
-    network.run(10)
-    sent = network.sent
-    network.run(10)
-    assert network.sent - sent <= 10 * 20 * 12, "20 ticks in a second, 12 envelopes in a tick"
-
-
 def test_between_its_times_a_tick_does_nothing() -> None:
     network = opened()
     network.leader()

@@ -10,6 +10,7 @@ from tests.mutation.guard import Guard
 BALLOT: Final = "tests/consensus/test_ballot.py"
 FOLLOWER: Final = "tests/consensus/test_follower.py"
 GUARDS_VOTERS: Final = "tests/consensus/test_guards_voters.py"
+IDLE_GROUPS: Final = "tests/consensus/test_idle_groups.py"
 RAFT_GROUP: Final = "tests/consensus/test_raft_group.py"
 RAFT_GROUP_APPENDS: Final = "tests/consensus/test_raft_group_appends.py"
 RAFT_LOG: Final = "tests/consensus/test_raft_log.py"
@@ -315,4 +316,39 @@ APPENDS: Final = [
     ),
 ]
 
-GUARDS: Final = [*ELECTIONS, *APPENDS]
+IDLE: Final = [
+    Guard(
+        name="a group is idle only with followers that send beats",
+        why="followers of an earlier release depose an idle leader again and again",
+        module="raftlog/consensus/raft_group.py",
+        function="RaftGroup._have_all_answered",
+        change=drop("compare _SyncObj__transport"),
+        tests=(f"{IDLE_GROUPS}::test_heartbeats_continue_for_brokers_of_an_earlier_release",),
+    ),
+    Guard(
+        name="a peer that sends no beats any longer is silent",
+        why="idle groups keep a leader whose disk hangs",
+        module="raftlog/consensus/node.py",
+        function="ConsensusNode._beat",
+        change=never("if _services"),
+        tests=(f"{IDLE_GROUPS}::test_the_disk_of_a_leader_of_an_idle_group_hangs",),
+    ),
+    Guard(
+        name="a leader that requests pre-votes leads no longer",
+        why="no voter elects another leader while the broker of the last one sends beats",
+        module="raftlog/consensus/raft_group.py",
+        function="RaftGroup._on_pre_vote",
+        change=never("if leader"),
+        tests=(f"{IDLE_GROUPS}::test_a_leader_of_an_idle_group_steps_down_and_asks_for_votes",),
+    ),
+    Guard(
+        name="beats replace heartbeats for a limited time",
+        why="a group whose leader lost it never has a leader again",
+        module="raftlog/consensus/raft_group.py",
+        function="RaftGroup._is_leader_idle",
+        change=drop("compare IDLE_HEARTBEATS_MISSED"),
+        tests=(f"{IDLE_GROUPS}::test_followers_do_not_wait_forever_for_an_idle_leader",),
+    ),
+]
+
+GUARDS: Final = [*ELECTIONS, *APPENDS, *IDLE]

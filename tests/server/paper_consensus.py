@@ -60,7 +60,14 @@ class PaperNode:
         self._input("peer_down", peer, now)
 
     def open_group(
-        self, group_id: str, machine: Any, *, voters: Any, base: bytes, now: float
+        self,
+        group_id: str,
+        machine: Any,
+        *,
+        voters: Any,
+        base: bytes,
+        now: float,
+        needs_leader: bool = True,
     ) -> None:
         self._input("open_group", group_id, dict(voters), base, now)
         self.open.add(group_id)

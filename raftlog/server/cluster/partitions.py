@@ -315,8 +315,8 @@ class Partitions:
 
     def _open_group(self, record: TopicRecord, partition: int) -> HostedPartition:
         birth = record.birth(partition)
-        base = first_state(birth)
-        machine = PartitionMachine(base.encode())
+        base = first_state(birth).encode()
+        machine = PartitionMachine(base)
         log = self._copy_of(record, partition)
         hosted = HostedPartition(
             record.name, record.id, partition, record.replication_factor, machine
@@ -333,7 +333,11 @@ class Partitions:
         )
         machine.on_change = lambda: self._state_applied(hosted)
         self._plane.open_group(
-            hosted.group_id, machine, voters=birth.directories, base=base.encode()
+            hosted.group_id,
+            machine,
+            voters=birth.directories,
+            base=base,
+            needs_leader=not hosted.state.leader_boot,
         )
         status = self._status(hosted)
         if status is not None and status.term == 0:

@@ -82,7 +82,13 @@ class PaperPlane:
         return cast(ConsensusPlane, self)
 
     def open_group(
-        self, group_id: str, machine: Any, *, voters: Mapping[int, str], base: bytes
+        self,
+        group_id: str,
+        machine: Any,
+        *,
+        voters: Mapping[int, str],
+        base: bytes,
+        needs_leader: bool = True,
     ) -> None:
         assert base
         if not self.has_ended:
