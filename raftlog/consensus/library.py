@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from pysyncobj import FAIL_REASON, SyncObjConf, syncobj
@@ -17,6 +18,7 @@ from raftlog.consensus.raft_journal import RaftJournal
 from raftlog.consensus.settings import ConsensusSettings
 
 _NO_POLLER: Final = "none"
+NODES_MAX: Final = 1_000  # that are kept; more are made again
 
 
 class _Seat(threading.local):
@@ -79,6 +81,12 @@ class PeerNode(Node):  # type: ignore[misc]  # the library has no types
 
     def __str__(self) -> str:
         return str(self.id)
+
+
+@lru_cache(NODES_MAX)
+def peer_node(broker_id: int) -> PeerNode:
+    """The broker as the library sees it: the same object for all groups, which never changes."""
+    return PeerNode(broker_id)
 
 
 class _Void:

@@ -34,7 +34,7 @@ from raftlog.consensus import envelope, library, raft_log
 from raftlog.consensus.ballot import Ballot
 from raftlog.consensus.envelope import COMMAND, NO_OP, SEAL
 from raftlog.consensus.follower import Follower
-from raftlog.consensus.library import VOID, PeerNode, Placed, Timing, subscriber
+from raftlog.consensus.library import VOID, PeerNode, Placed, Timing, peer_node, subscriber
 from raftlog.consensus.outcome import CommandFailed
 from raftlog.consensus.peer_transport import PeerTransport
 from raftlog.consensus.raft_journal import RaftJournal
@@ -74,7 +74,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         self._timing = timing
         self._ballot = Ballot(broker_id, len(voters), timing, chance)
         self._apply = apply
-        self._peers = {peer: PeerNode(peer) for peer in sorted(voters) if peer != broker_id}
+        self._peers = {peer: peer_node(peer) for peer in sorted(voters) if peer != broker_id}
         self._up: list[int] = []  # peers with a link, sorted
         self._followers: dict[int, Follower] = {}
         self._heard_at = -NEVER  # when the leader last spoke
@@ -88,7 +88,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         library.set_journal(journal)
         try:
             super().__init__(
-                PeerNode(broker_id),
+                peer_node(broker_id),
                 list(self._peers.values()),
                 conf=timing.library_settings,
                 nodeClass=PeerNode,

@@ -169,6 +169,17 @@ class Partition:
         return self.leadership is None or self.leadership.is_ready
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether all records are durable and committed, and no disk problem is known."""
+        log, hindrance = self.log, self.hindrance
+        return (
+            self._high_watermark == log.log_end_offset == log.durable_end_offset
+            and self.closed is None
+            and not (self.trouble or hindrance.is_short or hindrance.is_held_up)
+            and not self._services.disk.is_hung
+        )
+
+    @property
     def trouble(self) -> str:
         """The problem of this copy, for operators; "" if none is known."""
         return self.log.damage or self.log.doubt or self.conflict

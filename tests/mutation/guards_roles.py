@@ -11,6 +11,8 @@ COPIES: Final = "tests/server/cluster/test_copies.py"
 DAMAGE: Final = "tests/server/cluster/test_damage.py"
 GUARDS_COPIES: Final = "tests/server/test_guards_copies.py"
 MEMBERSHIP: Final = "tests/server/cluster/test_membership.py"
+NODE: Final = "tests/server/cluster/test_node.py"
+_AT_REST: Final = "test_partitions_at_rest_are_checked_rarely_and_at_once_when_something_happens"
 PARTITIONS: Final = "tests/server/cluster/test_partitions.py"
 REGRESSIONS: Final = "tests/testing/simulator/test_regressions.py"
 ROLE_MANAGER: Final = "tests/server/cluster/test_role_manager.py"
@@ -359,4 +361,23 @@ ROLES: Final = [
     ),
 ]
 
-GUARDS: Final = [*ROLES]
+REST: Final = [
+    Guard(
+        name="a partition at rest is checked again",
+        why="what lasts for some time without an event is never found",
+        module="raftlog/server/cluster/hosted_partition.py",
+        function="HostedPartition.is_at_rest",
+        change=drop("compare REST_SECONDS"),
+        tests=(f"{NODE}::{_AT_REST}",),
+    ),
+    Guard(
+        name="a partition with a problem is not at rest",
+        why="a leader without disk space is replaced seconds later",
+        module="raftlog/server/partition.py",
+        function="Partition.is_at_rest",
+        change=replace("or is_held_up", "False"),
+        tests=(f"{NODE}::{_AT_REST}",),
+    ),
+]
+
+GUARDS: Final = [*ROLES, *REST]

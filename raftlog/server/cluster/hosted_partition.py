@@ -11,6 +11,8 @@ from raftlog.replication.partition_state import PartitionMachine, PartitionState
 from raftlog.server.partition import Partition
 from raftlog.types import LeaderEpoch
 
+REST_SECONDS: Final = 5.0  # seconds between two checks of a partition at rest
+
 
 class Stage(Enum):
     """Permission of this broker to act on the partition's state.
@@ -99,6 +101,9 @@ class HostedPartition:
     stage: Stage = Stage.REPLAYED
     fenced_in: LeaderEpoch | None = None  # the damaged log is not reported from this epoch on
     control: ControllerNotes = field(default_factory=ControllerNotes)
+    # The state at the last check, if that found nothing to do or to wait for.
+    settled: PartitionState | None = None
+    checked_at: float = 0.0  # monotonic seconds
     group_id: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -112,6 +117,28 @@ class HostedPartition:
     def is_current(self) -> bool:
         """Whether the state is no older than any that an earlier incarnation acted on."""
         return self.stage in {Stage.CURRENT, Stage.YIELDING}
+
+    def checked(self, now: float) -> None:
+        """Note that this broker has checked its role, the ISR, and what the group's leader does."""
+        state, notes = self.state, self.control
+        is_settled = (
+            self.is_known
+            and self.stage is Stage.CURRENT
+            and len(state.isr) == len(state.replicas)
+            and state.leader == state.replicas[0]
+            and not (notes.is_proposing or notes.transfers)
+        )
+        self.settled, self.checked_at = state if is_settled else None, now
+
+    def is_at_rest(self, now: float) -> bool:
+        """Whether a check would find nothing: the last one did not, and nothing has happened. What
+        lasts for some time without an event is found ``REST_SECONDS`` later.
+        """
+        return (
+            self.settled is self.machine.state
+            and now - self.checked_at < REST_SECONDS
+            and (self.host is None or self.host.is_at_rest)
+        )
 
     def on(self, event: Event) -> None:
         """Go to the next stage (``TRANSITIONS``)."""

@@ -690,9 +690,12 @@ class ClusterNode:
         change there is nothing to find but what has lasted for seconds.
         """
         some, self._unpolled = self._unpolled[:POLLED_AT_ONCE], self._unpolled[POLLED_AT_ONCE:]
-        there = [each for each in some if self.partitions.hosted.get(each.group_id) is each]
+        now, hosted = self._loop.time(), self.partitions.hosted
+        there = [e for e in some if not e.is_at_rest(now) and hosted.get(e.group_id) is e]
         self.partitions.review(there)
         self.controller.poll_all(there)
+        for each in there:
+            each.checked(now)
 
     def _poll_partitions(self) -> None:
         hosted = list(self.partitions.hosted.values())

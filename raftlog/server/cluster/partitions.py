@@ -430,6 +430,7 @@ class Partitions:
 
     def schedule(self, hosted: HostedPartition) -> None:
         """Apply the new state soon: of several changes, only the last one counts."""
+        hosted.settled = None
         if not self._changed:
             self._services.loop.call_soon(self._apply_changed)
         self._changed[hosted.group_id] = None

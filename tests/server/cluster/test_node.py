@@ -52,6 +52,45 @@ def test_a_round_of_checks_takes_some_partitions_at_a_time(
     ]
 
 
+def test_partitions_at_rest_are_checked_rarely_and_at_once_when_something_happens(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create(partitions=3)
+    leader = cluster.leader(1)
+    node = cluster.node(leader)
+    cluster.world.run_for(10)
+    checked: list[int] = []
+    review = node.partitions.review
+
+    def noted(partitions: Iterable[HostedPartition]) -> None:
+        some = list(partitions)
+        checked.extend(hosted.partition for hosted in some)
+        review(some)
+
+    def checks_in(seconds: float) -> list[int]:
+        checked.clear()
+        cluster.world.run_for(seconds)
+        return checked
+
+    monkeypatch.setattr(node.partitions, "review", noted)
+    assert len(checks_in(20)) in range(3 * 3, 3 * 5 + 1)
+    for hosted in node.partitions.hosted.values():
+        assert hosted.is_at_rest(node._loop.time())
+    cluster.world.run_for(1)
+    hosted = node.partitions.find(node.machine.topics["t"].id, 0)
+    assert hosted is not None
+    assert hosted.host is not None
+    hosted.host.hindrance.refused()  # no disk space
+    assert checks_in(2).count(0) >= 3
+    hosted.host.hindrance.found()
+    cluster.world.run_for(6)
+    other = leader % 3 + 1
+    cluster.world.brokers[other - 1].is_kept_down = True
+    cluster.world.brokers[other - 1].kill()
+    assert {0, 1, 2} <= set(checks_in(1))
+    assert checks_in(4).count(0) >= 5, "its ISR is not complete"
+
+
 def test_what_one_leads_the_others_copy(cluster: Cluster) -> None:
     cluster.create()
     cluster.send(b"a", b"b")
