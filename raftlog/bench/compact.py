@@ -111,15 +111,15 @@ def _run(log: Log) -> tuple[float, float]:
     """Compact all of it; seconds by the wall clock and of this thread alone."""
     began, own = time.perf_counter(), time.thread_time()
     while (
-        ticket := log.begin_compaction(
+        task := log.begin_compaction(
             now_ms=NOW_MS + 2,
             high_watermark=log.log_end_offset,
             chance_seed=1,
             memory_bytes=MEMORY_BYTES,
         )
     ) is not None:
-        ticket.run()
-        log.complete_compaction(ticket)
+        task.run()
+        log.complete_compaction(task)
         log.sync()
     return time.perf_counter() - began, time.thread_time() - own
 
