@@ -1,6 +1,6 @@
-"""The PySpark data source "raftlog": topics as DataFrames, in batches and streams. Names only.
+"""The PySpark data source "raftlog": batch and streaming reads and writes of topics.
 
-Names are found when they are first used: importing this package needs neither pyarrow nor a broker.
+Names are imported on first use: importing this package needs neither pyarrow nor a broker.
 """
 
 from __future__ import annotations

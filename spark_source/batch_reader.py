@@ -1,7 +1,7 @@
-"""A batch read: what it consists of, fixed once for each ``load()``, and the tasks that read it.
+"""Batch read: offset ranges, fixed once for each ``load()``, and the tasks that read them.
 
-The driver looks up both ends of every partition and never again: what is appended afterwards is for
-the next ``load()``. Tasks get exact ranges of offsets.
+The driver queries the start and end offset of every partition once. Records that are appended later
+are read by the next ``load()``. Tasks get exact ranges of offsets.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ logger = logging.getLogger(__name__)
 
 
 class BatchReader(DataSourceReader):
-    """Reads topics as they are now. Made, and asked for its partitions, on the driver."""
+    """Reads topics as they are at planning time. Created and planned on the driver."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
         self._settings = settings_of(options, schema)
 
     def partitions(self) -> list[InputPartition]:
-        """One for each task. Spark asks once for each ``load()``."""
+        """Return one input partition per task. Spark calls this once for each ``load()``."""
         options = self.options
         with client_pool.catalogs.lend(connection_of(options)) as catalog:
             ranges = self._ranges(catalog)
@@ -60,15 +60,15 @@ class BatchReader(DataSourceReader):
         return plan_ranges(catalog, self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one of them, on an executor."""
+        """Read the records of one input partition. Spark calls this on an executor."""
         return read_partition(partition, self._settings)
 
 
 def plan_ranges(catalog: Catalog, options: SourceOptions) -> list[PartitionRange]:
-    """What a read consists of, a range for each partition that has something to read.
+    """Return the offset range of each partition that has records to read.
 
     Raises ``UnknownTopicError``, ``UnknownPartitionError``, ``InvalidRequestError`` for bounds that
-    do not fit, and ``DataLossError``; without ``failOnDataLoss``, logs what is not there.
+    do not fit, and ``DataLossError``. Without ``failOnDataLoss``, logs the loss instead.
     """
     selected = select(catalog, options.selection)
     now = extent(catalog, selected.partitions)
@@ -98,15 +98,15 @@ def _judge(
     wanted = PartitionRange(tp.topic, topic_id, tp.partition, start, end)
     if start > latest:
         what = (
-            f"{options.starting_option}: topic {tp.topic!r} partition {tp.partition} is to be read "
-            f"from offset {start}, but it has none from {latest} on yet"
+            f"{options.starting_option}: topic {tp.topic!r} partition {tp.partition} from "
+            f"offset {start}, but its log end offset is {latest}"
         )
         nothing = PartitionRange(tp.topic, topic_id, tp.partition, latest, latest)
-        return Verdict(nothing, Loss(LossKind.BEYOND_END, what, "nothing of it is read"))
+        return Verdict(nothing, Loss(LossKind.BEYOND_END, what, "none of its records is read"))
     if start > end:
         raise InvalidRequestError(
-            f"topic {tp.topic!r} partition {tp.partition} is to be read from offset {start} "
-            f"({options.starting_option}) to before offset {end} ({options.ending_option}): the "
+            f"topic {tp.topic!r} partition {tp.partition}: start offset {start} "
+            f"({options.starting_option}), end offset {end} ({options.ending_option}): the "
             "end is before the start. Change one of them"
         )
     there = PartitionNow(topic_id, now.earliest[tp], latest)

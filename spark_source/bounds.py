@@ -1,7 +1,7 @@
-"""Where a read begins and ends: words, offsets and times, looked up, as offsets of partitions.
+"""Resolution of the bounds of a read: words, offsets and times become offsets of partitions.
 
-What is looked up comes from a catalog. Whether it makes sense together is decided here; whether
-records are missing is ``planning``'s to judge.
+A catalog provides the offsets. This module checks that the bounds are consistent; ``planning``
+detects missing records.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _NAMED_MAX: Final = 5  # partitions that an error names
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The partitions that a read is of, by topic and number, and the ids of their topics."""
+    """Partitions of a read, by topic and number, and the ids of their topics."""
 
     partitions: tuple[TopicPartition, ...]
     topic_ids: Mapping[str, str]
 
     def numbers(self) -> dict[str, list[int]]:
-        """The partitions by topic."""
+        """Return the partition numbers by topic."""
         found: dict[str, list[int]] = {}
         for tp in self.partitions:
             found.setdefault(tp.topic, []).append(tp.partition)
@@ -44,7 +44,7 @@ class Extent:
 
 
 def select(catalog: Catalog, selection: Selection) -> Selected:
-    """The partitions that there are now. A pattern may match no topic.
+    """Return the selected partitions that exist now. A pattern can match no topic.
 
     Raises ``UnknownTopicError``, ``UnknownPartitionError``.
     """
@@ -73,17 +73,17 @@ def extent(catalog: Catalog, partitions: Iterable[TopicPartition]) -> Extent:
     """Query start and end offsets. Ends come from the leaders, so they never decrease."""
     wanted = tuple(partitions)
     earliest, latest = catalog.earliest(wanted), catalog.latest(wanted)
-    # Retention may have come in between.
+    # Retention may have raised the start offset between the two queries.
     return Extent(earliest, {tp: max(earliest[tp], latest[tp]) for tp in wanted})
 
 
 def resolve_start(
     catalog: Catalog, options: SourceOptions, selected: Selected, now: Extent
 ) -> dict[TopicPartition, Offset]:
-    """Where each partition begins to be read, by the starting option; as it was asked for.
+    """Return the start offset of each partition by the starting option, not limited to the log.
 
-    Raises ``InvalidRequestError`` when the option does not name exactly these partitions, and when
-    no record is as late as it says, unless ``startingOffsetsByTimestampStrategy`` is ``latest``.
+    Raises ``InvalidRequestError`` if the option does not name exactly these partitions, or if no
+    record is as late as its time, unless ``startingOffsetsByTimestampStrategy`` is ``latest``.
     """
     return _resolve(
         catalog,
@@ -98,9 +98,9 @@ def resolve_start(
 def resolve_end(
     catalog: Catalog, options: SourceOptions, selected: Selected, now: Extent
 ) -> dict[TopicPartition, Offset]:
-    """Before which offset each partition ends to be read, by the ending option; as asked for.
+    """Return the end offset (exclusive) of each partition by the ending option.
 
-    Raises ``InvalidRequestError`` when the option does not name exactly these partitions.
+    Raises ``InvalidRequestError`` if the option does not name exactly these partitions.
     """
     return _resolve(
         catalog, options.ending_option, options.ending, selected, now, fail_on_none=False
@@ -141,7 +141,7 @@ def _at_times(
     *,
     fail_on_none: bool,
 ) -> dict[TopicPartition, Offset]:
-    """A record that came after ``now`` counts as none."""
+    """Resolve times to offsets. Records appended after ``now`` are ignored."""
     hits = catalog.at_times(times)
     found = {
         tp: now.latest[tp] if hit is None else min(max(hit, now.earliest[tp]), now.latest[tp])
@@ -153,7 +153,7 @@ def _at_times(
         more = f" and {len(late) - _NAMED_MAX} more" if len(late) > _NAMED_MAX else ""
         raise InvalidRequestError(
             f"{option}: no record at or after {times[late[0]]} (ms since 1970) is in {named}"
-            f"{more}. Give an earlier time, or set startingOffsetsByTimestampStrategy=latest to "
-            "begin at the end of such partitions"
+            f"{more}. Set an earlier time, or set startingOffsetsByTimestampStrategy=latest to "
+            "start at the end of such partitions"
         )
     return found

@@ -1,8 +1,8 @@
-"""The driver's view of the cluster: which topics there are, where partitions begin and end.
+"""The driver's view of the cluster: topics, and start and end offsets of partitions.
 
-Each question is one batched request to each broker that leads. It has a deadline, and is asked
-again after a failure that may pass: a leader that moves, or a topic that is so new that the broker
-asked has not heard of it.
+Each query is one batched request to each partition leader. It has a deadline, and is repeated
+after a failure that can be temporary: a leader that moves, or a topic so new that the broker has
+not received its metadata yet.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NEAR_NAMES_MAX: Final = 3
 
 
 class Catalog:
-    """Queries of an admin client for planning. For one thread at a time."""
+    """Queries of an admin client for planning. Not safe for concurrent use by threads."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class Catalog:
     ) -> None:
         """``admin`` is closed with the catalog; its ``request_timeout_ms`` is for one attempt.
 
-        ``timeout_ms``: no new attempt is made so long after the first; ``retries``: how many there
-        are at most after the first, ``retry_interval_ms`` apart.
+        ``timeout_ms``: time after the first attempt from which no new attempt starts.
+        ``retries``: maximum number of attempts after the first, ``retry_interval_ms`` apart.
         """
         self._admin = admin
         self._timeout_s = timeout_ms / 1_000
@@ -61,11 +61,14 @@ class Catalog:
 
     @property
     def admin(self) -> Admin:
-        """The client itself, for what is not planning."""
+        """The admin client, for requests other than planning."""
         return self._admin
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicListing]:
-        """These topics, in this order. Raises ``UnknownTopicError``, which has names like it."""
+        """Return these topics, in this order.
+
+        Raises ``UnknownTopicError``, which suggests similar names.
+        """
         wanted = list(dict.fromkeys(names))
 
         def attempt() -> dict[str, TopicListing]:
@@ -83,20 +86,20 @@ class Catalog:
         if near:
             advice = f"Did you mean {' or '.join(map(repr, near))}?"
         elif names:
-            advice = "`raftlog topic list` shows which there are"
+            advice = "`raftlog topic list` shows the existing topics"
         else:
-            advice = "The cluster has no topics yet: is it the right one?"
+            advice = "The cluster has no topics yet. Check bootstrap.servers"
         return f"there is no topic {name!r}. {advice}"
 
     def existing(self, names: Iterable[str]) -> dict[str, TopicListing]:
-        """Those of these topics that there are."""
+        """Return those of these topics that exist."""
         wanted = list(dict.fromkeys(names))
         return self._persist(lambda: self._admin.find_topics(wanted)) if wanted else {}
 
     def matching(self, matches: Callable[[str], bool]) -> dict[str, TopicListing]:
-        """The topics whose names ``matches`` says yes to, by name, sorted; maybe none.
+        """Return the topics whose names ``matches`` accepts, sorted by name; can be empty.
 
-        Those that only the brokers write are left out, as in Kafka.
+        Internal topics are excluded, as in Kafka.
         """
         found = self._persist(self._admin.find_topics)
         return {
@@ -106,25 +109,25 @@ class Catalog:
         }
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
-        """The first offset that is left of each."""
+        """Return the log start offset of each partition."""
         return self._ends(dict.fromkeys(partitions, "earliest"))
 
     def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
-        """The end of each, by its leader: the offset after the last committed record's.
+        """Return the end of each partition by its leader: one after the last committed record.
 
-        Linearizable: an end that was shown once never goes back.
+        Linearizable: a later query never returns a lower end.
         """
         return self._ends(dict.fromkeys(partitions, "latest"))
 
     def at_times(
         self, times: Mapping[TopicPartition, TimestampMs]
     ) -> dict[TopicPartition, Offset | None]:
-        """The first offset at or after a time (ms since 1970) of each; None if there is none."""
+        """Return the first offset at or after a time (ms since 1970) of each partition, or None."""
         found = self._persist(lambda: self._admin.list_offsets(times)) if times else {}
         return {tp: hit.offset if hit else None for tp, hit in found.items()}
 
     def now(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionNow]:
-        """All that there is to know of these partitions, be they there or not."""
+        """Return the current state of these partitions, including those that do not exist."""
         names = sorted({tp.topic for tp in partitions})
         found = self._persist(lambda: self._admin.find_topics(names)) if names else {}
         there = [
@@ -151,7 +154,7 @@ class Catalog:
         return {tp: hit.offset if hit else 0 for tp, hit in found.items()}
 
     def _persist(self, attempt: Callable[[], T]) -> T:
-        """``attempt()``, again after a failure that may pass."""
+        """Call ``attempt``, and repeat it after a failure that can be temporary."""
         began = self._clock.monotonic()
         tries = 0
         while True:
@@ -163,9 +166,9 @@ class Catalog:
                 if tries > self._retries or spent_s + self._interval_s >= self._timeout_s:
                     if isinstance(error, BrokerUnavailableError):
                         raise BrokerUnavailableError(
-                            f"option bootstrap.servers: asked {tries} times in {spent_s:.1f} s: "
+                            f"option bootstrap.servers: {tries} attempts in {spent_s:.1f} s: "
                             f"{error}"
                         ) from error
                     raise
-                logger.debug("asking again in %g s after: %s", self._interval_s, error)
+                logger.debug("query retried: retry_in_s=%g error=%s", self._interval_s, error)
             self._sleep(self._interval_s)

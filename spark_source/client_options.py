@@ -110,21 +110,21 @@ WRITE_SETTINGS: Final[Mapping[str, _Parse]] = {
 }
 
 _CHECKPOINT: Final = (
-    "offsets live in the query's checkpoint; to let lag tools see them, set commitOffsets=true and "
-    "groupId"
+    "offsets are stored in the query's checkpoint; to show them in lag tools, set "
+    "commitOffsets=true and groupId"
 )
 _GROUP: Final = (
-    "a read is no member of a consumer group; groupId with commitOffsets=true names the one that "
-    "lag tools see"
+    "a read is not a member of a consumer group; groupId with commitOffsets=true names the group "
+    "that lag tools show"
 )
 _BINARY_OUT: Final = (
     'key and value are binary columns; decode them with Spark, as in df.selectExpr("cast(value as '
     'string)"), from_json or from_avro'
 )
-_BINARY_IN: Final = "give key and value as string or binary columns, with to_json or to_avro"
+_BINARY_IN: Final = "write key and value as string or binary columns, with to_json or to_avro"
 _FIXED: Final = "writes are always idempotent and wait for all in-sync replicas; leave it out"
 _NO_SECRET: Final = "reads and writes need no secret, only changes of the cluster do; leave it out"  # noqa: S105 - a name, no secret
-# What the source decides by itself, or calls otherwise; with what to do instead.
+# Settings that the source controls, or that have another name here, with the replacement.
 _OWNED: Final[Mapping[str, str]] = {
     "auto_offset_reset": "set startingOffsets to earliest or latest",
     "enable_auto_commit": _CHECKPOINT,
@@ -146,9 +146,8 @@ _OWNED: Final[Mapping[str, str]] = {
     "value_serializer": _BINARY_IN,
     "interceptor_classes": "change the records with Spark's own functions",
     "max_poll_records": "set batchMaxRows",
-    "fetch_min_bytes": "a read asks for records that exist already; leave it out",
-    "linger_ms": "a write sends what it has at once, in batches as large as the rows make them; "
-    "leave it out",
+    "fetch_min_bytes": "a read fetches records that exist already; leave it out",
+    "linger_ms": "a write sends batches without a delay, as large as the rows allow; leave it out",
     "default_api_timeout_ms": "set fetchTimeoutMs",
     "retry_backoff_ms": "set retryIntervalMs",
     "compression": "set codec",
@@ -157,11 +156,11 @@ _OWNED: Final[Mapping[str, str]] = {
     "idempotent": _FIXED,
     "enable_idempotence": _FIXED,
     "max_in_flight_requests_per_connection": _FIXED,
-    "retries": "set raftlog.delivery.timeout.ms: a write is retried for so long",
+    "retries": "set raftlog.delivery.timeout.ms: the time for which a write is retried",
     "transactional_id": "there are no transactions; a stream's writes are stored once without one, "
     "a batch's with idempotenceId and idempotenceVersion",
-    "partitioner": "give a column `partition`",
-    "partitioner_class": "give a column `partition`",
+    "partitioner": "write a column `partition`",
+    "partitioner_class": "write a column `partition`",
     "batch_size": "set raftlog.batch.bytes.max",
     "bootstrap": "set bootstrap.servers",
     "cluster_secret": _NO_SECRET,
@@ -173,7 +172,7 @@ _SECURITY_ADVICE: Final = f"there is {', '.join(SECURITY_SETTINGS)}"
 
 
 def parse_address_list(texts: Texts) -> str:
-    """The brokers, ``host:port[,host:port]``. Raises ``InvalidRequestError``."""
+    """Return the broker addresses, ``host:port[,host:port]``. Raises ``InvalidRequestError``."""
     found: dict[str, tuple[Address, ...]] = {}
     for name in (*ADDRESS_NAMES, "raftlog.bootstrap_servers"):
         text = texts.short(name)
@@ -210,7 +209,7 @@ def _addresses(name: str, text: str) -> tuple[Address, ...]:
 
 
 def is_client_option(name: str) -> bool:
-    """Whether an option is looked at here, and not by its name in the source's own table."""
+    """Return whether this module parses the option (and not the table of the source's options)."""
     return (
         name in ADDRESS_NAMES
         or name in SECURITY_SETTINGS
@@ -219,9 +218,9 @@ def is_client_option(name: str) -> bool:
 
 
 def parse_settings(texts: Texts, *, writing: bool) -> Settings:
-    """The client's settings among the options, as its constructor takes them.
+    """Return the client's settings among the options, as arguments of its constructor.
 
-    Raises ``InvalidRequestError`` for a name that is no setting, for one that has no effect here,
+    Raises ``InvalidRequestError`` for an unknown setting, for a setting that has no effect here,
     and for a value that is out of range.
     """
     known = {**CONNECTION_SETTINGS, **(WRITE_SETTINGS if writing else READ_SETTINGS)}
@@ -235,9 +234,9 @@ def parse_settings(texts: Texts, *, writing: bool) -> Settings:
         if not is_setting or setting == "bootstrap_servers":
             continue
         if setting in _OWNED:
-            raise InvalidRequestError(f"option {name} is not for this: {_OWNED[setting]}")
+            raise InvalidRequestError(f"option {name} is not supported here: {_OWNED[setting]}")
         if setting.startswith(_SECURITY) and setting not in SECURITY_SETTINGS:
-            raise InvalidRequestError(f"option {name} is not for this: {_SECURITY_ADVICE}")
+            raise InvalidRequestError(f"option {name} is not supported here: {_SECURITY_ADVICE}")
         if setting in others.keys() - known.keys():
             raise InvalidRequestError(
                 f"option {name} has no effect here: it is a setting of "
@@ -250,23 +249,23 @@ def parse_settings(texts: Texts, *, writing: bool) -> Settings:
                 f"option {name} is given twice, with dots and with underscores: leave one out"
             )
         text = texts.short(name)
-        assert text is not None, "it is among the names"
+        assert text is not None, "the name is one of texts.names"
         found[setting] = known[setting](name, text)
     if found.get("read_from") == "leader" and "client_rack" in found:
         raise InvalidRequestError(
-            "option raftlog.client.rack chooses among replicas: it needs raftlog.read.from=replica"
+            "option raftlog.client.rack selects a replica: it requires raftlog.read.from=replica"
         )
     return tuple(sorted(found.items()))
 
 
 def setting_name(name: str) -> str:
-    """``raftlog.request.timeout.ms`` -> ``request_timeout_ms``; the same for kafka."""
+    """Map ``raftlog.request.timeout.ms`` to ``request_timeout_ms``; likewise ``kafka.``."""
     bare = name.removeprefix(PREFIX).removeprefix(KAFKA_PREFIX)
     return bare.replace(".", "_").replace("-", "_")
 
 
 def dotted(setting: str) -> str:
-    """``request_timeout_ms`` -> ``raftlog.request.timeout.ms``, as the manual writes it."""
+    """Map ``request_timeout_ms`` to ``raftlog.request.timeout.ms``, the form of the manual."""
     return PREFIX + setting.replace("_", ".")
 
 

@@ -1,7 +1,7 @@
 """Client pool of this process: clients are created on demand and lent to one user at a time.
 
 Spark runs many short tasks in one Python worker, and plans many reads in another. A new connection
-for each would cost more than the read. Pooled clients are never pickled.
+for each task would cost more than the read. Pooled clients are never pickled.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ IDLE_MAX: Final = 4  # clients of one kind that are kept, over all connections
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where the brokers are, and how patient to be with them. Two that are equal share clients.
+    """Broker addresses, timeouts and client settings. Equal connections share pooled clients.
 
-    ``timeout_ms`` is for one question to the cluster, or one request; ``connecting`` are arguments
-    of every client, ``reading`` of those that read records, too.
+    ``timeout_ms``: of one query with its retries, and of one request. ``connecting``: arguments
+    of every client. ``reading``: further arguments of clients that read records.
     """
 
     bootstrap: str
@@ -52,7 +52,7 @@ class Connection:
 
 
 def connection_of(options: SourceOptions) -> Connection:
-    """The connection that the options of a read describe."""
+    """Return the connection that the options of a read describe."""
     return Connection(
         options.bootstrap,
         options.fetch_timeout_ms,
@@ -64,7 +64,7 @@ def connection_of(options: SourceOptions) -> Connection:
 
 
 class Client(Protocol):
-    """Clients in use."""
+    """What the pool requires of a client."""
 
     def close(self) -> None: ...
 
@@ -80,8 +80,8 @@ class ClientPool(Generic[ClientT]):
     def __init__(self, make: Callable[[Connection], ClientT], *, idle_max: int = IDLE_MAX) -> None:
         self._make = make
         self._idle_max = idle_max
-        self._idle: list[tuple[Connection, ClientT]] = []  # the one given back last stands last
-        self._left_behind: list[object] = []  # of the process that this one was forked from
+        self._idle: list[tuple[Connection, ClientT]] = []  # most recently used last
+        self._left_behind: list[object] = []  # clients of the parent process
         self._lock = threading.Lock()
         self._closes_at_exit = False
         _lenders.add(self)
@@ -113,20 +113,21 @@ class ClientPool(Generic[ClientT]):
             surplus = self._idle[: -self._idle_max]
             del self._idle[: -self._idle_max]
             if not self._closes_at_exit:
-                # Not before a client is made: what its own threads do at exit comes after this.
+                # Registered after the first client exists: exit handlers run in reverse order, so
+                # the pool closes before the exit handlers that the client registered.
                 self._closes_at_exit = True
                 atexit.register(self.close)
         _close_all(surplus)
 
     def close(self) -> None:
-        """Close those that are not lent. The lender can still be used."""
+        """Close the clients that are not lent. The pool can still be used."""
         with self._lock:
             idle, self._idle = self._idle, []
         _close_all(idle)
 
     def leave_behind(self) -> None:
-        """This is a forked child now: the connections are the parent's, which goes on with them."""
-        self._left_behind.append(self._idle)  # not closed, and not collected either
+        """Drop the pooled clients after a fork. Does not close them: the parent uses them."""
+        self._left_behind.append(self._idle)  # neither closed nor collected
         self._idle = []
         self._lock = threading.Lock()  # another thread may have held it when the process was forked
 
@@ -141,7 +142,7 @@ def _make_range_reader(connection: Connection) -> RangeReader:
     from raftlog.client.range_reader import RangeReader
 
     arguments = connection.arguments(reading=True)
-    arguments.pop("fetch_min_bytes", None)  # it takes what there is: what is asked for is there
+    arguments.pop("fetch_min_bytes", None)  # not needed: the requested records exist
     return RangeReader(connection.bootstrap, **arguments)
 
 
@@ -150,7 +151,7 @@ def _make_catalog(connection: Connection) -> Catalog:
     from raftlog.spark_source.catalog import Catalog
 
     arguments = connection.arguments(reading=False)
-    arguments.pop("metadata_max_age_ms", None)  # it asks each time
+    arguments.pop("metadata_max_age_ms", None)  # not needed: every call queries the brokers
     return Catalog(
         Admin(connection.bootstrap, **arguments),
         timeout_ms=connection.timeout_ms,

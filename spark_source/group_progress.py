@@ -1,7 +1,7 @@
 """Commits of a stream's progress as offsets of a consumer group, for tools that show lag.
 
 The offsets of a stream are in its checkpoint, and the commits are never read. So a failure is only
-logged, and the next commits are skipped for some time, so that the stream does not wait for each.
+logged. The next commits are skipped for PAUSE_S, so that the stream does not wait for each of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from raftlog.errors import RaftlogError
 from raftlog.spark_source.offsets import StreamOffset
 from raftlog.types import Offset, TopicPartition
 
-PAUSE_S: Final = 60.0  # after a failure
+PAUSE_S: Final = 60.0  # seconds without commits after a failure
 NOTE: Final = "committed by Spark"
 
 logger = logging.getLogger(__name__)
@@ -24,14 +24,14 @@ class GroupProgress:
     """Commits the progress of one query. Offsets never decrease, unless a topic was recreated."""
 
     def __init__(self, group: str) -> None:
-        """``group``: no members may be in it."""
+        """``group``: a consumer group without members."""
         self._group = group
         self._positions: dict[TopicPartition, Offset] = {}
         self._topic_ids: dict[str, str] = {}
         self._not_before_s = 0.0
 
     def tell(self, admin: Admin, offset: StreamOffset, *, now_s: float) -> None:
-        """Commit ``offset`` as far as it is new. Raises nothing for a cluster that refuses it."""
+        """Commit the positions in ``offset`` that advanced. Logs a failure of the cluster."""
         news = self._news(offset)
         if not news or now_s < self._not_before_s:
             return

@@ -1,24 +1,24 @@
-"""Offsets as text: where a read begins and ends, and where a stream has come to.
+"""Offsets as text: bounds of reads, and positions of streams.
 
-Two grammars, both JSON, both as Kafka's connector for Spark has them. Pure: text in, values out.
+Two JSON grammars, those of Kafka's connector for Spark. Pure: text in, values out.
 
 A bound (``startingOffsets``, ``endingOffsets``) is a word, or names each partition; a topic may
-have a word for all of its partitions. -2 is the earliest offset that is left, -1
-the end of the log:
+have a word for all of its partitions. -2 is the log start offset, -1 the log end
+offset:
 
     earliest                                   latest
     {"clicks": {"0": 17, "1": -2}, "views": "latest"}
 
 A bound by time (``startingOffsetsByTimestamp``) has milliseconds since 1970 in place of offsets.
 
-A position in a stream is what Spark keeps in its checkpoint: the next offset of each partition, and
-the ids of the topics, which distinguish a topic from one that was recreated with the same name:
+Spark stores the position of a stream in its checkpoint: the next offset of each partition, and the
+ids of the topics, which distinguish a topic from one that was recreated with the same name:
 
     {"clicks":{"0":17,"10":4},"~raftlog":{"topic_ids":{"clicks":"..."},"version":1}}
 
-No topic can be called ``~raftlog``, and it sorts behind every one that there is. Spark compares
-positions as text, so equal positions have equal text: topics in order, partitions by their number.
-Without ids the text is the one of Kafka's connector, which is read too.
+``~raftlog`` is not a valid topic name, and sorts after every valid one. Spark compares positions as
+text, so equal positions have equal text: topics by name, partitions by number. Text without ids,
+as Kafka's connector writes it, is accepted too.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ OFFSETS_CHARS_MAX: Final = 16 * limits.MIB  # of one JSON text: 100,000 partitio
 RESERVED_KEY: Final = "~raftlog"
 STREAM_OFFSET_VERSION: Final = 1
 
-_RESERVED_MARK: Final = "~"  # begins keys that are no topics; "~" is in no topic name
+_RESERVED_MARK: Final = "~"  # first character of keys that are not topics; not in topic names
 _INTEGER_CHARS_MAX: Final = 20  # -9223372036854775808
 _SHOWN_CHARS_MAX: Final = 200
 
 
 class Word(Enum):
-    """A bound for every partition that there is."""
+    """A bound for all partitions."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
     @property
     def offset(self) -> int:
-        """Its number: ``EARLIEST`` or ``LATEST``."""
+        """The number of the word: ``EARLIEST`` or ``LATEST``."""
         return EARLIEST if self is Word.EARLIEST else LATEST
 
 
@@ -63,7 +63,7 @@ class Offsets:
     by_topic: Mapping[str, Word | Mapping[int, Offset]]
 
     def at(self, topic: str, partition: int) -> Offset:
-        """The offset of a partition, or ``EARLIEST`` or ``LATEST``. KeyError: it is not named."""
+        """Return the offset of a partition, ``EARLIEST`` or ``LATEST``. KeyError if not named."""
         found = self.by_topic[topic]
         return found.offset if isinstance(found, Word) else found[partition]
 
@@ -77,12 +77,12 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """A bound by time, each partition having its own."""
+    """A bound by time, one for each partition."""
 
     by_topic: Mapping[str, Mapping[int, TimestampMs]]
 
     def at(self, topic: str, partition: int) -> TimestampMs:
-        """The time of a partition. KeyError: it is not named."""
+        """Return the time of a partition. KeyError if it is not named."""
         return self.by_topic[topic][partition]
 
 
@@ -93,7 +93,7 @@ Bound: TypeAlias = Word | Offsets | Time | Times
 
 
 def parse_offsets(option: str, text: str) -> Word | Offsets:
-    """What ``startingOffsets`` and the like say: a word (in any case), or JSON.
+    """Parse ``startingOffsets`` and similar options: a word (in any case), or JSON.
 
     ``option`` names the option in errors. Raises ``InvalidRequestError``.
     """
@@ -178,12 +178,12 @@ def check_covers(option: str, bound: Bound, partitions: Mapping[str, Iterable[in
     )
 
 
-# -- where a stream has come to --------------------------------------------------------------------
+# -- position of a stream --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The next offset of each partition, and the id of each topic as far as it is known.
+    """The next offset of each partition, and the id of each topic whose id is known.
 
     Ids of topics without a partition are dropped: equal positions are equal text.
     """
@@ -197,11 +197,11 @@ class StreamOffset:
         object.__setattr__(self, "topic_ids", known)
 
     def topic_id(self, topic: str) -> str:
-        """The id of a topic; empty if it is not known."""
+        """Return the id of a topic; empty if it is not known."""
         return self.topic_ids.get(topic, "")
 
     def as_dict(self) -> dict[str, Any]:
-        """For Spark, which makes JSON of it: the keys stand in order."""
+        """Return the value that Spark encodes as JSON. The keys are in order."""
         found: dict[str, Any] = {}
         for (topic, partition), offset in sorted(self.positions.items()):
             found.setdefault(topic, {})[str(partition)] = offset
@@ -211,19 +211,19 @@ class StreamOffset:
         return found
 
     def json(self) -> str:
-        """The text of it, without spaces."""
+        """Return the JSON text, without spaces."""
         return json.dumps(self.as_dict(), separators=(",", ":"))
 
     @classmethod
     def parse(cls, text: str) -> StreamOffset:
-        """The opposite of ``json``. Raises ``InvalidRequestError``."""
+        """Parse the text of ``json``. Raises ``InvalidRequestError``."""
         return cls.from_dict(_loads("the stream's offset", text))
 
     @classmethod
     def from_dict(cls, value: object) -> StreamOffset:
-        """The opposite of ``as_dict``. Raises ``InvalidRequestError``."""
+        """Parse the value of ``as_dict``. Raises ``InvalidRequestError``."""
         if not isinstance(value, dict):
-            raise _foreign(f"it is {_shown(value)}, and not an object of topics")
+            raise _foreign(f"it is {_shown(value)}, not an object of topics")
         positions: dict[TopicPartition, Offset] = {}
         for topic, numbers in value.items():
             if isinstance(topic, str) and topic.startswith(_RESERVED_MARK):
@@ -260,9 +260,9 @@ def _topic_ids(value: Mapping[str, Any]) -> dict[str, str]:
 
 def _foreign(problem: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"the stream's offset, as its checkpoint has it, is not one of raftlog's: {problem}. Was "
-        "the checkpoint edited, or is it of a query on another source? Restore it, or start the "
-        "query with a new checkpointLocation and startingOffsets"
+        f"the stream's offset in the checkpoint is not an offset of raftlog: {problem}. The "
+        "checkpoint was edited, or belongs to a query on another source. Restore it, or start "
+        "the query with a new checkpointLocation and startingOffsets"
     )
 
 
@@ -294,7 +294,7 @@ def _topics(option: str, text: str, advice: str) -> dict[str, Any]:
 def _numbers(
     option: str, topic: str, value: object, least: int, most: int, what: str
 ) -> dict[int, int]:
-    """The partitions of one topic, each with its number, which is from ``least`` to ``most``."""
+    """Return the value of each partition of a topic; values are in ``least`` to ``most``."""
     if not isinstance(value, dict) or not value:
         word = ' (or "earliest" or "latest")' if least == EARLIEST else ""
         raise InvalidRequestError(
@@ -313,7 +313,7 @@ def _numbers(
 
 
 def _partition(option: str, topic: str, key: str) -> int:
-    """Exactly the text that the number has: "07" would be a second name of partition 7."""
+    """Parse a partition number. Only its canonical text is valid: "07" would also name 7."""
     if key.isascii() and key.isdigit() and len(key) < _INTEGER_CHARS_MAX and str(int(key)) == key:
         number = int(key)
         if number < limits.PARTITIONS_PER_TOPIC_MAX:
@@ -325,7 +325,7 @@ def _partition(option: str, topic: str, key: str) -> int:
 
 
 def _loads(option: str, text: str, advice: str = "") -> Any:
-    """JSON, strictly: no key twice, no NaN, no number that no offset can be."""
+    """Parse JSON strictly: no duplicate keys, no NaN, no number longer than an offset."""
     if len(text) > OFFSETS_CHARS_MAX:
         raise InvalidRequestError(
             f"{option} has {len(text)} characters: {OFFSETS_CHARS_MAX} are allowed"
@@ -369,7 +369,7 @@ def _cut(text: str) -> str:
 
 
 def _shown(value: object) -> str:
-    """As the user wrote it, cut to a sane length."""
+    """Return the value as JSON, truncated to _SHOWN_CHARS_MAX."""
     return _cut(json.dumps(value)) if _is_json(value) else _cut(repr(value))
 
 
@@ -378,5 +378,5 @@ def _is_json(value: object) -> bool:
 
 
 def _some(names: list[str]) -> str:
-    """The first ten of them."""
+    """Join the first ten names."""
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

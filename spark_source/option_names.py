@@ -1,7 +1,7 @@
-"""Which options there are, and what is said of one that is not among them, or has no effect.
+"""Names of the options, and messages for options that are unknown or have no effect.
 
-Pure. The table of options is in ``spark_source.options``; those of the client are looked at in
-``spark_source.client_options``.
+Pure. The table of options is in ``spark_source.options``. ``spark_source.client_options`` checks
+options of the client.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SINK_OPTIONS: Final = (
     "allowDuplicates",
 )
 
-# What Spark adds for its own use, in lower case as it comes.
+# Options that Spark adds for its own use, in the lower case that Spark passes.
 _SPARKS: Final = frozenset(
     {
         "queryname",
@@ -64,14 +64,14 @@ _SPARKS: Final = frozenset(
         "_asyncprogresstrackingoverridesinksupportcheck",
     }
 )
-# Before the names of OPTIONS among the properties of a table that is being created.
+# Prefix of the names of OPTIONS among the properties of a table that is being created.
 _TABLES_OPTION: Final = "option."
 _WHERE_USED: Final = (
     "CREATE VIEW v AS SELECT * FROM t WITH ('bootstrap.servers'='broker-1:9100', "
     "'subscribe'='clicks')"
 )
 _PATHS: Final = frozenset({"path", "paths"})  # load("..."), save("..."), start("...")
-# Names of Kafka's connector, and of its neighbours, for things that are here.
+# Names that Kafka's connector and similar sources use, with raftlog's names.
 _OTHER_NAMES: Final[Mapping[str, str]] = {
     "fetchoffset.numretries": "numRetries",
     "fetchoffset.retryintervalms": "retryIntervalMs",
@@ -85,7 +85,7 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {
 
 
 def check_names(texts: Texts, *, writing: bool, streaming: bool) -> None:
-    """Raise ``InvalidRequestError`` for an option that there is not, or not in this mode."""
+    """Raise ``InvalidRequestError`` for an option that is unknown, or unknown in this mode."""
     if not texts.names:
         raise InvalidRequestError(_no_options(writing=writing))
     known = {name.lower(): name for name in (SINK_OPTIONS if writing else SOURCE_OPTIONS)}
@@ -99,13 +99,13 @@ def check_names(texts: Texts, *, writing: bool, streaming: bool) -> None:
     for name in ENDING_OPTIONS if streaming else ():
         if name in texts:
             raise InvalidRequestError(
-                f"option {name} is of batch reads: a stream has no end. Leave it out, or stop the "
+                f"option {name} is for batch reads: a stream has no end. Leave it out, or stop the "
                 "query with trigger(availableNow=True)"
             )
 
 
 def notices(texts: Texts, *, writing: bool, streaming: bool) -> tuple[str, ...]:
-    """A sentence for each option that was given and has no effect here."""
+    """Return a message for each option that was set and has no effect here."""
     found = []
     if any(name in _PATHS for name in texts.names):
         where = "the topic by the option topic" if writing else "topics by the option subscribe"
@@ -119,7 +119,7 @@ def notices(texts: Texts, *, writing: bool, streaming: bool) -> tuple[str, ...]:
         found += _notices_of_streams(texts)
     for names in (STARTING_OPTIONS, ENDING_OPTIONS):
         given = [name for name in names if name in texts]
-        found += [f"option {name} has no effect besides {given[0]}" for name in given[1:]]
+        found += [f"option {name} has no effect if {given[0]} is set" for name in given[1:]]
     return tuple(found)
 
 
@@ -133,10 +133,10 @@ def _notices_of_streams(texts: Texts) -> list[str]:
 
 
 def check_table(properties: Mapping[str, str]) -> None:
-    """Raise ``InvalidRequestError`` if a table is defined with options, which would be lost.
+    """Raise ``InvalidRequestError`` if a table is defined with options: Spark would drop them.
 
-    ``properties``: of ``CREATE TABLE``, as Spark has them: its own, and each of OPTIONS with
-    ``option.`` before its name. When the table is used, Spark passes none of them.
+    ``properties``: those of ``CREATE TABLE`` as Spark passes them: Spark's own, and each of
+    OPTIONS with the prefix ``option.``. When the table is used, Spark passes none of them.
     """
     given = [name for name in properties if name.startswith(_TABLES_OPTION)]
     if given:
@@ -144,7 +144,7 @@ def check_table(properties: Mapping[str, str]) -> None:
         raise InvalidRequestError(
             f"option {name[:100]} of CREATE TABLE would be lost: Spark does not pass a table's "
             "OPTIONS to a data source in Python when the table is used. Create the table without "
-            f"OPTIONS, and give them where it is used: {_WHERE_USED}"
+            f"OPTIONS, and set them where it is used: {_WHERE_USED}"
         )
 
 
@@ -153,16 +153,16 @@ def _no_options(*, writing: bool) -> str:
     return (
         'no option is given: bootstrap.servers is needed, as in .option("bootstrap.servers", '
         '"broker-1:9100,broker-2:9100"). If this is a table: Spark does not pass its OPTIONS to a '
-        f"data source in Python. Give them where the table is used: {use}"
+        f"data source in Python. Set them where the table is used: {use}"
     )
 
 
 def _of_the_other(name: str, *, writing: bool) -> str:
     if writing:
-        return f"option {name} is of reading: it has no effect in a write. Leave it out"
+        return f"option {name} is for reads: it has no effect in a write. Leave it out"
     if name == "topic":
-        return "option topic is of writing: to read a topic, name it by the option subscribe"
-    return f"option {name} is of writing: it has no effect in a read. Leave it out"
+        return "option topic is for writes: to read a topic, name it in the option subscribe"
+    return f"option {name} is for writes: it has no effect in a read. Leave it out"
 
 
 def _unknown(name: str, known: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
-"""The text of one option, as a value: whole numbers, sizes, durations, words and flags.
+"""Parsers for the text of one option: whole numbers, sizes, durations, words and flags.
 
-Pure. Every error names the option, what it was given, and what it takes. Spark hands over the names
-of options in lower case; here they have the case that the manual gives them.
+Pure. Every error names the option, its value, and the values that it accepts. Spark passes the
+names of options in lower case; here they have the case of the manual.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FLAGS: Final[Mapping[str, bool]] = {"true": True, "false": False}
 
 
 class Hidden(str):
-    """A secret text: it stays out of messages, and of the texts of values that contain it."""
+    """A secret text. Its repr hides it, also inside the repr of values that contain it."""
 
     __slots__ = ()
 
@@ -54,10 +54,10 @@ class Hidden(str):
 
 
 class Texts:
-    """The options that were given, by name in any case, without the spaces around their values."""
+    """Options by case-insensitive name. Spaces around their values are removed."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Raises ``InvalidRequestError`` for a name that is given twice."""
+        """Raises ``InvalidRequestError`` for a name that has two values in different case."""
         self._texts: dict[str, str] = {}
         for name, text in options.items():
             low = name.lower()
@@ -68,21 +68,24 @@ class Texts:
 
     @property
     def names(self) -> list[str]:
-        """Of all options, in lower case and sorted."""
+        """The names of all options, in lower case, sorted."""
         return sorted(self._texts)
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._texts
 
     def get(self, name: str) -> str | None:
-        """The text of an option; None if it was not given. Raises if there is nothing in it."""
+        """Return the text of an option; None if it is not set.
+
+        Raises ``InvalidRequestError`` if the text is empty.
+        """
         text = self._texts.get(name.lower())
         if text == "":
-            raise InvalidRequestError(f"option {name} is empty: give it a value, or leave it out")
+            raise InvalidRequestError(f"option {name} is empty: set a value, or leave it out")
         return text
 
     def short(self, name: str) -> str | None:
-        """The same for an option whose text cannot be long."""
+        """Return ``get(name)``, limited to TEXT_CHARS_MAX characters."""
         text = self.get(name)
         if text is not None and len(text) > TEXT_CHARS_MAX:
             raise InvalidRequestError(
@@ -96,12 +99,12 @@ class Texts:
         return default if text is None else flag(name, text)
 
     def integer(self, name: str, least: int, most: int) -> int | None:
-        """A whole number from ``least`` to ``most``; None if it was not given."""
+        """Return a whole number from ``least`` to ``most``; None if it is not set."""
         text = self.short(name)
         return None if text is None else integer(name, text, least, most)
 
     def size(self, name: str, least: int, most: int) -> int | None:
-        """Bytes, or with a unit as Spark's sizes have: 512k, 4m, 1g (by 1024)."""
+        """Return bytes. The text can have a unit of Spark's sizes: 512k, 4m, 1g (by 1024)."""
         text = self.short(name)
         if text is None:
             return None
@@ -109,7 +112,7 @@ class Texts:
         return _within(name, text, _with_unit(name, text, _SIZE_BYTES, units), least, most, "bytes")
 
     def duration_ms(self, name: str, least: int, most: int = DURATION_MS_MAX) -> int | None:
-        """Milliseconds, or with a unit as Spark's durations have: 500ms, 30s, 15m, 2h, 1d."""
+        """Return milliseconds. The text can have a unit of Spark: 500ms, 30s, 15m, 2h, 1d."""
         text = self.short(name)
         if text is None:
             return None
@@ -118,7 +121,7 @@ class Texts:
 
 
 def flag(name: str, text: str) -> bool:
-    """true or false, in any case. Raises ``InvalidRequestError`` as all of these do."""
+    """Parse true or false, in any case. Raises ``InvalidRequestError``."""
     value = _FLAGS.get(text.lower())
     if value is None:
         raise InvalidRequestError(f"{shown(name, text)}: it is true or false")
@@ -126,7 +129,7 @@ def flag(name: str, text: str) -> bool:
 
 
 def integer(name: str, text: str, least: int, most: int) -> int:
-    """A whole number from ``least`` to ``most``."""
+    """Parse a whole number from ``least`` to ``most``. Raises ``InvalidRequestError``."""
     if not _INTEGER.fullmatch(text):
         raise InvalidRequestError(
             f"{shown(name, text)}: it is a whole number from {least} to {most}"
@@ -135,7 +138,7 @@ def integer(name: str, text: str, least: int, most: int) -> int:
 
 
 def choice(name: str, text: str, choices: tuple[str, ...]) -> str:
-    """One of the words, in any case."""
+    """Parse one of the words, in any case. Raises ``InvalidRequestError``."""
     low = text.lower()
     if low not in choices:
         raise InvalidRequestError(f"{shown(name, text)}: it is {' or '.join(choices)}")
@@ -143,7 +146,7 @@ def choice(name: str, text: str, choices: tuple[str, ...]) -> str:
 
 
 def shown(name: str, text: str) -> str:
-    """``option name='text'``, cut to a sane length, for an error."""
+    """Return ``option name='text'`` for an error, truncated to _SHOWN_CHARS_MAX."""
     cut = text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}..."
     return f"option {name}={cut!r}"
 

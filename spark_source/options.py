@@ -27,8 +27,8 @@ a message: it is used, rejected, or mentioned in ``notices``, which the caller l
     kafka.<setting>                             refused            refused            refused
     path, and what Spark adds for itself        noted              noted              noted
 
-"noted" has no effect; its value is checked all the same. Of starting and ending options,
-``...Timestamp`` comes before ``...OffsetsByTimestamp``, and that before ``...Offsets``.
+"noted": the option has no effect, but its value is checked. Precedence of starting and ending
+options: ``...Timestamp``, then ``...OffsetsByTimestamp``, then ``...Offsets``.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ __all__ = ["Assigned", "Pattern", "Selection", "SinkOptions", "SourceOptions", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """How to read. Made by ``parse``; goes to the tasks.
+    """Checked options of a read. ``parse`` creates it; Spark sends it to the tasks.
 
-    ``bootstrap``: ``host:port[,host:port]``. ``connection`` and ``reading`` hold those settings of
-    the client that were given. ``starting`` and ``ending``: resolved by the catalog; a stream has
-    no ``ending``: it is ``Word.LATEST``. ``columns``: names as given, None for all; their check is
-    the schema's. None elsewhere: no limit. ``notices``: sentences for the log, once.
+    ``bootstrap``: ``host:port[,host:port]``. ``connection`` and ``reading``: the settings of the
+    client that were set. ``starting`` and ``ending``: not resolved yet; ``ending`` of a stream is
+    ``Word.LATEST``. ``columns``: names as written, None for all; ``schema`` checks them. None
+    elsewhere: no limit. ``notices``: messages to log once.
     """
 
     streaming: bool
@@ -122,7 +122,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-        """The options of a read. Raises ``InvalidRequestError``."""
+        """Parse the options of a read. Raises ``InvalidRequestError``."""
         texts = Texts(options)
         check_names(texts, writing=False, streaming=streaming)
         settings = parse_settings(texts, writing=False)
@@ -169,18 +169,18 @@ class SourceOptions:
         )
 
     def connection_settings(self) -> dict[str, Setting]:
-        """Keyword arguments for any of the SDK's clients, also for ``Admin``."""
+        """Return keyword arguments for every client, also for ``Admin``."""
         return dict(self.connection)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """How to write. Made by ``parse``; goes to the tasks.
+    """Checked options of a write. ``parse`` creates it; Spark sends it to the tasks.
 
-    ``topic``: of every row; None: each row names its own in the column ``topic``.
-    ``idempotence_id`` and ``idempotence_version``: both or none; the same pair is stored once,
-    however often it is written. ``allow_duplicates``: go on where records that an earlier attempt
-    stored were deleted since, so that it is unknown which rows they were.
+    ``topic``: of every row; None: the column ``topic`` of each row names it.
+    ``idempotence_id`` and ``idempotence_version``: both or none; writes with the same pair are
+    stored once. ``allow_duplicates``: continue if records of an earlier attempt were deleted, so
+    that the task cannot determine which rows are stored.
     """
 
     streaming: bool
@@ -195,7 +195,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-        """The options of a write. Raises ``InvalidRequestError``, ``InvalidTopicError``."""
+        """Parse the options of a write. Raises ``InvalidRequestError``, ``InvalidTopicError``."""
         texts = Texts(options)
         check_names(texts, writing=True, streaming=streaming)
         settings = parse_settings(texts, writing=True)
@@ -203,8 +203,8 @@ class SinkOptions:
         acks = texts.short("acks")
         if acks is not None and acks.lower() not in {"all", "-1"}:
             raise InvalidRequestError(
-                f"{shown('acks', acks)}: it is all: what is written once needs every in-sync "
-                "replica. Leave it out"
+                f"{shown('acks', acks)}: only all is supported: exactly-once writes need every "
+                "in-sync replica. Leave it out"
             )
         idempotence_id, version = _idempotence(texts, streaming=streaming)
         return cls(
@@ -221,13 +221,13 @@ class SinkOptions:
 
     @property
     def write_id(self) -> str | None:
-        """A name for the write that is the same when it is repeated; None: nothing was asked."""
+        """Name of the write, equal for its repetitions; None without idempotence options."""
         if self.idempotence_id is None:
             return None
         return f"{self.idempotence_id}/{self.idempotence_version}"
 
     def producer_settings(self) -> dict[str, Setting]:
-        """Keyword arguments for a client that writes records."""
+        """Return keyword arguments for a producer."""
         return dict(self.settings)
 
 
@@ -252,7 +252,7 @@ def _trigger_limits(texts: Texts) -> _TriggerLimits:
     if most is not None and least is not None and least > most:
         raise InvalidRequestError(
             f"option minOffsetsPerTrigger={least} is higher than maxOffsetsPerTrigger={most}: no "
-            "batch could have so many. Lower it"
+            "batch could have that number. Lower it"
         )
     delay_ms = texts.duration_ms("maxTriggerDelay", 0)
     return {
@@ -270,7 +270,7 @@ def _columns(texts: Texts) -> tuple[str, ...] | None:
     names = tuple(name for name in map(str.strip, text.split(",")) if name)
     if not names:
         raise InvalidRequestError(
-            f"{shown('columns', text)} names no column: write some, as in offset,key,value"
+            f"{shown('columns', text)} names no column: name some, as in offset,key,value"
         )
     return names
 
@@ -280,7 +280,7 @@ def _group(texts: Texts) -> str | None:
     if group is None:
         if texts.flag("commitOffsets", False):
             raise InvalidRequestError(
-                "option commitOffsets=true needs groupId: the consumer group that lag tools see"
+                "option commitOffsets=true needs groupId: the consumer group that lag tools show"
             )
         return None
     try:
@@ -310,13 +310,13 @@ def _idempotence(texts: Texts, *, streaming: bool) -> tuple[str | None, int | No
         return None, None
     if streaming:
         raise InvalidRequestError(
-            "options idempotenceId and idempotenceVersion are of batch writes: a stream's are "
-            "stored once by its query's id and the batch's number. Leave them out"
+            "options idempotenceId and idempotenceVersion are for batch writes: a stream uses "
+            "its query id and batch number instead. Leave them out"
         )
     if name is None or version is None:
         raise InvalidRequestError(
-            "options idempotenceId and idempotenceVersion go together: the id names what writes, "
-            "such as a job, the version counts its writes. Give both, or none"
+            "options idempotenceId and idempotenceVersion go together: the id names the writer, "
+            "such as a job, the version counts its writes. Set both, or none"
         )
     if not (len(name) <= IDEMPOTENCE_ID_CHARS_MAX and name.isprintable()):
         raise InvalidRequestError(

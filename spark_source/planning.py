@@ -51,13 +51,13 @@ def split(
     min_partitions: int | None = None,
     max_records: int | None = None,
 ) -> list[PartitionRange]:
-    """The ranges in pieces: at least ``min_partitions`` of them, each of at most ``max_records``.
+    """Split ranges into at least ``min_partitions`` pieces of at most ``max_records`` offsets.
 
-    The rules are those of Spark's KafkaOffsetRangeCalculator: empty ranges go, a range is cut in
-    pieces that differ by at most one record, a large one in more pieces than a small one. Kafka's
-    gets about ``min_partitions`` by rounding; here each further piece goes to the range whose
-    pieces are the largest (D'Hondt's method), so it is exactly as many as are asked for, unless
-    there are fewer offsets. The order of the ranges and of their offsets stays.
+    The rules are those of Spark's KafkaOffsetRangeCalculator: empty ranges are removed, a range is
+    cut into pieces that differ by at most one offset, a large range into more pieces than a small
+    one. Kafka's rounding returns about ``min_partitions``. Here each further piece goes to the
+    range whose pieces are the largest (D'Hondt's method), so the number is exact, unless there are
+    fewer offsets. The order of the ranges and of their offsets is kept.
 
     Raises ``InvalidRequestError`` when there would be more than ``TASKS_MAX`` pieces.
     """
@@ -67,8 +67,8 @@ def split(
     if sum(counts) > TASKS_MAX:
         raise InvalidRequestError(
             f"{sum(sizes)} offsets of {len(kept)} partitions make {sum(counts)} tasks with "
-            f"maxRecordsPerPartition={max_records}: {TASKS_MAX} are allowed. Raise it, or read "
-            "less at once"
+            f"maxRecordsPerPartition={max_records}: {TASKS_MAX} are allowed. Increase it, or "
+            "read less at once"
         )
     _raise_to(min(min_partitions or 0, TASKS_MAX), counts, sizes)
     return [
@@ -77,11 +77,11 @@ def split(
 
 
 def _raise_to(wanted: int, counts: list[int], sizes: list[int]) -> None:
-    """Give each missing piece to the range whose pieces are the largest."""
+    """Add each missing piece to the range whose pieces are the largest."""
     missing = wanted - sum(counts)
     if missing <= 0:
         return
-    # Only those that can be cut further; equal ones in their order.
+    # Only ranges that can be cut further; equal ones in their order.
     heap = [
         (-sizes[index] / count, index) for index, count in enumerate(counts) if count < sizes[index]
     ]
@@ -101,7 +101,7 @@ def _cut(whole: PartitionRange, count: int) -> list[PartitionRange]:
     return [replace(whole, start=edges[index], end=edges[index + 1]) for index in range(count)]
 
 
-# -- how much at a time ----------------------------------------------------------------------------
+# -- batch size ------------------------------------------------------------------------------------
 
 Positions = Mapping[TopicPartition, Offset]
 
@@ -112,15 +112,14 @@ def backlog(start: Positions, end: Positions) -> int:
 
 
 def limit_offsets(start: Positions, end: Positions, max_offsets: int) -> dict[TopicPartition, int]:
-    """Ends that are at most ``max_offsets`` (at least 1) from ``start`` altogether.
+    """Return end offsets at most ``max_offsets`` (at least 1) from ``start`` in total.
 
-    A partition's share is in proportion to its backlog, and at least one record, so that every
-    partition with a backlog gets on: as in Kafka's connector, which rounds a share below one up and
-    others down. Here what that adds or leaves over is settled among the larger ones, so the limit
-    is met exactly; only with more such partitions than ``max_offsets`` it is one record of each.
+    A partition's share is proportional to its backlog, and at least one record, so that every
+    partition with a backlog advances. Kafka's connector rounds a share below one up and others
+    down. Here the larger partitions absorb the rounding error, so the limit is met exactly. Only
+    if more than ``max_offsets`` partitions have a backlog, each of them gets one record.
 
-    No end is above that in ``end``, or below that in ``start``, which has every partition that
-    ``end`` has.
+    No result is above ``end`` or below ``start``. ``start`` has every partition of ``end``.
     """
     sizes = {tp: max(0, offset - start[tp]) for tp, offset in end.items()}
     if sum(sizes.values()) <= max_offsets:
@@ -131,7 +130,7 @@ def limit_offsets(start: Positions, end: Positions, max_offsets: int) -> dict[To
 
 def _shares(sizes: Mapping[TopicPartition, int], wanted: int) -> dict[TopicPartition, int]:
     shares = {tp: min(size, 1) for tp, size in sizes.items()}
-    # From the smallest on: whose share is below one takes one, and the rest is shared by the rest.
+    # In ascending order of size: a share below one becomes one; the larger ones share the rest.
     large = sorted((tp for tp, size in sizes.items() if size), key=lambda tp: (sizes[tp], tp))
     if wanted <= len(large):
         return shares
@@ -156,11 +155,11 @@ def limit_bytes(
     max_bytes: int,
     bytes_per_record: Mapping[TopicPartition, float],
 ) -> dict[TopicPartition, Offset]:
-    """Ends that are about ``max_bytes`` (at least 1) from ``start`` altogether.
+    """Return end offsets with about ``max_bytes`` (at least 1) bytes from ``start`` in total.
 
-    A partition's share of the bytes is in proportion to its backlog in bytes, by its estimate (see
-    ``bytes_per_record_of``); a partition without one counts as the mean of the others. So all of
-    them get through the same part of their backlog. Rounded down, but at least one record each.
+    A partition's share is proportional to its backlog in bytes, by its estimate (see
+    ``bytes_per_record_of``); a partition without an estimate uses the mean of the others. So all
+    partitions process the same fraction of their backlog, rounded down, but at least one record.
     """
     sizes = {tp: max(0, offset - start[tp]) for tp, offset in end.items()}
     known = [each for tp in end if (each := bytes_per_record.get(tp, 0)) > 0]
@@ -173,14 +172,14 @@ def limit_bytes(
 
 
 def bytes_per_record_of(size_bytes: int, earliest: Offset, latest: Offset) -> float:
-    """The mean size of a partition's records, as they are stored; 0 while it has none."""
+    """Return the mean stored bytes of a partition's records; 0 while it is empty."""
     return size_bytes / (latest - earliest) if size_bytes > 0 and latest > earliest else 0.0
 
 
 def is_enough(backlog: int, since_s: float, min_offsets: int | None, max_delay_s: float) -> bool:
-    """Whether a batch is worth its while: ``min_offsets`` wait, or some do for ``max_delay_s``.
+    """Return whether a batch is due: a backlog of ``min_offsets``, or any after ``max_delay_s``.
 
-    ``since_s``: seconds since the batch before. Nothing to read is never enough.
+    ``since_s``: seconds since the previous batch. Without a backlog no batch is due.
     """
     return backlog > 0 and (backlog >= (min_offsets or 0) or since_s >= max_delay_s)
 
@@ -201,7 +200,7 @@ class LossKind(Enum):
 
 
 class DataLossError(RefusedError):
-    """Records that were asked for are not there. The message says which, why, and what to do."""
+    """Requested records are missing. The message contains the offsets, the cause and the remedy."""
 
     def __init__(self, message: str, kind: LossKind | None = None) -> None:
         super().__init__(message)
@@ -213,13 +212,13 @@ class Loss:
     """Describe the loss for an error or a log line."""
 
     kind: LossKind
-    what: str  # a sentence, without its full stop
-    going_on: str  # what failOnDataLoss=false makes of it
+    what: str  # a sentence without a full stop
+    going_on: str  # effect of failOnDataLoss=false
 
     def error(self) -> DataLossError:
         """For ``failOnDataLoss=true``."""
         return DataLossError(
-            f"data loss ({self.kind.value}): {self.what}. To go on without these records, set "
+            f"data loss ({self.kind.value}): {self.what}. To continue without these records, set "
             f"failOnDataLoss=false: {self.going_on}. {_ADVICE[self.kind]}",
             self.kind,
         )
@@ -234,25 +233,25 @@ _NEW_CHECKPOINT: Final = (
     "startingOffsets"
 )
 _ADVICE: Final[Mapping[LossKind, str]] = {
-    LossKind.AGED_OUT: "To lose none, read sooner, or raise the topic's retention.ms and "
+    LossKind.AGED_OUT: "To prevent this, read sooner, or increase the topic's retention.ms and "
     "retention.bytes",
-    LossKind.TRUNCATED: "Committed records never go away in a healthy cluster: ask its operator "
-    f"what happened to its disks. {_NEW_CHECKPOINT}",
-    LossKind.BEYOND_END: "Give offsets that exist, or latest",
+    LossKind.TRUNCATED: "A healthy cluster never loses committed records: check the disks of its "
+    f"brokers. {_NEW_CHECKPOINT}",
+    LossKind.BEYOND_END: "Set offsets that exist, or latest",
     LossKind.RECREATED: _NEW_CHECKPOINT,
-    LossKind.TOPIC_GONE: "Or make the topic again, and start the query with a new "
+    LossKind.TOPIC_GONE: "Or create the topic again, and start the query with a new "
     "checkpointLocation",
     LossKind.PARTITION_GONE: _NEW_CHECKPOINT,
-    LossKind.DAMAGED: "Ask the cluster's operator to look at the partition's replicas",
+    LossKind.DAMAGED: "Check the replicas of the partition in the cluster",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionNow:
-    """What the cluster says of a partition at the moment, once it has been asked again to be sure.
+    """Current state of a partition, confirmed by a second query.
 
-    ``topic_id`` is empty when there is no such topic; ``earliest`` and ``latest`` (the end: the
-    offset after the last record's) are ``NO_OFFSET`` when there is no such partition.
+    ``topic_id`` is empty if the topic does not exist; ``earliest`` and ``latest`` (one after the
+    offset of the last record) are ``NO_OFFSET`` if the partition does not exist.
     """
 
     topic_id: str = ""
@@ -268,18 +267,18 @@ class Verdict:
     loss: Loss | None = None
 
     def allowed(self, *, fail_on_data_loss: bool) -> PartitionRange:
-        """The range to read. Raises ``DataLossError`` if something was lost and that matters."""
+        """Return the range to read. With ``fail_on_data_loss``, a loss raises its error."""
         if self.loss is not None and fail_on_data_loss:
             raise self.loss.error()
         return self.range
 
 
 def judge(wanted: PartitionRange, now: PartitionNow, *, asked_by: str = "") -> Verdict:
-    """Whether a range can still be read whole; else what is left of it, and why the rest is not.
+    """Return the part of a range that can still be read, and why the rest is missing.
 
-    An empty range wants nothing, so it loses nothing. A range without a topic id is not compared
-    with the topic's. ``asked_by``: the option that named these offsets (``endingOffsets``); then an
-    end above the log end is an error in the option, and not a log that was truncated.
+    An empty range has no loss. A range without a topic id is not compared with the topic's id.
+    ``asked_by``: the option that named these offsets (``endingOffsets``); then an end above the log
+    end is reported as an error in the option, not as a truncated log.
     """
     if not wanted.size:
         return Verdict(wanted)
@@ -298,7 +297,7 @@ def judge(wanted: PartitionRange, now: PartitionNow, *, asked_by: str = "") -> V
 def judge_position(
     tp: TopicPartition, position: Offset, topic_id: str, now: PartitionNow
 ) -> tuple[Offset | None, Loss | None]:
-    """Return where a stream at ``position`` can continue, and what it has lost since.
+    """Return the offset at which a stream at ``position`` can continue, and the loss, if any.
 
     None: the partition does not exist any more. In a recreated topic, and if retention has deleted
     records that were not read: the earliest record. If the log end has decreased: that end.
@@ -317,11 +316,11 @@ def judge_position(
 
 
 def damaged(wanted: PartitionRange, problem: str) -> Loss:
-    """A range whose stored bytes no replica can give whole; ``problem`` says what is wrong."""
+    """Return the loss for a range that no replica can return intact. ``problem``: the cause."""
     return Loss(
         LossKind.DAMAGED,
-        f"{_asked(wanted)}, but their stored bytes are damaged: {problem}",
-        "what cannot be read of them is left out",
+        f"{_asked(wanted)}, but the stored batches are corrupt: {problem}",
+        "unreadable records are skipped",
     )
 
 
@@ -329,8 +328,8 @@ def _gone(wanted: PartitionRange, now: PartitionNow) -> Loss | None:
     if not now.topic_id:
         return Loss(
             LossKind.TOPIC_GONE,
-            f"{_asked(wanted)}, but there is no such topic any more: it was deleted",
-            "the topic is left out",
+            f"{_asked(wanted)}, but the topic was deleted",
+            "the topic is skipped",
         )
     if wanted.topic_id and wanted.topic_id != now.topic_id:
         there = (
@@ -347,8 +346,8 @@ def _gone(wanted: PartitionRange, now: PartitionNow) -> Loss | None:
     if now.latest == NO_OFFSET:
         return Loss(
             LossKind.PARTITION_GONE,
-            f"{_asked(wanted)}, but the topic has no such partition any more",
-            "the partition is left out",
+            f"{_asked(wanted)}, but the topic no longer has this partition",
+            "the partition is skipped",
         )
     return None
 
@@ -373,7 +372,7 @@ def _beyond(wanted: PartitionRange, now: PartitionNow, left: PartitionRange, ask
         )
     return Loss(
         LossKind.TRUNCATED,
-        f"{_asked(wanted)}, but {there}: its end has gone back to {now.latest}",
+        f"{_asked(wanted)}, but {there}: its end decreased to {now.latest}",
         _reading(left, now),
     )
 
@@ -381,12 +380,12 @@ def _beyond(wanted: PartitionRange, now: PartitionNow, left: PartitionRange, ask
 def _asked(wanted: PartitionRange) -> str:
     where = f"topic {wanted.topic!r} partition {wanted.partition}"
     if wanted.size:
-        return f"{where}: asked for offsets {_offsets(wanted.start, wanted.end)}"
-    return f"{where}: asked for offset {wanted.start} and what follows"
+        return f"{where}: requested offsets {_offsets(wanted.start, wanted.end)}"
+    return f"{where}: requested offset {wanted.start} and later"
 
 
 def _offsets(start: Offset, end: Offset) -> str:
-    """The offsets that there are, both ends included, as people say them."""
+    """Format a range for messages, with both ends included."""
     if end <= start:
         return f"none (it is empty, at {start})"
     return f"{start} to {end - 1}" if end - start > 1 else f"{start}"
@@ -395,4 +394,4 @@ def _offsets(start: Offset, end: Offset) -> str:
 def _reading(left: PartitionRange, now: PartitionNow) -> str:
     if left.size:
         return f"offsets {_offsets(left.start, left.end)} are read"
-    return f"it goes on from offset {min(max(left.start, now.earliest), now.latest)}"
+    return f"it continues from offset {min(max(left.start, now.earliest), now.latest)}"

@@ -1,9 +1,9 @@
-"""Filters that Spark hands over, and what of a read they make needless. Experimental.
+"""Filter pushdown: reads skip ranges that Spark's filters exclude. Experimental.
 
-Only with the option ``filterPushdown``, because Spark 4.3.0 answers wrongly when one ``load()`` is
-scanned twice with different filters: it keeps what the first scan's filters left. Every filter is
-given back to Spark, which applies them all: what is left out here is only what none of them lets
-through.
+Only with the option ``filterPushdown``, because Spark 4.3.0 returns wrong results if one ``load()``
+is scanned twice with different filters: it keeps the plan of the first scan. Every filter is
+returned to Spark, which applies all of them. Pruning only skips records that the filters together
+exclude.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ FirstAt = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What some filters let through at most. None: they do not say.
+    """Upper bound of the records that some filters accept. None: not restricted.
 
-    ``since_ms``: no record before that time. There is no such end: records are in the order of
-    their offsets, not of their times, so an early one may come late.
+    ``since_ms``: no record before that time. There is no upper time bound: records are ordered by
+    offset, not by time, so a record with an early time can have a high offset.
     """
 
     topics: frozenset[str] | None = None
@@ -60,7 +60,7 @@ class Pruning:
     since_ms: TimestampMs | None = None
 
     def with_filter(self, wanted: Filter) -> Pruning:
-        """With one more filter that has to be true. One that is not understood changes nothing."""
+        """Return the bounds with one more filter. An unsupported filter changes nothing."""
         column = _column(wanted)
         if column == "topic":
             return replace(self, topics=_both(self.topics, _choice(wanted, str)))
@@ -102,7 +102,7 @@ def pruning_of(filters: Iterable[Filter]) -> Pruning:
 
 
 def _column(wanted: Filter) -> str:
-    """The column that a filter is about, in lower case; empty for one that is not known here."""
+    """Return the column of a filter in lower case; empty for an unsupported filter."""
     attribute: tuple[str, ...] = getattr(wanted, "attribute", ())
     return attribute[0].lower() if len(attribute) == 1 else ""
 
@@ -112,21 +112,21 @@ def _both(known: frozenset[T] | None, more: frozenset[T] | None) -> frozenset[T]
 
 
 def _choice(wanted: Filter, kind: type[T]) -> frozenset[T] | None:
-    """The values that a filter allows, if it names them."""
+    """Return the values that a filter accepts; None if it does not list values."""
     if isinstance(wanted, EqualTo):
         values: Sequence[object] = (wanted.value,)
     elif isinstance(wanted, In):
         values = wanted.value
     else:
         return None
-    # A null equals nothing.
+    # A null equals no value.
     known = [value for value in values if value is not None]
     same = [value for value in known if type(value) is kind]
     return frozenset(same) if len(same) == len(known) else None
 
 
 def _interval(wanted: Filter) -> tuple[Offset, Offset]:
-    """From the first offset that a filter allows to the one after the last."""
+    """Return the first offset that a filter accepts, and the offset after the last."""
     everything = (0, limits.OFFSET_MAX + 1)
     chosen = _choice(wanted, int)
     if chosen is not None:
@@ -142,7 +142,7 @@ def _interval(wanted: Filter) -> tuple[Offset, Offset]:
 
 
 def _since_ms(wanted: Filter) -> TimestampMs | None:
-    """Before this no record is let through. Spark's times are in microseconds, ours in ms."""
+    """Return the first accepted time. Spark's times are in microseconds, raftlog's in ms."""
     if not isinstance(wanted, EqualTo | GreaterThan | GreaterThanOrEqual | In):
         return None
     values: Sequence[object] = wanted.value if isinstance(wanted, In) else (wanted.value,)
@@ -153,19 +153,19 @@ def _since_ms(wanted: Filter) -> TimestampMs | None:
 
 
 class PushdownReader(BatchReader):
-    """A batch reader that takes filters. Spark refuses one that does while it hands none over."""
+    """A batch reader with filters. Spark rejects such a reader while pushdown is disabled."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._pruning = Pruning()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's
-        """Note what the filters let through, and give all of them back."""
+        """Keep the bounds of the filters, and return all filters to Spark."""
         self._pruning = pruning_of(filters)
         if self._pruning != Pruning():
             logger.warning(
-                "filterPushdown: this DataFrame reads only what the filters of its first scan let "
-                "through. Scan it once; for other filters, load() again (Spark keeps the plan)"
+                "filterPushdown: this DataFrame reads only records that pass the filters of its "
+                "first scan. Scan it once; for other filters, load() again (Spark keeps the plan)"
             )
         return filters
 
@@ -174,10 +174,11 @@ class PushdownReader(BatchReader):
 
 
 def is_pushing_down() -> bool:
-    """Whether this process plans a read with filters.
+    """Return whether this process plans a read with filters.
 
-    With Spark's own filter pushdown off (its default), a reader that defines ``pushFilters`` at all
-    is refused: and that setting is not to be seen here, only which of Spark's workers this is.
+    While Spark's own setting for filter pushdown is off (its default), Spark rejects every reader
+    that defines ``pushFilters``. The setting is not visible here, so check which of Spark's worker
+    modules runs in this process.
     """
     main = sys.modules.get("__main__")
     name = getattr(getattr(main, "__spec__", None), "name", None)

@@ -1,6 +1,6 @@
 """``read_range``: a part of a topic by partitions, offsets or time, as a DataFrame.
 
-It only sets options, and filters what they cannot say exactly.
+It sets options, and adds filters where options are not exact.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ def read_range(
     columns: Iterable[str] | None = None,
     **options: object,
 ) -> DataFrame:
-    """The records of ``topic`` in a range, and no others; ``load()`` of the format "raftlog".
+    """Return the records of ``topic`` in a range: ``load()`` of the format "raftlog".
 
-    ``partitions``: these only; default: all.
-    ``offsets``: ``(first, end)``, the end not included, None for as far as there is; by partition,
-        or the same for all ``partitions``, which have to be named then.
+    ``partitions``: partition numbers; default: all.
+    ``offsets``: ``(first, end)``, end exclusive, None for the end of the log on that side; by
+    partition, or the same for all ``partitions``, which are then required.
     ``time``: ``(first, end)`` likewise: the records with first <= timestamp < end. Aware datetimes,
         or milliseconds since 1970.
-    ``late_ms``: with ``time``, by how much records may be out of order: the first record that is
-        so much later than the end, or more, ends the search.
+    ``late_ms``: with ``time``, maximum milliseconds by which records are out of order: the first
+        record that is at least that much later than the end ends the search. Default: 0.
     ``bootstrap``: the option ``bootstrap.servers``.
     ``columns``: the columns of the result, in their order; default: all.
     ``options``: further options of the format, with underscores for dots.
 
-    Raises ``InvalidRequestError`` for a range that makes no sense.
+    Raises ``InvalidRequestError`` for an invalid range.
     """
     if offsets is not None and time is not None:
         raise InvalidRequestError("read_range takes offsets or time, not both: filter the result")
@@ -99,8 +99,8 @@ def _partitions(
         return sorted(offsets)
     if offsets is not None:
         raise InvalidRequestError(
-            "read_range: offsets are of one partition. Name the partitions, or give a dict of "
-            "them: offsets={0: (100, 200)}"
+            "read_range: offsets need partitions. Set partitions, or pass a dict by partition: "
+            "offsets={0: (100, 200)}"
         )
     return None
 
@@ -108,7 +108,7 @@ def _partitions(
 def _offset_options(
     topic: str, partitions: list[int] | None, offsets: OffsetRange | Mapping[int, OffsetRange]
 ) -> dict[str, str]:
-    assert partitions is not None, "offsets name them, or come with them"
+    assert partitions is not None, "_partitions requires them with offsets"
     starts: dict[str, Offset] = {}
     ends: dict[str, Offset] = {}
     for number in partitions:
@@ -133,12 +133,12 @@ def _ms(time: Any) -> int:
         return time
     if not isinstance(time, datetime) or time.tzinfo is None:
         raise InvalidRequestError(
-            f"read_range: {time!r} is no time: give a datetime with a time zone, or milliseconds "
-            "since 1970"
+            f"read_range: {time!r} is not a time: pass a datetime with a time zone, or "
+            "milliseconds since 1970"
         )
     return ms_at_or_after(time)
 
 
 def ms_at_or_after(time: datetime) -> int:
-    """The first whole millisecond since 1970 that is not before an aware ``time``."""
+    """Return an aware ``time`` in milliseconds since 1970, rounded up."""
     return -((_EPOCH - time) // _MS)

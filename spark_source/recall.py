@@ -1,14 +1,14 @@
-"""What earlier attempts of a task have stored in a partition, and which rows are among it. Pure.
+"""Comparison of a task's rows with the records that earlier attempts stored in a partition. Pure.
 
-A task that is tried again may have its rows in another order: after a shuffle Spark promises none.
-So the stored records are read back as a multiset of digests, and a row is skipped if its digest is
-in there, as often as it is in there. The order in which rows come, and how earlier attempts cut
-them into batches, make no difference.
+A repeated task can have its rows in another order: Spark guarantees no order after a shuffle. So
+the stored records are read back as a multiset of digests. A row whose digest is in the multiset is
+skipped, and removes one entry. The order of the rows, and their batches in earlier attempts, make
+no difference.
 
-A digest is xxh3 of 128 bits over key, value and headers. Of a DataFrame with a column
-``timestamp``, a row with a time is compared with that time as well; a row without one gets the time
-of its writing, another one in each attempt, so its time is not compared. Two rows that differ and
-have the same digest would be one row here: of 2^24 rows, that is a chance of 2^-81.
+A digest is xxh3 of 128 bits over key, value and headers. If the DataFrame has a column
+``timestamp``, a row with a time is compared with that time as well. A row without a time gets the
+time of the write, which differs in each attempt, so its time is not compared. Different rows with
+the same digest would be treated as one row: for 2^24 rows, the probability is 2^-81.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     Digests: TypeAlias = npt.NDArray[np.bytes_]  # of 16 bytes each
     Mask: TypeAlias = npt.NDArray[np.bool_]
 
-# That one attempt reads back, over all partitions. Each takes 24 bytes, and 24 more if the
-# DataFrame has timestamps.
+# Maximum that one attempt reads back, over all partitions. Each takes 24 bytes, and 24 more if
+# the DataFrame has timestamps.
 STORED_RECORDS_MAX: Final = 1 << 24
-# What ``Stored.of`` wants of the records that are stored, as ``decode_arrow`` names it.
+# Columns that ``Stored.of`` needs, by their names in ``decode_arrow``.
 COLUMNS: Final = ("key", "value", "headers", "timestamp", "timestamp_type")
 
 _DIGEST: Final = "S16"
@@ -40,19 +40,19 @@ _BROKERS_TIME: Final = 1  # a ``timestamp_type``
 
 
 class Stored:
-    """The records that a partition has of earlier attempts. What was matched with a row is used."""
+    """Records of earlier attempts in a partition. A record that matches a row is removed."""
 
     def __init__(self, contents: Multiset, times: Multiset | None) -> None:
-        """``times``: of contents with their times; None if times are not compared."""
+        """``times``: digests of contents with times; None if times are not compared."""
         self._contents = contents
         self._times = times
 
     @classmethod
     def of(cls, portions: Iterable[pa.RecordBatch], *, with_times: bool) -> Stored:
-        """From the records as they were read, of ``COLUMNS``.
+        """Create from stored records with the columns ``COLUMNS``.
 
-        ``with_times``: whether rows have times. They are not compared if the topic's
-        ``message.timestamp.type`` is LogAppendTime: the stored ones are the broker's.
+        ``with_times``: whether rows have times. Times are not compared if the topic's
+        ``message.timestamp.type`` is LogAppendTime: then the stored times are the broker's.
         """
         contents: list[Digests] = []
         timed: list[Digests] = []
@@ -71,12 +71,12 @@ class Stored:
         return self._contents.count
 
     def take(self, records: pa.RecordBatch) -> Mask:
-        """Which records of an attempt are stored; those use up as many of the stored ones."""
+        """Return which records of an attempt are stored, and remove one stored record for each."""
         digests = digests_of(records)
         if self._times is None:
             return self._contents.take(digests)
-        # A row with a time uses up a record of that time. A row without one uses up any record:
-        # which one stays open, so that it is not one that a later row needs.
+        # A row with a time removes a record of that time. A row without a time removes a record
+        # of any time: contents only count it, so it never removes one that a later row needs.
         may_be = self._may_be_stored(records, digests)
         is_stored = np.zeros(len(digests), np.bool_)
         is_stored[may_be] = self._contents.take(digests[may_be])
@@ -93,7 +93,7 @@ class Stored:
 
 
 class Multiset:
-    """Digests, each with how often it is in there."""
+    """Digests with their multiplicity."""
 
     def __init__(self, digests: list[Digests]) -> None:
         together = np.concatenate(digests) if digests else np.empty(0, _DIGEST)
@@ -101,7 +101,7 @@ class Multiset:
         self.count = len(together)
 
     def take(self, digests: Digests) -> Mask:
-        """Which of ``digests`` are in there. Each that is, is taken out once."""
+        """Return which of ``digests`` are contained, and remove each of these once."""
         is_taken = np.zeros(len(digests), np.bool_)
         if not self.count or not len(digests):
             return is_taken
@@ -112,7 +112,7 @@ class Multiset:
             return is_taken
         rows = rows[np.argsort(places[rows], kind="stable")]
         found = places[rows]
-        # How many rows before it, in this call, have the same digest.
+        # Number of earlier rows of this call with the same digest.
         starts = np.flatnonzero(np.r_[True, found[1:] != found[:-1]])
         before = np.arange(len(found)) - np.repeat(starts, np.diff(np.r_[starts, len(found)]))
         is_there = before < self._counts[found]
@@ -123,12 +123,12 @@ class Multiset:
 
 
 def digests_of(records: pa.RecordBatch) -> Digests:
-    """A digest of each record's key, value and headers. A column that is not there is all nulls."""
+    """Return the digest of each record's key, value and headers. A missing column is all nulls."""
     return _digests(_octets(records))
 
 
 def _octets(records: pa.RecordBatch) -> pa.Array:
-    """Each record as bytes: the lengths of key and value, both of them, and the headers."""
+    """Encode each record: the lengths of key and value, key, value, and the headers."""
     names, count = records.schema.names, records.num_rows
     lengths = np.full((count, 2), _NULL, "<i4")
     parts = []
@@ -143,13 +143,13 @@ def _octets(records: pa.RecordBatch) -> pa.Array:
 
 
 def _header_octets(headers: list[dict[str, Any]] | None) -> bytes:
-    """No headers and an empty list of them are stored alike."""
+    """Encode headers. A null and an empty list are equal: they are stored alike."""
     pairs = [(header["key"], header["value"]) for header in headers or ()]
     return repr(pairs).encode() if pairs else b""
 
 
 def _timed(digests: Digests, times_ms: npt.NDArray[np.int64]) -> Digests:
-    """Digests of digests with their times."""
+    """Return digests over digests and times."""
     pairs = np.empty(len(digests), [("digest", _DIGEST), ("time", "<i8")])
     pairs["digest"], pairs["time"] = digests, times_ms
     return _digests(_fixed(pairs.tobytes(), pairs.itemsize))

@@ -1,12 +1,12 @@
-"""Rows of a DataFrame to partitions of topics, and from there to chunks, a batch each. Pure.
+"""Routing of rows to partitions of topics, and grouping into chunks of one batch each. Pure.
 
-A record's partition depends on the row, the task and how many partitions the topic has. It does
+A record's partition depends on the row, the task and the partition count of the topic. It does
 not depend on other rows, their order, time or chance. So every attempt of a task has the same
-records for each partition, and can find there which of them are stored already.
+records for each partition, and can check there which of them are stored already.
 
 The partition is the row's ``partition`` if that is not null; else the hash of the key, as in
 Kafka's clients (murmur2); else, without a key, the hash of the value, shifted by the task's number.
-Columns are hashed, sorted and taken as a whole.
+Columns are processed as Arrow arrays, without Python code per row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = limits.MIB // 2
 BLOCK_BYTES_MAX: Final = 16 * limits.MIB
 BLOCK_ROWS_PER_PARTITION: Final = 128
-PENDING_BYTES_MAX: Final = 64 * limits.MIB  # of the chunks that one task has begun, together
+PENDING_BYTES_MAX: Final = 64 * limits.MIB  # total of the unfinished chunks of one task
 
 # Maximum of a record without its key, value and headers: timestamp 8, two lengths 8, two indexes of
 # nulls 8, header count 4.
@@ -49,7 +49,7 @@ _US_PER_MS: Final = 1_000
 
 @cache
 def record_schema() -> pa.Schema:
-    """What the records of a chunk are: ``timestamp`` in ms since 1970, null: when it is sent."""
+    """Schema of a chunk. ``timestamp``: ms since 1970; null: the time of sending."""
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     return pa.schema(
         [
@@ -62,17 +62,17 @@ def record_schema() -> pa.Schema:
 
 
 class TopicShape(NamedTuple):
-    """Values of a topic that routing uses: see ``chunk_bytes``."""
+    """Partition count and chunk size of a topic: see ``chunk_bytes``."""
 
     partition_count: int
     chunk_bytes: int
 
 
 def chunk_bytes(*, partition_count: int, max_message_bytes: int) -> int:
-    """How large the chunks of a topic may get, about; none gets to twice that, but by one record.
+    """Return the approximate chunk size of a topic. Only a chunk of one record reaches twice that.
 
-    Half of what a batch of the topic may have, and less when there are so many partitions that what
-    is begun of each would take more than ``PENDING_BYTES_MAX``.
+    Half of the maximum batch size of the topic, or less if the unfinished chunks of all partitions
+    would exceed ``PENDING_BYTES_MAX``.
     """
     fits = (max_message_bytes - _BATCH_BYTES) // 2
     return max(1, min(CHUNK_BYTES, PENDING_BYTES_MAX // partition_count, fits))
@@ -81,10 +81,10 @@ def chunk_bytes(*, partition_count: int, max_message_bytes: int) -> int:
 def blocks_of(
     batches: Iterable[pa.RecordBatch], partition_count: Callable[[], int]
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows, in batches that have some for each of ``partition_count()`` partitions.
+    """Join small batches, so that a block has rows for each of ``partition_count()`` partitions.
 
-    What it costs to split a batch grows with the partitions. Batches are joined up to
-    BLOCK_ROWS_PER_PARTITION for each of them, but not over BLOCK_BYTES_MAX.
+    The cost to split a batch grows with the number of partitions. A block ends at
+    BLOCK_ROWS_PER_PARTITION rows per partition or at BLOCK_BYTES_MAX bytes.
     """
     held: list[pa.RecordBatch] = []
     row_count = size_bytes = 0
@@ -107,15 +107,15 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 class Run(NamedTuple):
-    """Rows of one Arrow batch that go to one partition, and what each takes in a batch, at most."""
+    """Rows of one Arrow batch for one partition, and the maximum encoded bytes of each."""
 
     partition: TopicPartition
-    records: pa.RecordBatch  # of the columns of ``record_schema`` that there are
+    records: pa.RecordBatch  # with a subset of the columns of ``record_schema``
     sizes: Int64s
 
 
 class Router:
-    """Splits Arrow batches by partition. One task's: it counts the rows that have gone through."""
+    """Splits the Arrow batches of one task by partition, and counts the rows."""
 
     def __init__(
         self,
@@ -126,14 +126,14 @@ class Router:
         where: str,
         shape_of: Callable[[str], TopicShape],
     ) -> None:
-        """``topic``: of all rows, or None: each row names its own.
+        """``topic``: of all rows; None: each row has a topic.
 
-        ``first``: by how many partitions records without a key are shifted: the same for each
-        attempt of a task, another one for each task. Equal values of one task have one partition;
-        those of several tasks have several. ``where``: what messages call the task's rows.
-        ``shape_of``: of a topic, asked once for each.
+        ``first``: partitions by which records without a key are shifted: equal for all attempts of
+        a task, different for each task. So equal values of one task go to one partition, those of
+        several tasks to several. ``where``: name of the task's rows in messages.
+        ``shape_of``: called once for each topic.
         """
-        self.row_count = 0  # of those that have gone through
+        self.row_count = 0  # rows that were split
         self._columns = columns
         self._topic = topic
         self._first = first
@@ -141,10 +141,10 @@ class Router:
         self._shape_of = cache(shape_of)
 
     def split(self, batch: pa.RecordBatch) -> Iterator[Run]:
-        """The batch's rows by partition, each partition's in their order.
+        """Return the batch's rows by partition, in row order within each partition.
 
-        Raises ``InvalidRequestError`` and ``UnknownPartitionError``, which name the row, and what
-        ``shape_of`` raises.
+        Raises ``InvalidRequestError`` and ``UnknownPartitionError``, which name the row, and the
+        errors of ``shape_of``.
         """
         if batch.num_rows:
             records, sizes = self._records(batch)
@@ -156,7 +156,7 @@ class Router:
     # -- columns
 
     def _column(self, batch: pa.RecordBatch, index: int | None, data_type: pa.DataType) -> Any:
-        """A column as ``data_type``, which costs no copy of its text; None if there is none."""
+        """Return a column as ``data_type``, without a copy of text; None if it is missing."""
         if index is None:
             return None
         column = batch.column(index)
@@ -210,15 +210,15 @@ class Router:
         if wrong.any():
             row = int(wrong.argmax())
             raise InvalidRequestError(
-                f"{self._row(row)}: the timestamp is {times_ms[row]} ms from 1970, and a record's "
-                f"is 0 to {limits.TIMESTAMP_MS_MAX} (the year 9999): leave it out, or null"
+                f"{self._row(row)}: the timestamp is {times_ms[row]} ms from 1970, and must be "
+                f"0 to {limits.TIMESTAMP_MS_MAX} (the year 9999). Correct it, or set it to null"
             )
         return pa.array(times_ms, mask=is_null)
 
-    # -- places
+    # -- partitions
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Int64s | None]]:
-        """Each topic, in the order of their first rows, and its rows; None: all of them."""
+        """Return each topic, in the order of the first rows, and its rows; None: all rows."""
         if self._topic is not None:
             yield self._topic, None
             return
@@ -226,8 +226,8 @@ class Router:
         if topics.null_count:
             row = int(topics.is_null().to_numpy(zero_copy_only=False).argmax())
             raise InvalidRequestError(
-                f"{self._row(row)}: its topic is null. Name one in each row, or give the option "
-                "topic for all of them"
+                f"{self._row(row)}: its topic is null. Name one in each row, or set the option "
+                "topic for all rows"
             )
         encoded = topics.dictionary_encode()
         codes = encoded.indices.to_numpy()
@@ -266,7 +266,7 @@ class Router:
                 raise UnknownPartitionError(
                     f"{self._row(index if rows is None else int(rows[index]))}: there is no "
                     f"partition {wanted[index]} of topic {topic!r}, which has {count}: 0 to "
-                    f"{count - 1}, or null to have the key decide"
+                    f"{count - 1}, or null to select it by the key"
                 )
             chosen = np.where(is_given, wanted, chosen)
         is_keyless = chosen < 0
@@ -275,7 +275,7 @@ class Router:
         return chosen
 
     def _by_value(self, values: Any, is_keyless: Any, count: int) -> Int64s:
-        """Partitions for records without a key."""
+        """Return partitions for records without a key."""
         if not is_keyless.all():
             values = values.filter(pa.array(is_keyless))
         hashed = partitions_of_arrow(values, count)
@@ -286,7 +286,7 @@ class Router:
 
 
 def _groups(partitions: Int64s) -> Iterator[tuple[int, Int64s]]:
-    """Each partition that occurs, in the order of their first rows, and its rows in their order."""
+    """Return each partition, in the order of the first rows, and its rows in row order."""
     order = np.argsort(partitions, kind="stable")
     starts = np.flatnonzero(np.diff(partitions[order], prepend=-1))
     rows = np.split(order, starts[1:])
@@ -295,7 +295,7 @@ def _groups(partitions: Int64s) -> Iterator[tuple[int, Int64s]]:
 
 
 def _integers(column: Any) -> Int64s:
-    """A column of integers; 0 for a null."""
+    """Return a column as an array of integers; 0 for a null."""
     integers: Int64s = column.cast(pa.int64()).fill_null(0).to_numpy()
     return integers
 
@@ -308,23 +308,23 @@ def _lengths(column: Any) -> Int64s:
 
 
 class Chunk(NamedTuple):
-    """Records of a task for one partition: what becomes one batch."""
+    """Records of a task for one partition that become one batch."""
 
     partition: TopicPartition
-    records: pa.RecordBatch  # of the columns of ``record_schema`` that there are; one at least
+    records: pa.RecordBatch  # with a subset of the columns of ``record_schema``; at least one row
 
 
 class _Begun:
-    """The records of a partition that are in no chunk yet."""
+    """Unfinished chunk of a partition."""
 
     def __init__(self) -> None:
         self.pieces: list[pa.RecordBatch] = []
         self.size_bytes = 0
-        self.passed_bytes = 0  # of all records of the partition so far, these included
+        self.passed_bytes = 0  # of all records of the partition so far, including ``pieces``
 
 
 class Chunker:
-    """Gathers the runs of each partition until they make a chunk.
+    """Collects the runs of each partition into chunks.
 
     A chunk ends before the record that takes the partition's sum of bytes over the next multiple of
     ``chunk_bytes``; a larger record is a separate chunk. When the records in all begun chunks
@@ -336,13 +336,13 @@ class Chunker:
         self._pending_bytes = 0
 
     def add(self, run: Run, *, chunk_bytes: int) -> Iterator[Chunk]:
-        """The chunks that are complete with the records of ``run``."""
+        """Return the chunks that the records of ``run`` complete."""
         begun = self._begun.get(run.partition)
         if begun is None:
             begun = self._begun[run.partition] = _Begun()
         passed = begun.passed_bytes
         begun.passed_bytes += int(run.sizes.sum())
-        if begun.passed_bytes // chunk_bytes == passed // chunk_bytes:  # none goes over
+        if begun.passed_bytes // chunk_bytes == passed // chunk_bytes:  # no multiple is crossed
             self._gather(begun, run.records, begun.passed_bytes - passed)
         else:
             yield from self._cut(begun, run, passed, chunk_bytes)
@@ -365,7 +365,7 @@ class Chunker:
         self._gather_rows(begun, run, row, len(ends))
 
     def rest(self) -> Iterator[Chunk]:
-        """Return the chunks that were begun."""
+        """Return the unfinished chunks."""
         for partition, begun in self._begun.items():
             if begun.pieces:
                 yield self._close(partition, begun)

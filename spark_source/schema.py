@@ -1,6 +1,6 @@
 """The columns of a DataFrame that is read from topics: their names, types and order. No I/O.
 
-The names and types are those of Spark's Kafka connector. Spark takes an Arrow batch only if its
+The names and types are those of Spark's Kafka connector. Spark accepts an Arrow batch only if its
 schema is exactly the one that Spark derives from the DataFrame's: order, types and nullability.
 """
 
@@ -43,17 +43,17 @@ ALL_COLUMNS: Final = StructType(
 )
 _FIELDS: Final = {field.name.lower(): field for field in ALL_COLUMNS}
 _HAVE_NULLS: Final = frozenset({"key", "value", _HEADERS})
-# What `decode_arrow` calls a column, where it is not the same.
+# Names of columns in `decode_arrow`, where they differ.
 _ARROW_NAMES: Final = {"timestampType": "timestamp_type"}
 
 
 def read_schema(
     columns: Sequence[str] | None = None, *, include_headers: bool = False
 ) -> StructType:
-    """The schema of a read: ``columns`` in their order, or all of them.
+    """Return the schema of a read: ``columns`` in their order, or all of them.
 
-    ``include_headers`` adds the headers when ``columns`` are not named; who names columns names
-    ``headers`` among them. Upper and lower case do not matter. Raises ``InvalidRequestError``.
+    ``include_headers`` adds the headers if ``columns`` is None; otherwise ``columns`` must name
+    ``headers``. Names are case-insensitive. Raises ``InvalidRequestError``.
     """
     if columns is None:
         return StructType([f for f in ALL_COLUMNS if include_headers or f.name != _HEADERS])
@@ -65,10 +65,10 @@ def read_schema(
 
 
 def check_schema(schema: StructType, columns: Sequence[str] | None = None) -> StructType:
-    """``schema`` if it is a subset of the columns, in any order. Raises ``InvalidRequestError``.
+    """Return ``schema`` if it is a subset of the columns, in any order.
 
-    A column that never has nulls may be declared ``not null``. ``columns``: what the option says,
-    which has to be the same.
+    A column that never has nulls may be declared ``not null``. ``columns``: the value of the
+    option, which must be equal. Raises ``InvalidRequestError``.
     """
     if columns is not None and _folded(columns) != _folded(schema.fieldNames()):
         raise InvalidRequestError(
@@ -140,7 +140,7 @@ def arrow_columns(schema: StructType) -> list[str]:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The one Arrow schema that Spark takes for a DataFrame of ``schema``."""
+    """Return the only Arrow schema that Spark accepts for a DataFrame of ``schema``."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

@@ -1,6 +1,6 @@
-"""What a read reads: which partitions, from where, to where; by the options alone.
+"""Selection of a read: partitions, start and end, by the options alone.
 
-Pure. Which of it exists is for the cluster to say: see ``spark_source.bounds``.
+Pure. ``spark_source.bounds`` compares the selection with the cluster.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PATTERN_CHARS_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """``subscribe``: all partitions of these topics, also of those that are added."""
+    """``subscribe``: all partitions of these topics, including partitions added later."""
 
     names: tuple[str, ...]
 
@@ -46,7 +46,7 @@ class Pattern:
     text: str
 
     def matches(self, topic: str) -> bool:
-        """Whether the pattern is found anywhere in the name, as in Kafka's connector."""
+        """Return whether the pattern is found anywhere in the name, as in Kafka's connector."""
         return re.search(self.text, topic) is not None
 
 
@@ -72,17 +72,17 @@ class Bounds:
 
 
 def parse_selection(texts: Texts) -> Selection:
-    """Which partitions are read. Raises ``InvalidRequestError``."""
+    """Parse the options that select partitions. Raises ``InvalidRequestError``."""
     given = [name for name in SELECTING_OPTIONS if name in texts]
     if len(given) != 1:
-        problem = f"{' and '.join(given)} are given" if given else "none is given"
+        problem = f"{' and '.join(given)} are set" if given else "none is set"
         raise InvalidRequestError(
-            "give exactly one of the options subscribe (topics, with commas between them), "
+            "set exactly one of the options subscribe (topics, separated by commas), "
             f"subscribePattern and assign (JSON of partitions): {problem}"
         )
     name = given[0]
     text = texts.get(name)
-    assert text is not None, "it is given"
+    assert text is not None, "checked above"
     if name == "assign":
         return Assigned(parse_partitions(name, text))
     return Topics(_topics(text)) if name == "subscribe" else Pattern(_pattern(text))
@@ -150,7 +150,7 @@ def parse_bounds(texts: Texts, selection: Selection, *, streaming: bool) -> Boun
 
 
 def _bound(texts: Texts, options: tuple[str, str, str], default: Word) -> tuple[str, Bound]:
-    """The bound, and the option that it is from. All are checked, the first one given counts."""
+    """Return the bound and its option. All options are parsed; the first that is set applies."""
     by_time, by_times, by_offset = options
     found: list[tuple[str, Bound]] = []
     if (text := texts.short(by_time)) is not None:
@@ -163,7 +163,7 @@ def _bound(texts: Texts, options: tuple[str, str, str], default: Word) -> tuple[
 
 
 def _check_reach(option: str, bound: Bound, empty: int) -> None:
-    """A batch read does not begin at the end, or end at the beginning: it would read nothing."""
+    """Reject a batch read that starts at the end or ends at the start: it would read nothing."""
     word = "latest" if empty == LATEST else "earliest"
     if isinstance(bound, Word):
         names = [""] if bound.offset == empty else []
@@ -175,7 +175,7 @@ def _check_reach(option: str, bound: Bound, empty: int) -> None:
         verb, number = ("begin", "-1") if empty == LATEST else ("end", "-2")
         raise InvalidRequestError(
             f"option {option} is {word} ({number}){names[0]}: a batch read that would {verb} there "
-            "reads nothing. Give an offset, a time, or leave it out"
+            "reads nothing. Set an offset, a time, or leave it out"
         )
 
 
@@ -189,7 +189,7 @@ def _named(bound: Offsets | Times) -> Iterator[tuple[str, int]]:
 
 
 def _check_named(option: str, bound: Bound, selection: Selection) -> None:
-    """As far as the options tell which partitions are read, the bound names these."""
+    """Check that the bound names the partitions that the options select, where known."""
     if isinstance(selection, Assigned):
         check_covers(option, bound, selection.partitions)
     elif isinstance(selection, Topics) and isinstance(bound, Offsets | Times):
@@ -201,7 +201,7 @@ def _check_named(option: str, bound: Bound, selection: Selection) -> None:
 
 
 def _check_order(bounds: Bounds) -> None:
-    """Return the partitions whose end is before their start by the options alone."""
+    """Raise ``InvalidRequestError`` if an end is before its start by the options alone."""
     start, end = bounds.starting, bounds.ending
     if isinstance(start, Time) and isinstance(end, Time):
         pairs = [("", start.timestamp_ms, end.timestamp_ms)]
@@ -218,5 +218,5 @@ def _check_order(bounds: Bounds) -> None:
         if first > last >= 0:
             raise InvalidRequestError(
                 f"option {bounds.starting_option} is {first}{name}, and {bounds.ending_option} is "
-                f"{last}: the end lies before the start. Swap them"
+                f"{last}: the end is before the start. Swap them"
             )

@@ -1,4 +1,4 @@
-"""The columns that a DataFrame may be written with: names, types, what to do about others. Pure.
+"""The columns that a sink accepts: names, types, and advice for other columns. Pure.
 
 The names are those of Spark's Kafka connector, and ``timestamp``: the record's own time, which a
 replay into another topic keeps.
@@ -46,7 +46,7 @@ _INTEGER: Final = (ByteType, ShortType, IntegerType, LongType)
 
 
 def _is_headers(data_type: DataType) -> bool:
-    """Whether it is array<struct<key, value>>, in this order."""
+    """Return whether the type is array<struct<key, value>>, in this order."""
     if not isinstance(data_type, ArrayType) or not isinstance(data_type.elementType, StructType):
         return False
     fields = data_type.elementType.fields
@@ -57,7 +57,7 @@ def _is_headers(data_type: DataType) -> bool:
     )
 
 
-# What each column may be, in words, and whether a type is that.
+# Accepted types of each column: text for messages, and the check.
 _COLUMNS: Final[dict[str, tuple[str, Callable[[DataType], bool]]]] = {
     "value": ("string or binary", lambda kind: isinstance(kind, _OCTETS)),
     "key": ("string or binary", lambda kind: isinstance(kind, _OCTETS)),
@@ -69,10 +69,10 @@ _COLUMNS: Final[dict[str, tuple[str, Callable[[DataType], bool]]]] = {
 
 
 def sink_columns(schema: StructType, *, topic: str | None) -> SinkColumns:
-    """The columns of a DataFrame to be written, if they are what the sink takes.
+    """Return the columns of a DataFrame to write, if the sink accepts them.
 
-    ``topic``: the option; with it a column ``topic`` is not looked at. Upper and lower case do not
-    matter in names. Raises ``InvalidRequestError``, which says what to do.
+    ``topic``: the option; if it is set, a column ``topic`` is ignored. Names are case-insensitive.
+    Raises ``InvalidRequestError``, which contains the remedy.
     """
     found: dict[str, int] = {}
     for index, field in enumerate(schema.fields):
@@ -90,12 +90,12 @@ def sink_columns(schema: StructType, *, topic: str | None) -> SinkColumns:
         found[name] = index
     if "value" not in found:
         raise InvalidRequestError(
-            "the DataFrame has no column 'value', which becomes the records' values: make one, "
-            'such as with .selectExpr("to_json(struct(*)) AS value")'
+            "the DataFrame has no column 'value', which becomes the records' values: create one, "
+            'for example with .selectExpr("to_json(struct(*)) AS value")'
         )
     if topic is None and "topic" not in found:
         raise InvalidRequestError(
-            "no topic to write to: give the option topic, or a column 'topic' with each row's"
+            "no topic to write to: set the option topic, or add a column 'topic'"
         )
     if topic is not None:
         found.pop("topic", None)
@@ -108,7 +108,7 @@ def _unknown_column(name: str, schema: StructType) -> str:
         advice = f"Leave it out: .select({', '.join(known)})"
     else:
         advice = 'Put all columns into one: .selectExpr("to_json(struct(*)) AS value")'
-    return f"column {name!r} is none that a record has: {', '.join(_COLUMNS)}. {advice}"
+    return f"column {name!r} is not a column of records: {', '.join(_COLUMNS)}. {advice}"
 
 
 def _cast_advice(name: str, data_type: DataType) -> str:

@@ -1,7 +1,7 @@
-"""The format "raftlog" as Spark knows it: what can be read and written, and by whom.
+"""The data source "raftlog": creates the readers and writers that Spark requests.
 
-Spark makes one object for each ``load()`` and ``save()``, on the driver, and pickles it. So it
-holds the options' texts and nothing else. What does the work is imported when it is asked for.
+Spark creates one object for each ``load()`` and ``save()``, on the driver, and pickles it. So it
+holds only the options' texts. Readers and writers are imported on first use.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "raftlog"
-# Among the properties that Spark passes in place of options while a table is being created.
+# One of the properties that Spark passes in place of options while a table is being created.
 _TABLES_PROVIDER = "provider"
 
 logger = logging.getLogger(__name__)
-_told: set[str] = set()  # of streams' writers, in this process
+_told: set[str] = set()  # notices of stream writers that this process has logged
 
 
 class RaftlogDataSource(DataSource):
@@ -48,9 +48,9 @@ class RaftlogDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns, from the options ``columns`` and ``includeHeaders``.
 
-        Nothing is asked of the cluster. Spark does not call this when the user gives a schema. For
-        ``CREATE TABLE ... USING raftlog`` without columns it does, with the table's properties in
-        place of options: a table has all columns but ``headers``.
+        Sends no request to the cluster. Spark does not call this if the user sets a schema. For
+        ``CREATE TABLE ... USING raftlog`` without columns, Spark passes the table's properties in
+        place of options: a table has all columns except ``headers``.
         """
         from raftlog.errors import InvalidRequestError
         from raftlog.spark_source.option_names import check_table
@@ -64,7 +64,7 @@ class RaftlogDataSource(DataSource):
         try:
             options = SourceOptions.parse(self.options, streaming=False)
         except InvalidRequestError:
-            # Spark does not say which: a batch or a stream. They allow different bounds.
+            # Spark does not report whether this is a batch or a stream; their bounds differ.
             with suppress(InvalidRequestError):
                 options = SourceOptions.parse(self.options, streaming=True)
                 return read_schema(options.columns, include_headers=options.include_headers)
@@ -118,7 +118,7 @@ class RaftlogDataSource(DataSource):
 
         options = SinkOptions.parse(self.options, streaming=True)
         _tell(notice for notice in options.notices if notice not in _told)
-        _told.update(options.notices)  # Spark asks for a writer for each batch
+        _told.update(options.notices)  # Spark creates a writer for each batch
         return StreamWriter(options, schema, overwrite)
 
 
@@ -128,9 +128,9 @@ def _tell(notices: Iterable[str]) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format "raftlog" known to a session.
+    """Register the format "raftlog" with a session.
 
-    Spark finds it by itself where raftlog is installed for the driver's Python. It does not where
-    another ``pyspark_*`` package is broken.
+    Spark finds it automatically if raftlog is installed for the driver's Python, except if another
+    ``pyspark_*`` package is broken.
     """
     spark.dataSource.register(RaftlogDataSource)

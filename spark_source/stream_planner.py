@@ -7,15 +7,15 @@ The sequence of one run of a query. The owner of the planner queries the cluster
                        v                                  v
               the checkpoint has them            each is the start of the next
 
-- *Spark keeps only the end of each batch.* The start of the first one is asked for again when a
-  query is restarted before that batch was committed, and "latest" is another place by then. So the
+- *Spark keeps only the end of each batch.* If a query restarts before its first batch is committed,
+  Spark requests the start of that batch again, and "latest" is another offset by then. So the
   first batch ends where it starts: its end is the exact start of the second.
 - *A new partition is added in the same way*: at its earliest offset, in a batch that reads none of
   it. So is a topic that was recreated with the same name (``failOnDataLoss=false``).
-- *So a range is what lies between two offsets of the same topic id*, and the same two offsets make
-  the same ranges, whenever they are asked for.
-- *What is not selected any more stays where it is* in the offset, so that nothing is skipped or
-  read twice when it is selected again.
+- *So a range is between two offsets of the same topic id*, and the same two offsets always produce
+  the same ranges.
+- *A partition that is no longer selected keeps its position* in the offset, so that no record is
+  skipped or read twice when it is selected again.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ Sizes = Mapping[TopicPartition, float]  # the mean bytes of a partition's record
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the cluster said at one moment of the partitions that are selected.
+    """State of the selected partitions at one moment.
 
-    ``latest``: the end of each, linearizable: the offset after the last committed record's. What is
-    selected and does not exist is missing. Invariant: ``topic_ids`` has the topics of ``latest``.
+    ``latest``: the end of each, linearizable: one after the offset of the last committed record.
+    Selected partitions that do not exist are missing. Invariant: ``topic_ids`` contains the topics
+    of ``latest``.
     """
 
     topic_ids: Mapping[str, str]
@@ -69,7 +70,7 @@ class Rate:
     max_offsets: int | None = None
     max_bytes: int | None = None
     min_offsets: int | None = None
-    max_delay_s: float = math.inf  # after which fewer than ``min_offsets`` will do
+    max_delay_s: float = math.inf  # after this time, ``min_offsets`` is ignored
 
 
 UNLIMITED: Final = Rate()
@@ -77,9 +78,9 @@ UNLIMITED: Final = Rate()
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where the next batch ends, and what was lost on the way to where it begins.
+    """End of the next batch, and losses before its start.
 
-    ``end`` is equal to its start when there is nothing to do.
+    ``end`` equals the start if no batch is due.
     """
 
     end: StreamOffset
@@ -98,17 +99,17 @@ class _Standing:
 class StreamPlanner:
     """The decisions of one run of one streaming query.
 
-    ``selects``: whether the options ask for a partition, be it there or not.
+    ``selects``: whether the options select a partition, existing or not.
     """
 
     def __init__(self, selects: Callable[[TopicPartition], bool]) -> None:
         self._selects = selects
         self._initial: StreamOffset | None = None
         self._has_batch = False  # the checkpoint has a batch, so the start is final
-        self._target: View | None = None  # where Trigger.AvailableNow ends
+        self._target: View | None = None  # end of Trigger.AvailableNow
         self._last_rows_s: float | None = None  # when a batch with records was last planned
 
-    # -- where it begins and ends
+    # -- start and end of the query
 
     @property
     def initial(self) -> StreamOffset | None:
@@ -116,22 +117,22 @@ class StreamPlanner:
         return self._initial
 
     def begin(self, initial: StreamOffset) -> StreamOffset:
-        """Keep where a new query starts."""
+        """Keep the start offsets of a new query."""
         self._initial = initial
         return initial
 
     def aim(self, target: View) -> None:
-        """Read up to there and no further: Trigger.AvailableNow. Later partitions can wait."""
+        """Read up to ``target`` only (Trigger.AvailableNow). Newer partitions are not read."""
         self._target = target
 
     def is_first(self, start: StreamOffset) -> bool:
-        """Whether a batch from ``start`` would be the first, which is to end where it starts."""
+        """Return whether a batch from ``start`` is the first, which ends where it starts."""
         return not self._has_batch and start == self._initial
 
     # -- the next batch
 
     def doubtful(self, start: StreamOffset, view: View) -> list[TopicPartition]:
-        """Partitions of ``start`` that seem to have lost records: to be looked at again."""
+        """Return partitions of ``start`` that seem to have lost records: query them again."""
         return [
             tp
             for tp, position in start.positions.items()
@@ -187,7 +188,7 @@ class StreamPlanner:
             if there is None or there == NO_OFFSET:
                 continue
             if loss is None or loss.kind is LossKind.AGED_OUT:
-                standing.positions[tp] = position  # a range up to what is left says what was lost
+                standing.positions[tp] = position  # ``judge`` of this range reports the loss
                 standing.first_left[tp] = there
             else:
                 standing.positions[tp] = there
@@ -198,7 +199,7 @@ class StreamPlanner:
         return standing
 
     def _is_settled(self, tp: TopicPartition, start: StreamOffset, view: View) -> bool:
-        """Whether the partition is where ``start`` left it, with nothing to read for now."""
+        """Return whether the partition is unchanged since ``start``, without records to read."""
         return (
             tp in start.positions
             and _is_same(start, view, tp)
@@ -206,14 +207,14 @@ class StreamPlanner:
         )
 
     def _may_enter(self, tp: TopicPartition, view: View) -> bool:
-        """Whether a partition that ``start`` has not may be taken in."""
+        """Return whether a partition that is not in ``start`` can be added."""
         target = self._target
         return target is None or (
             tp in target.latest and target.topic_ids[tp.topic] == view.topic_ids[tp.topic]
         )
 
     def _ceiling(self, tp: TopicPartition, view: View) -> Offset:
-        """Return the end offsets that the rate permits."""
+        """Return the end of a partition in this run; ``NO_OFFSET`` if the target excludes it."""
         if self._target is None:
             return view.latest[tp]
         if self._target.topic_ids.get(tp.topic) != view.topic_ids[tp.topic]:
@@ -221,7 +222,7 @@ class StreamPlanner:
         return min(view.latest[tp], self._target.latest.get(tp, NO_OFFSET))
 
     def _is_due(self, waiting: int, rate: Rate, now_s: float) -> bool:
-        """Whether a batch of ``waiting`` offsets is worth its while; the first one always is."""
+        """Return whether a batch of ``waiting`` offsets is due; the first one always is."""
         if self._target is not None or self._last_rows_s is None:
             return True
         since_s = now_s - self._last_rows_s
@@ -230,9 +231,9 @@ class StreamPlanner:
     # -- one batch
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> list[PartitionRange]:
-        """What a batch reads, by topic and partition: the same for the same two offsets.
+        """Return the ranges of a batch, by topic and partition; equal for equal offsets.
 
-        Nothing of a partition that only one of them has, or that goes back.
+        Contains no range of a partition that only one offset has, or whose offset decreases.
         """
         self._has_batch = True
         return [
@@ -244,7 +245,7 @@ class StreamPlanner:
 
 
 def error_of(losses: Sequence[Loss]) -> DataLossError:
-    """One error for all of them: it says what to do about the first, and names the others."""
+    """Return one error for all losses, with the advice for the first."""
     first, others = losses[0], losses[1:]
     if not others:
         return first.error()
@@ -263,7 +264,7 @@ def _now(tp: TopicPartition, view: View, earliest: Mapping[TopicPartition, Offse
 
 
 def _is_same(start: StreamOffset, view: View, tp: TopicPartition) -> bool:
-    """Whether ``view`` has the partition of the topic that ``start`` speaks of, by its id."""
+    """Return whether ``view`` has the partition with the topic id of ``start``."""
     return tp in view.latest and start.topic_id(tp.topic) in {"", view.topic_ids[tp.topic]}
 
 

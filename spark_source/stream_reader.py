@@ -1,13 +1,13 @@
-"""A streaming read, as Spark asks for it: where it begins, where each batch ends, and its tasks.
+"""Streaming read: start of the query, end of each batch, and its tasks.
 
-Spark's order of calls, on the driver, in a process that is this query's own:
+Spark's order of calls, on the driver, in one process per query:
 
     (prepareForTriggerAvailableNow)  getDefaultReadLimit  initialOffset    once; the last only for
                                                                            a new query
     latestOffset(start)  reportLatestOffset  commit(start)  partitions     for each batch
 
-``read`` is called in other processes, on copies of the reader: so what it knows of the cluster is
-not in it (see ``spark_source.clients``). The decisions are ``stream_planner``'s.
+``read`` is called in other processes, on copies of the reader. So the reader holds no clients (see
+``spark_source.client_pool``). ``stream_planner`` makes the decisions.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-REST_S: Final = 0.1  # at the least between two looks at a cluster that has nothing new
-# In place of ReadAllAvailable, which Spark itself asks for when there is to be one batch only
-# (Trigger.Once): there, the first batch may not be an empty one.
+REST_S: Final = 0.1  # minimum seconds between two queries of an idle cluster
+# In place of ReadAllAvailable, which Spark uses for a query of one batch (Trigger.Once): there,
+# the first batch must not be empty.
 _NO_LIMIT: Final = ReadMaxRows(limits.OFFSET_MAX)
-_CERTAIN: Final = frozenset({LossKind.AGED_OUT})  # what is deleted does not come back
+_CERTAIN: Final = frozenset({LossKind.AGED_OUT})  # deleted records stay deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _Now:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics as they grow.
+    """Streaming reader of topics.
 
     The first batch is empty: it puts the starting offsets into the checkpoint. A partition that is
     new is read from its earliest record, from the batch after the one in which it was found. With a
@@ -87,16 +87,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = settings_of(options, schema)
         self._planner = StreamPlanner(partial(selects, options.selection))
         self._latest: StreamOffset | None = None
-        self._idle: tuple[StreamOffset, float] | None = None  # where, and when, nothing was found
+        self._idle: tuple[StreamOffset, float] | None = None  # of the last empty result
         self._has_told_notices = False
         self._progress = (
             GroupProgress(options.group_id) if options.commit_offsets and options.group_id else None
         )
 
-    # -- where it begins
+    # -- start of the query
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a new query starts. Spark asks twice, and again for a first batch to be repeated.
+        """Return the start of a new query. Spark calls it twice, and to repeat the first batch.
 
         Raises ``UnknownTopicError``, ``UnknownPartitionError``, ``InvalidRequestError``,
         ``DataLossError``.
@@ -109,13 +109,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return initial.as_dict()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix where this run ends: at the ends of what there is now."""
+        """Fix the end of this run at the current ends of the partitions."""
         self._planner.aim(self._ask(lambda catalog: view_of(catalog, self._options.selection)))
 
-    # -- where a batch ends
+    # -- end of a batch
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The limit that the options set. Spark hands it back, and knows no two limits at once."""
+        """Return the limit of the options. Spark passes it back, and supports only one limit."""
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -128,9 +128,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Where the batch from ``start`` ends: at ``start`` if there is nothing to read for now.
+        """Return the end of the batch from ``start``: ``start`` itself if no batch is due.
 
-        Raises ``DataLossError`` when records after ``start`` are gone, with ``failOnDataLoss``.
+        Raises ``DataLossError`` if records after ``start`` are lost and ``failOnDataLoss`` is set.
         """
         offset = StreamOffset.from_dict(start)
         return self._ask(lambda catalog: self._latest_offset(catalog, offset, limit)).as_dict()
@@ -153,12 +153,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return step.end
 
     def _rest(self, start: StreamOffset) -> None:
-        """Without a trigger, Spark asks a hundred times a second while there is nothing to read."""
+        """Limit the query rate: without a trigger, Spark calls 100 times a second when idle."""
         if self._idle is not None and self._idle[0] == start:
             time.sleep(max(0.0, self._idle[1] + REST_S - time.monotonic()))
 
     def _rate(self, limit: ReadLimit) -> Rate:
-        """Spark's limit, with what else the options say, for which it has no words."""
+        """Return Spark's limit, with the options that Spark's limits cannot express."""
         if isinstance(limit, ReadAllAvailable):
             return UNLIMITED
         options = self._options
@@ -170,11 +170,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The ends that ``latestOffset`` saw last, for the progress that Spark shows."""
+        """Return the latest ends that ``latestOffset`` queried, for Spark's progress reports."""
         return None if self._latest is None else self._latest.as_dict()
 
     def _current(self, catalog: Catalog, start: StreamOffset, *, with_sizes: bool) -> _Now:
-        """Query the current offsets, again while records of ``start`` seem to be gone."""
+        """Query the current offsets; repeat while records of ``start`` seem to be lost."""
 
         def attempt(is_last: bool) -> _Now | None:
             view = view_of(catalog, self._options.selection)
@@ -186,9 +186,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._be_sure(attempt)
 
     def _be_sure(self, attempt: Callable[[bool], T | None]) -> T:
-        """``attempt``, until it is no longer in doubt; it is told when it has to know.
+        """Call ``attempt`` until its result is certain. Its argument is True in the last call.
 
-        A topic that goes away between two questions is a doubt, too.
+        None is an uncertain result. A topic that is deleted between two queries is uncertain, too.
         """
         for left in range(self._options.retries, -1, -1):
             try:
@@ -199,21 +199,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if not left:
                     raise
             time.sleep(self._options.retry_interval_ms / 1_000)
-        raise AssertionError("the last attempt is never in doubt")
+        raise AssertionError("the last attempt always returns a result")
 
     def _weigh(self, losses: tuple[Loss, ...]) -> None:
         if losses and self._options.fail_on_data_loss:
             raise error_of(losses)
         for loss in losses:
-            if loss.kind not in _CERTAIN:  # the batch's ranges tell of those
+            if loss.kind not in _CERTAIN:  # the batch's ranges report those
                 logger.warning("%s", loss.warning())
 
     # -- the tasks of a batch
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """One for each task: the same for the same ``start``, ``end`` and options.
+        """Return one input partition per task; equal for equal ``start``, ``end`` and options.
 
-        Raises ``DataLossError`` when records in between are gone, with ``failOnDataLoss``.
+        Raises ``DataLossError`` if records in between are lost and ``failOnDataLoss`` is set.
         """
         ranges = self._planner.ranges(StreamOffset.from_dict(start), StreamOffset.from_dict(end))
         if ranges:
@@ -243,24 +243,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [verdict.range for verdict in verdicts if verdict.range.size]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one of them, on an executor."""
+        """Read the records of one input partition. Spark calls this on an executor."""
         return read_partition(partition, self._settings)
 
-    # -- what was read
+    # -- progress
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything up to ``end`` was processed. The brokers delete nothing because of it."""
+        """Report that all records up to ``end`` were processed. Brokers delete no records."""
         if self._progress is not None:
             offset = StreamOffset.from_dict(end)
             self._ask(lambda catalog: self._tell_group(catalog, offset))
 
     def _tell_group(self, catalog: Catalog, offset: StreamOffset) -> None:
-        """The start of a batch was processed, and it is told sooner than Spark commits it."""
+        """Commit ``offset`` for the group: the start of a batch, before Spark's own commit."""
         if self._progress is not None:
             self._progress.tell(catalog.admin, offset, now_s=time.monotonic())
 
     def stop(self) -> None:
-        """The query has ended. Spark may not come to say so."""
+        """Close the clients at the end of the query. Spark does not guarantee this call."""
         client_pool.catalogs.close()
 
     def _ask(self, question: Callable[[Catalog], T]) -> T:

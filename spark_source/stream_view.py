@@ -1,6 +1,6 @@
-"""What a stream asks of the cluster: where to start, what there is now, how large records are.
+"""Cluster queries of a stream: start offsets, current state, record sizes.
 
-The questions; what follows from the answers is ``stream_planner``'s to decide.
+``stream_planner`` decides what follows from the results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def selects(selection: Selection, tp: TopicPartition) -> bool:
-    """Whether the options ask for a partition, be it there or not."""
+    """Return whether the options select a partition, existing or not."""
     if isinstance(selection, Topics):
         return tp.topic in selection.names
     if isinstance(selection, Pattern):
@@ -29,10 +29,10 @@ def selects(selection: Selection, tp: TopicPartition) -> bool:
 
 
 def starting_offset(catalog: Catalog, options: SourceOptions) -> StreamOffset:
-    """Where a new query starts.
+    """Return the start offsets of a new query.
 
     Raises ``UnknownTopicError``, ``UnknownPartitionError``, ``InvalidRequestError`` for a start
-    that does not fit the topics, and ``DataLossError`` for one that is beyond an end; without
+    that does not fit the topics, and ``DataLossError`` for a start beyond a log end. Without
     ``failOnDataLoss``, that partition starts at its end.
     """
     selected = select(catalog, options.selection)
@@ -41,8 +41,8 @@ def starting_offset(catalog: Catalog, options: SourceOptions) -> StreamOffset:
     losses = [
         Loss(
             LossKind.BEYOND_END,
-            f"{options.starting_option}: topic {tp.topic!r} partition {tp.partition} is to be read "
-            f"from offset {start}, but its end is {now.latest[tp]}",
+            f"{options.starting_option}: topic {tp.topic!r} partition {tp.partition} starts "
+            f"at offset {start}, but its end is {now.latest[tp]}",
             "it is read from its end",
         )
         for tp, start in starts.items()
@@ -58,7 +58,7 @@ def starting_offset(catalog: Catalog, options: SourceOptions) -> StreamOffset:
 
 
 def view_of(catalog: Catalog, selection: Selection) -> View:
-    """What there is of the selected partitions, and where they end.
+    """Return the selected partitions that exist, and their ends.
 
     Raises ``UnknownTopicError`` if a topic is deleted during the query: query again.
     """
@@ -78,7 +78,7 @@ def view_of(catalog: Catalog, selection: Selection) -> View:
 
 
 def record_sizes(admin: Admin, view: View) -> Sizes:
-    """The mean bytes of each partition's records, as they are stored (compressed)."""
+    """Return the mean stored (compressed) bytes of each partition's records."""
     return {
         TopicPartition(topic.name, each.partition): bytes_per_record_of(
             each.size_bytes, each.log_start_offset, each.high_watermark

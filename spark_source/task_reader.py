@@ -1,7 +1,7 @@
-"""What a task does on an executor: read one exact range of a partition, batch by batch, into Spark.
+"""Task of a read on an executor: reads one exact range of a partition, batch by batch.
 
-Retries, and changing to another replica, are the range reader's. Here is what can only be said or
-decided with the whole picture: records that were planned for and are not there any more.
+The range reader retries and changes replicas. This module detects records that were planned and no
+longer exist.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ logger = logging.getLogger(__name__)
 
 _GONE: Final = (OffsetOutOfRangeError, UnknownTopicError, UnknownPartitionError)
 _DAMAGED: Final = (CorruptBatchError, DamagedLogError)
-_TRIES_MAX: Final = 3  # at one offset that the cluster says is there
+_TRIES_MAX: Final = 3  # attempts at one offset that exists by the metadata of the cluster
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """What all tasks of a read have in common; it travels to the executors.
+    """Settings shared by all tasks of a read. Spark pickles them to the executors.
 
-    ``timeout_ms``: how long nothing may come before a task fails.
+    ``timeout_ms``: maximum time without a record before a task fails.
     """
 
     connection: Connection
@@ -55,7 +55,7 @@ class ReadSettings:
 
 
 def settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
-    """Options that the tasks use."""
+    """Return the options that the tasks use."""
     return ReadSettings(
         connection_of(options),
         schema,
@@ -67,7 +67,7 @@ def settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
 
 
 def read_partition(partition: InputPartition, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-    """The records of the ``PartitionRange`` in ``partition``; none of one without, as Spark makes.
+    """Read the ``PartitionRange`` in ``partition``. Spark also creates partitions without one.
 
     Raises ``DataLossError``, and the errors of the range reader.
     """
@@ -81,7 +81,7 @@ def _read(wanted: PartitionRange, settings: ReadSettings) -> Iterator[pa.RecordB
     columns, schema = arrow_columns(settings.schema), arrow_schema(settings.schema)
     count = len(columns)
     if "offset" not in columns:
-        columns.append("offset")  # to know where to go on; Spark does not get it
+        columns.append("offset")  # needed to resume; not passed to Spark
     where = columns.index("offset")
     left, tries = wanted, 0
     has_warned = False
@@ -127,7 +127,7 @@ def _last(offsets: pa.Array) -> Offset:
 def _what_is_left(
     wanted: PartitionRange, error: RaftlogError, settings: ReadSettings
 ) -> tuple[PartitionRange, Loss | None]:
-    """Return the readable part of the range, and the loss, if records are gone."""
+    """Return the readable part of the range, and the loss, if records are missing."""
     if isinstance(error, _DAMAGED):
         return replace(wanted, start=wanted.end), damaged(wanted, str(error))
     with client_pool.catalogs.lend(settings.connection) as catalog:

@@ -1,37 +1,35 @@
-"""Writing: what a task does with its rows, and the writer of a batch. Streams: ``stream_writer``.
+"""Writing: the attempt of a task, and the writer of a batch. Streams: ``stream_writer``.
 
-A task writes as a producer with a name (``raftlog.client.resumable``): the name says which part of
-which write it is, and is the same for every attempt. An attempt that finds records of that name
-reads them back, skips those of its rows that are among them (each as often as it is there), and
-appends the rest. A partition accepts a batch only from an attempt that knows all records of the
-name before it. So each row is stored once, for any number of attempts and any order of the rows,
-and also if two attempts run at once: then one of them fails, or both fail and are repeated.
+A task writes as a named producer (``raftlog.client.resumable``): the name identifies the part and
+the write, and is equal for every attempt. An attempt reads back the records of that name, skips its
+rows that are among them (each as often as it is stored), and appends the rest. A partition accepts
+a batch only from an attempt that has read all earlier records of the name. So each row is stored
+once, for any number of attempts and any order of the rows, and also if two attempts run at once:
+then one of them fails, or both fail and are repeated.
 
-What every attempt must have is the same rows. What breaks that:
+Every attempt must have the same rows. The following break that:
 
-- rows with other values each time: ``rand()``, ``uuid()``, a user function with side effects. All
-  rows of the attempt that succeeds are stored; besides them there are records of earlier attempts.
-  The driver's log says how many (``unmatched``);
+- rows with different values each time: ``rand()``, ``uuid()``, a user function with side effects.
+  All rows of the attempt that succeeds are stored, and also records of earlier attempts. The
+  driver logs their number (``unmatched``);
 - another number of tasks when a write is repeated under its idempotenceId, or a stream's batch
-  after a restart: a row is then another task's, which has another name;
+  after a restart: a row then belongs to another task, which has another name;
 - another idempotenceId or idempotenceVersion, another checkpoint;
-- more than 7 days between two attempts: so long a partition remembers a name (PRODUCER_EXPIRY_MS),
-  and of at most 100,000 names;
-- partitions added to a topic between the two: keys then belong elsewhere. Within one write this is
-  no danger when the option ``topic`` names the topic: its tasks go by the count that there was when
-  the write was planned.
+- more than 7 days between two attempts: a partition keeps the state of a name for
+  PRODUCER_EXPIRY_MS, and of at most 100,000 names;
+  - partitions added to a topic between the two: keys then map to other partitions. Within one write
+  that has the option ``topic`` this is safe: its tasks use the partition count at planning time.
 
-Records that an earlier attempt stored and that retention, compaction or delete-records took since
-cannot be compared: the attempt fails with ``StoredRecordsGoneError``, unless the option
-``allowDuplicates`` is set. One attempt reads back at most STORED_RECORDS_MAX records (``recall``).
+Records of an earlier attempt that retention, compaction or delete-records has deleted cannot be
+compared: the attempt fails with ``StoredRecordsGoneError``, unless the option ``allowDuplicates``
+is set. One attempt reads back at most STORED_RECORDS_MAX records (``recall``).
 
-What a task has stored stays stored, also when the write fails as a whole: a log cannot be rolled
-back. Written again under the same idempotenceId and idempotenceVersion, the rows that are there are
-left out.
+Records that a task has stored stay in the log, also if the write fails: a log cannot be rolled
+back. A repeated write with the same idempotenceId and idempotenceVersion skips these rows.
 
-An attempt holds PENDING_BYTES_MAX (``routing``) of rows that fill chunks, the producer's
-buffer_memory (32 MiB by default) of encoded ones, Arrow batches as Spark makes them, and digests of
-what it has read back.
+Memory of an attempt: PENDING_BYTES_MAX (``routing``) for unfinished chunks, the producer's
+buffer_memory (default: 32 MiB) for encoded ones, Spark's Arrow batches, and digests of the records
+that were read back.
 """
 
 from __future__ import annotations
@@ -83,12 +81,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Settings that are this module's to heed; all others are the producer's.
+# Settings that this module applies; it passes all others to the producer.
 _OWN_SETTINGS: Final = ("compression_level", "batch_bytes_max")
 
 
 class StoredRecordsGoneError(RefusedError):
-    """Records that an earlier attempt stored were deleted since: which rows, is unknown."""
+    """Records of an earlier attempt were deleted, so its stored rows are unknown."""
 
 
 # -- the plan --------------------------------------------------------------------------------------
@@ -96,10 +94,10 @@ class StoredRecordsGoneError(RefusedError):
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """What all tasks of a write have in common; made on the driver, travels to the executors.
+    """Plan shared by all tasks of a write. Created on the driver, pickled to the executors.
 
-    ``topic_id`` and ``partition_count``: of the topic that the option names, when the write was
-    planned; empty and 0 where rows name their topics.
+    ``topic_id`` and ``partition_count``: of the topic of the option, at planning time; empty and 0
+    if rows name their topics.
     """
 
     options: SinkOptions
@@ -109,10 +107,10 @@ class WritePlan:
 
 
 def plan_write(options: SinkOptions, schema: StructType) -> WritePlan:
-    """Check the columns, and that the topic is there. Raises what says why it cannot be written.
+    """Check the columns, and that the topic exists.
 
-    ``InvalidRequestError`` for columns, ``UnknownTopicError``, ``BrokerUnavailableError`` and the
-    like when no broker answers in time.
+    Raises ``InvalidRequestError`` for columns, ``UnknownTopicError``, and the errors of
+    ``Catalog`` (``BrokerUnavailableError``) if no broker responds in time.
     """
     columns = sink_columns(schema, topic=options.topic)
     if options.topic is None:
@@ -134,15 +132,15 @@ def _connection(options: SinkOptions) -> Connection:
 class TaskReport(WriterCommitMessage):
     """What a task reports to the driver.
 
-    ``skipped``: of its records, those that earlier attempts had stored. ``unmatched``: records that
-    earlier attempts had stored, and that are none of this one's.
+    ``skipped``: number of its records that earlier attempts had stored. ``unmatched``: number of
+    records that earlier attempts had stored and that match no row of this attempt.
     """
 
     spark_partition: int
     records: int
     skipped: int
     unmatched: int
-    log_partitions: int  # that have records of the task
+    log_partitions: int  # number of partitions with records of the task
 
 
 class Appender(Protocol):
@@ -156,12 +154,12 @@ class Appender(Protocol):
     def flush(self, timeout: float | None = None) -> None: ...
 
 
-# The records that earlier attempts have stored in a partition, with the columns ``recall.COLUMNS``.
+# Reads the stored records of earlier attempts in a partition, with the columns ``recall.COLUMNS``.
 Recall: TypeAlias = Callable[[TopicPartition], Iterator[pa.RecordBatch]]
 
 
 class Attempt:
-    """One attempt of a task to write its rows: those that are not stored yet."""
+    """One attempt of a task to write the rows that are not stored yet."""
 
     def __init__(
         self,
@@ -173,7 +171,7 @@ class Attempt:
         now_ms: Callable[[], int],
         recall: Recall,
     ) -> None:
-        """``first``: see ``Router``. ``now_ms``: the time of records that say none."""
+        """``first``: see ``Router``. ``now_ms``: the time of records without a timestamp."""
         self._plan = plan
         self._producer = producer
         self._spark_partition = spark_partition
@@ -184,7 +182,7 @@ class Attempt:
         self._batch_bytes_max: Any = settings.get("batch_bytes_max", limits.BATCH_BYTES_MAX)
         self._shapes: dict[str, TopicShape] = {}
         self._stored: dict[TopicPartition, Stored] = {}  # where earlier attempts have records
-        self._stored_count = 0  # of the records that were read back
+        self._stored_count = 0  # number of records that were read back
         self._record_count = 0
         self._partitions: set[TopicPartition] = set()  # that have records of this attempt
         self._on_their_way: deque[DeliveryFuture] = deque()
@@ -198,7 +196,7 @@ class Attempt:
         )
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReport:
-        """Write all rows; when it returns, every in-sync replica has them.
+        """Write all rows. When it returns, every in-sync replica has them.
 
         Raises ``StoredRecordsGoneError``, and the errors of routing and the producer.
         """
@@ -225,7 +223,7 @@ class Attempt:
         return sum(shape.partition_count for shape in self._shapes.values())
 
     def _learn(self, topic: str) -> TopicShape:
-        """Values of a topic that are queried before its first row is sent to a partition."""
+        """Query the shape of a topic and its stored records, before its first row is routed."""
         count = self._producer.partition_count(topic)
         if topic == self._plan.options.topic:
             if self._producer.topic_id(topic) != self._plan.topic_id:
@@ -239,19 +237,19 @@ class Attempt:
             count, chunk_bytes(partition_count=count, max_message_bytes=message_bytes)
         )
         self._shapes[topic] = shape
-        # All of them: an earlier attempt may have written where this one has nothing to write.
+        # All partitions: an earlier attempt may have written to one that has no rows now.
         everywhere = [TopicPartition(topic, partition) for partition in range(count)]
         self._read_back(self._producer.stored(everywhere))
         return shape
 
     def _read_back(self, counts: Mapping[TopicPartition, int]) -> None:
-        """Read what earlier attempts have stored. ``counts``: how many records, by partition."""
+        """Read the records of earlier attempts. ``counts``: number of records by partition."""
         total = self._stored_count + sum(counts.values())
         if total > STORED_RECORDS_MAX:
             raise UnsupportedFeatureError(
                 f"Spark partition {self._spark_partition}: earlier attempts have stored {total} "
                 f"records; at most {STORED_RECORDS_MAX} are compared with the rows of a new one. "
-                "Write in more tasks, with fewer rows each: .repartition(...)"
+                "Use more tasks, with fewer rows each: .repartition(...)"
             )
         with_times = self._plan.columns.timestamp is not None
         for partition, count in counts.items():
@@ -266,7 +264,7 @@ class Attempt:
         return StoredRecordsGoneError(
             f"Spark partition {self._spark_partition}: earlier attempts have stored {count} "
             f"records in {partition}, and {found} of them can be read: retention, compaction or "
-            "delete-records took the others, so it is unknown which rows are still to be written. "
+            "delete-records deleted the others, so it is unknown which rows are not stored yet. "
             "To write all rows that are not found, which may store some of them twice, set the "
             "option allowDuplicates=true"
         )
@@ -298,7 +296,7 @@ class Attempt:
             waiting.popleft().result()
 
     def forget(self) -> None:
-        """The producer was closed before all was sent: what became of that, is seen."""
+        """Discard the results of batches that were in flight when the producer was closed."""
         for future in self._on_their_way:
             future.exception(timeout=0)
 
@@ -306,7 +304,7 @@ class Attempt:
 def encode_chunk(
     records: pa.RecordBatch, *, now_ms: int, codec: Codec, level: int | None
 ) -> BatchBody:
-    """The batch of a chunk. ``now_ms``: the time of records that have none."""
+    """Encode a chunk as a batch. ``now_ms``: the time of records without a timestamp."""
     names = records.schema.names
     timestamps = records.column("timestamp").fill_null(now_ms) if "timestamp" in names else now_ms
     return encode_arrow(
@@ -328,7 +326,7 @@ def write_rows(
     spark_partition: int,
     first: int,
 ) -> TaskReport:
-    """An attempt to write a task's rows as producer ``name``. A task without rows does nothing."""
+    """Write a task's rows as producer ``name``. Without rows, no producer is created."""
     begun = next((batch for batch in batches if batch.num_rows), None)
     if begun is None:
         return TaskReport(spark_partition, records=0, skipped=0, unmatched=0, log_partitions=0)
@@ -344,7 +342,7 @@ def write_rows(
     try:
         return attempt.write(_joined(begun, batches))
     finally:
-        producer.close(timeout=0)  # after a failure something is left: the next attempt sends it
+        producer.close(timeout=0)  # after a failure, the next attempt sends the rest
         attempt.forget()
 
 
@@ -356,9 +354,9 @@ def _joined(begun: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> Iterato
 def _stored_records(
     plan: WritePlan, producer: ResumableProducer, tp: TopicPartition
 ) -> Iterator[pa.RecordBatch]:
-    """A ``Recall``: those that are not deleted."""
+    """Read the stored records that are not deleted (a ``Recall``)."""
     extent = producer.extent(tp)
-    assert extent is not None, "it has records there"
+    assert extent is not None, "called only for partitions with stored records"
     connection, (start, end) = _connection(plan.options), extent
     with client_pool.catalogs.lend(connection) as catalog:
         start = max(start, catalog.earliest([tp])[tp])
@@ -381,15 +379,15 @@ def _producer(options: SinkOptions, *, name: str, epoch: int) -> ResumableProduc
     return ResumableProducer(options.bootstrap, name=name, epoch=epoch, **settings)
 
 
-# -- the driver's side -----------------------------------------------------------------------------
+# -- driver ----------------------------------------------------------------------------------------
 
 
 def check_append(overwrite: bool, *, instead: str) -> None:
-    """Refuse a write that is to replace what the topic has. ``instead``: what to do."""
+    """Reject a write that would replace the topic's records. ``instead``: the remedy."""
     if overwrite:
         raise InvalidRequestError(
-            f"a topic can only be appended to, not overwritten: {instead}. To begin with an empty "
-            "topic, make a new one, or delete its records with `raftlog topic delete-records`"
+            f"a topic can only be appended to, not overwritten: {instead}. To start with an empty "
+            "topic, create a new one, or delete its records with `raftlog topic delete-records`"
         )
 
 
@@ -402,13 +400,13 @@ class WriteTotals(NamedTuple):
 
 
 def check_reports(messages: Sequence[WriterCommitMessage | None]) -> WriteTotals:
-    """The sums, if every task has reported. Warns of records that are no row."""
+    """Return the sums if every task has reported. Logs a warning for unmatched records."""
     reports = [message for message in messages if isinstance(message, TaskReport)]
     told = {report.spark_partition for report in reports}
     if len(told) != len(messages):
         raise RaftlogError(
-            f"{len(messages)} tasks, of which {len(told)} have told what they wrote: records may "
-            "be missing. Write again, under the same idempotenceId if there is one"
+            f"{len(told)} of {len(messages)} tasks have reported their records: records may "
+            "be missing. Repeat the write, with the same idempotenceId if one was set"
         )
     totals = WriteTotals(
         sum(report.records for report in reports),
@@ -417,25 +415,25 @@ def check_reports(messages: Sequence[WriterCommitMessage | None]) -> WriteTotals
     )
     if totals.unmatched:
         logger.warning(
-            "repeated tasks had other rows than before: records=%d skipped=%d unmatched=%d. All "
-            "rows are stored; the unmatched records are of earlier attempts. Avoid rand(), uuid() "
-            "and the like, or write to a table first",
+            "repeated tasks had different rows: records=%d skipped=%d unmatched=%d. All rows are "
+            "stored; the unmatched records are of earlier attempts. Avoid rand(), uuid() and "
+            "similar functions, or write to a table first",
             *totals,
         )
     return totals
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame. The one object, made on the driver, travels to every task's attempts."""
+    """Writes a DataFrame. Created once on the driver, pickled to the attempts of all tasks."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        """Raises what says why it cannot be written, before any work: see ``plan_write``."""
-        check_append(overwrite, instead='say .mode("append")')
+        """Check the write before any work. Raises the errors of ``plan_write``."""
+        check_append(overwrite, instead='use .mode("append")')
         self._plan = plan_write(options, schema)
         self._write_id = options.write_id or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
-        """One attempt of a task, on an executor."""
+        """Run one attempt of a task. Spark calls this on an executor."""
         context = TaskContext.get()
         assert context is not None, "Spark calls this in a task"
         partition = context.partitionId()
@@ -449,7 +447,7 @@ class BatchWriter(DataSourceArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks are done, and what they wrote is committed: see that none is missing."""
+        """Check that all tasks have reported. Their records are already committed."""
         totals = check_reports(messages)
         logger.info("write done: records=%d skipped=%d unmatched=%d", *totals)
 

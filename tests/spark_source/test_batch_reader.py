@@ -64,7 +64,7 @@ def test_exact_ranges() -> None:
 def test_an_end_before_the_start_names_the_partition_and_both_options() -> None:
     with pytest.raises(
         InvalidRequestError,
-        match=r"topic 'b' partition 0 is to be read from offset 20 \(startingOffsets\) to before "
+        match=r"topic 'b' partition 0: start offset 20 \(startingOffsets\), end "
         r"offset 5 \(endingTimestamp\): the end is before the start",
     ):
         plan(assign='{"b":[0]}', startingOffsets='{"b":{"0":20}}', endingTimestamp="41")
@@ -76,7 +76,7 @@ def test_an_end_before_the_start_names_the_partition_and_both_options() -> None:
         (
             {"startingOffsets": '{"b":{"0":1}}'},
             LossKind.AGED_OUT,
-            "asked for offsets 1 to 29",
+            "requested offsets 1 to 29",
             [(2, 30)],
         ),
         (
@@ -88,7 +88,7 @@ def test_an_end_before_the_start_names_the_partition_and_both_options() -> None:
         (
             {"startingOffsets": '{"b":{"0":31}}'},
             LossKind.BEYOND_END,
-            "startingOffsets: topic 'b' partition 0 .* from offset 31, but .* from 30 on",
+            "startingOffsets: topic 'b' partition 0 from offset 31, but .* offset is 30",
             [],
         ),
     ],

@@ -107,14 +107,14 @@ def test_a_time_is_where_its_first_record_is(catalog: Catalog) -> None:
 def test_a_start_without_a_record_is_an_error_that_names_partitions(catalog: Catalog) -> None:
     with pytest.raises(
         InvalidRequestError,
-        match=r"startingTimestamp: no record at or after 95 \(.*\) is in a:0, a:1\. Give",
+        match=r"startingTimestamp: no record at or after 95 \(.*\) is in a:0, a:1\. Set",
     ):
         starts(catalog, startingTimestamp="95")
 
 
 def test_the_error_names_only_a_few() -> None:
     catalog = catalog_of(FakeAdmin({"many": [FakePartition() for _ in range(9)]}))
-    with pytest.raises(InvalidRequestError, match=r"many:4 and 4 more\. Give"):
+    with pytest.raises(InvalidRequestError, match=r"many:4 and 4 more\. Set"):
         starts(catalog, subscribe="many", startingTimestamp="1")
 
 

@@ -103,7 +103,7 @@ def test_every_parameter_of_a_client_is_a_setting_or_refused_with_advice(
         if name in {**CONNECTION_SETTINGS, **READ_SETTINGS, **WRITE_SETTINGS}:
             continue
         for writing in (False, True):
-            with pytest.raises(InvalidRequestError, match="is not for this: "):
+            with pytest.raises(InvalidRequestError, match="is not supported here: "):
                 parse_settings(Texts({dotted(name): "1"}), writing=writing)
 
 
@@ -116,7 +116,7 @@ def test_a_setting_given_in_two_ways_is_refused() -> None:
     ("name", "text", "words"),
     [
         ("raftlog.auto.offset.reset", "latest", "set startingOffsets to earliest or latest"),
-        ("raftlog.enable.auto.commit", "true", "live in the query's checkpoint"),
+        ("raftlog.enable.auto.commit", "true", "are stored in the query's checkpoint"),
         ("raftlog.isolation.level", "read_uncommitted", "only committed records are ever read"),
         ("raftlog.group.id", "g", "groupId with commitOffsets=true"),
         ("raftlog.key.deserializer", "x", "key and value are binary columns"),
@@ -151,10 +151,10 @@ def test_what_is_no_setting_of_a_read_is_refused(name: str, text: str, words: st
     [
         ("raftlog.acks", "set acks"),
         ("raftlog.compression.type", "set codec"),
-        ("raftlog.partitioner.class", "give a column `partition`"),
+        ("raftlog.partitioner.class", "write a column `partition`"),
         ("raftlog.enable.idempotence", "always idempotent"),
         ("raftlog.fetch.max.bytes", "a setting of reading"),
-        ("raftlog.linger.ms", "sends what it has at once"),
+        ("raftlog.linger.ms", "sends batches without a delay"),
         ("kafka.buffer.memory", r"it is called raftlog\.buffer\.memory here"),
         ("kafka.transactional.id", "there are no transactions"),
     ],
@@ -171,7 +171,7 @@ def test_a_write_has_settings_of_its_own() -> None:
 
 def test_a_rack_needs_replicas_to_choose_from() -> None:
     assert settings(raftlog__client__rack="r1") == {"client_rack": "r1"}
-    with pytest.raises(InvalidRequestError, match=r"needs raftlog\.read\.from=replica"):
+    with pytest.raises(InvalidRequestError, match=r"requires raftlog\.read\.from=replica"):
         settings(raftlog__client__rack="r1", raftlog__read__from="leader")
 
 

@@ -194,11 +194,11 @@ def test_what_the_kafka_connector_wrote_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[]", "not one of raftlog's"),
-        ('{"a": 5}', "not one of raftlog's"),
+        ("[]", "not an offset of raftlog"),
+        ('{"a": 5}', "not an offset of raftlog"),
         ('{"a": {"0": -1}}', "a whole number from 0"),
         ('{"a": {"0": true}}', "has true"),
-        ('{"logOffset": 3}', "is it of a query on another source"),
+        ('{"logOffset": 3}', "belongs to a query on another source"),
         ('{"a b": {"0": 1}}', "is not a topic name"),
         ('{"a": {"0": 1}, "a": {"0": 1}}', "'a' twice"),
         ("v1", "is not valid"),
@@ -217,5 +217,5 @@ def test_a_checkpoint_of_another_hand_is_refused(text: str, problem: str) -> Non
 
 
 def test_a_number_as_a_topic_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match=r"not one of raftlog's"):
+    with pytest.raises(InvalidRequestError, match=r"not an offset of raftlog"):
         StreamOffset.from_dict({5: {"0": 1}})

@@ -44,16 +44,16 @@ def test_an_unknown_option_is_refused_with_what_may_be_meant(name: str, meant: s
 @pytest.mark.parametrize("streaming", [False, True])
 def test_options_of_the_other_direction_are_refused(streaming: bool) -> None:
     for name in SINK_OPTIONS:
-        assert f"option {name} is of writing" in refused(name, streaming=streaming)
+        assert f"option {name} is for writes" in refused(name, streaming=streaming)
     for name in SOURCE_OPTIONS:
         message = refused(name, writing=True, streaming=streaming)
-        assert f"option {name} is of reading" in message
-    assert "name it by the option subscribe" in refused("topic")
+        assert f"option {name} is for reads" in message
+    assert "name it in the option subscribe" in refused("topic")
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
-    assert f"option {name} is of batch reads" in refused(name, streaming=True)
+    assert f"option {name} is for batch reads" in refused(name, streaming=True)
     assert noted(name) == ()
 
 
@@ -88,5 +88,5 @@ def test_options_without_effect_in_a_stream_are_noted() -> None:
 
 def test_the_option_that_comes_first_is_named() -> None:
     assert noted("startingOffsets", "startingTimestamp", "endingOffsets") == (
-        "option startingOffsets has no effect besides startingTimestamp",
+        "option startingOffsets has no effect if startingTimestamp is set",
     )

@@ -27,7 +27,7 @@ def test_a_name_in_two_cases_is_refused_unless_they_agree() -> None:
 
 
 def test_an_empty_option_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="option groupId is empty: give it a value"):
+    with pytest.raises(InvalidRequestError, match="option groupId is empty: set a value"):
         Texts({"groupid": "  "}).get("groupId")
 
 

@@ -166,9 +166,9 @@ def test_what_excludes_each_other() -> None:
     assert "minOffsetsPerTrigger=6 is higher than maxOffsetsPerTrigger=5" in refused(
         streaming=True, maxOffsetsPerTrigger="5", minOffsetsPerTrigger="6"
     )
-    assert "endingOffsets is of batch reads" in refused(streaming=True, endingOffsets="latest")
+    assert "endingOffsets is for batch reads" in refused(streaming=True, endingOffsets="latest")
     assert "startingOffsets is latest" in refused(startingOffsets="latest")
-    assert "give exactly one" in refused(subscribe="a", subscribePattern="b")
+    assert "set exactly one" in refused(subscribe="a", subscribePattern="b")
 
 
 def test_names_come_in_lower_case_from_spark() -> None:
@@ -237,14 +237,14 @@ def test_every_option_of_a_write() -> None:
         ({"topic": "a b"}, "is not a topic name"),
         ({"topic": "__consumer_offsets"}, "is internal"),
         ({"codec": "snappy"}, "none or gzip or lz4 or zstd"),
-        ({"acks": "1"}, "option acks='1': it is all"),
-        ({"acks": "0"}, "option acks='0': it is all"),
+        ({"acks": "1"}, "option acks='1': only all is supported"),
+        ({"acks": "0"}, "option acks='0': only all is supported"),
         ({"idempotenceId": "a"}, "go together"),
         ({"idempotenceVersion": "1"}, "go together"),
         ({"idempotenceId": "a", "idempotenceVersion": "-1"}, "is not from 0"),
         ({"idempotenceId": "a" * 201, "idempotenceVersion": "1"}, "1 to 200 printable"),
         ({"idempotenceId": "a\nb", "idempotenceVersion": "1"}, "1 to 200 printable"),
-        ({"subscribe": "t"}, "option subscribe is of reading"),
+        ({"subscribe": "t"}, "option subscribe is for reads"),
         ({"partitioner": "x"}, "unknown option partitioner"),
     ],
 )
@@ -254,7 +254,7 @@ def test_a_write_that_will_not_do_is_refused(options: dict[str, str], words: str
 
 def test_a_stream_has_its_own_idempotence() -> None:
     message = sink_refused(streaming=True, idempotenceId="a", idempotenceVersion="1")
-    assert "stored once by its query's id" in message
+    assert "uses its query id and batch number" in message
 
 
 # -- both ------------------------------------------------------------------------------------------

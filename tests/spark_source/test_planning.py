@@ -298,8 +298,8 @@ def test_what_is_left_is_within_what_was_asked_for_and_what_is_there(
         (PartitionNow("new", 0, 900), LossKind.RECREATED, "its id was old, and is new"),
         (PartitionNow("new"), LossKind.RECREATED, "the new one has no such partition"),
         (PartitionNow("new", 4, 4), LossKind.RECREATED, "none (it is empty, at 4)"),
-        (PartitionNow("old"), LossKind.PARTITION_GONE, "no such partition any more"),
-        (PartitionNow(), LossKind.TOPIC_GONE, "no such topic any more"),
+        (PartitionNow("old"), LossKind.PARTITION_GONE, "no longer has this partition"),
+        (PartitionNow(), LossKind.TOPIC_GONE, "the topic was deleted"),
     ],
 )
 def test_of_another_topic_nothing_is_read(now: PartitionNow, kind: LossKind, words: str) -> None:
@@ -340,21 +340,21 @@ def test_a_message_names_all_that_is_needed() -> None:
     loss = judge(clicks(100, 200), PartitionNow("old", 150, 900)).loss
     assert loss is not None
     assert str(loss.error()) == (
-        "data loss (aged out): topic 'clicks' partition 3: asked for offsets 100 to 199, but its "
+        "data loss (aged out): topic 'clicks' partition 3: requested offsets 100 to 199, but its "
         "log has offsets 150 to 899: retention or an operator has deleted offsets 100 to 149. "
-        "To go on without these records, set failOnDataLoss=false: offsets 150 to 199 are read. To "
-        "lose none, read sooner, or raise the topic's retention.ms and retention.bytes"
+        "To continue without these records, set failOnDataLoss=false: offsets 150 to 199 are read. "
+        "To prevent this, read sooner, or increase the topic's retention.ms and retention.bytes"
     )
     assert loss.warning() == (
-        "data loss (aged out): topic 'clicks' partition 3: asked for offsets 100 to 199, but its "
+        "data loss (aged out): topic 'clicks' partition 3: requested offsets 100 to 199, but its "
         "log has offsets 150 to 899: retention or an operator has deleted offsets 100 to 149; "
         "failOnDataLoss=false: offsets 150 to 199 are read"
     )
     _, loss = judge_position(TP, 500, "old", PartitionNow("old", 0, 300))
     assert loss is not None
-    assert "asked for offset 500 and what follows, but its log has offsets 0 to 299" in loss.what
-    assert "its end has gone back to 300" in loss.what
-    assert "it goes on from offset 300" in loss.warning()
+    assert "requested offset 500 and what follows, but its log has offsets 0 to 299" in loss.what
+    assert "its end has decreased to 300" in loss.what
+    assert "it continues from offset 300" in loss.warning()
 
 
 def test_an_offset_that_somebody_wrote_is_not_a_log_that_went_back() -> None:
@@ -363,13 +363,13 @@ def test_an_offset_that_somebody_wrote_is_not_a_log_that_went_back() -> None:
     assert loss is not None
     assert loss.kind is LossKind.BEYOND_END
     assert loss.what.startswith("endingOffsets: topic 'clicks' partition 3: ")
-    assert "gone back" not in loss.what
+    assert "decreased" not in loss.what
 
 
 def test_damage_is_told_with_what_is_wrong() -> None:
     error = damaged(clicks(5, 6), "offset 5: the checksum differs").error()
     assert error.kind is LossKind.DAMAGED
-    assert re.search(r"asked for offsets 5, .*: offset 5: the checksum differs", str(error))
+    assert re.search(r"requested offsets 5, .*: offset 5: the checksum differs", str(error))
     assert isinstance(error, RaftlogError)
 
 

@@ -79,10 +79,10 @@ def test_times_are_exact(ranged: Range) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"offsets": (1, 2)}, "Name the partitions"),
+        ({"offsets": (1, 2)}, "Set partitions"),
         ({"offsets": {0: (1, 2)}, "time": (1, 2)}, "offsets or time, not both"),
-        ({"time": (MIDNIGHT.replace(tzinfo=None), None)}, "give a datetime with a time zone"),
-        ({"time": (True, None)}, "True is no time"),
+        ({"time": (MIDNIGHT.replace(tzinfo=None), None)}, "pass a datetime with a time zone"),
+        ({"time": (True, None)}, "True is not a time"),
         ({"time": (2, 1)}, "ends before it begins"),
         ({"time": (1, 2), "late_ms": -1}, "late_ms=-1 is negative"),
     ],

@@ -51,9 +51,9 @@ def test_partitions_are_assigned_by_json() -> None:
 
 
 def test_exactly_one_of_the_three_is_given() -> None:
-    with pytest.raises(InvalidRequestError, match=r"exactly one of the options .*: none is given"):
+    with pytest.raises(InvalidRequestError, match=r"exactly one of the options .*: none is set"):
         parse_selection(Texts({}))
-    with pytest.raises(InvalidRequestError, match="subscribe and assign are given"):
+    with pytest.raises(InvalidRequestError, match="subscribe and assign are set"):
         parse_selection(Texts({"subscribe": "a", "assign": '{"a":[0]}'}))
 
 

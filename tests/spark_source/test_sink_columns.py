@@ -51,7 +51,7 @@ def with_value(name: str, data_type: DataType) -> StructType:
         (
             StructType().add("value", StringType()),
             None,
-            "no topic to write to: give the option topic, or a column 'topic'",
+            "no topic to write to: set the option topic, or add a column 'topic'",
         ),
         (
             StructType().add("value", LongType()),
@@ -77,7 +77,7 @@ def with_value(name: str, data_type: DataType) -> StructType:
         (
             with_value("offset", LongType()),
             "t",
-            r"'offset' is none that a record has.*\.select\('value'\)",
+            r"'offset' is not a column of records.*\.select\('value'\)",
         ),
         (StructType().add("line", StringType()), "t", r"'line'.*to_json\(struct"),
         (with_value("VALUE", StringType()), "t", "two columns 'value'"),

@@ -340,7 +340,7 @@ def test_planning_refuses_what_the_cluster_does_not_have(
         (load(f"{name}x"), f"there is no topic '{name}x'. Did you mean '{name}'"),
         (load(None, assign=json.dumps({name: [5]})), f"topic '{name}' has no partition 5"),
         (load(name, startingOffsets=json.dumps({name: {"0": 1}})), f"does not name {name}:1"),
-        (load(None, **inverted), "endingOffsets: .*asked for offsets 0 to 8"),
+        (load(None, **inverted), "endingOffsets: .*requested offsets 0 to 8"),
         (load(name, schema="value string"), "declares column 'value' as string: it is binary"),
         (load(name, startingTimestamp="5"), "no record at or after 5"),
     ):
@@ -360,6 +360,6 @@ def test_brokers_that_cannot_be_reached_are_named(spark: SparkSession) -> None:
         }
     )
     with pytest.raises(
-        PySparkException, match=f"bootstrap.servers: asked 2 times .*{address} .connection refused"
+        PySparkException, match=f"bootstrap.servers: 2 attempts .*{address} .connection refused"
     ):
         reader.load().count()

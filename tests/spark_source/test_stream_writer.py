@@ -97,7 +97,7 @@ def test_a_batch_that_comes_late_is_told_why(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_output_that_replaces_what_was_there_is_refused() -> None:
     options = SinkOptions.parse({"bootstrap.servers": "127.0.0.1:1"}, streaming=True)
-    with pytest.raises(InvalidRequestError, match=r'not overwritten: say \.outputMode\("append"\)'):
+    with pytest.raises(InvalidRequestError, match=r'not overwritten: use \.outputMode\("append"\)'):
         StreamWriter(options, SCHEMA, True)
 
 

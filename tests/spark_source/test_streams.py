@@ -152,7 +152,7 @@ def test_records_deleted_under_a_stream_are_named_or_left_out(
     with pytest.raises(StreamingQueryException) as failed:
         query.drain(during=age)
     assert "DataLossError: data loss (aged out)" in str(failed.value)
-    assert f"topic '{topic}' partition 0: asked for offset" in str(failed.value)
+    assert f"topic '{topic}' partition 0: requested offset" in str(failed.value)
     assert "deleted offsets 20 to 69" in str(failed.value)
     assert query.read() == places(topic, 0, 0, 20)
 

@@ -298,7 +298,7 @@ def test_a_commit_wants_to_hear_of_every_task(caplog: pytest.LogCaptureFixture) 
         [*reports, reports[0]],
     ]
     for messages in lacking:
-        with pytest.raises(RaftlogError, match="4 tasks, of which 3 have told"):
+        with pytest.raises(RaftlogError, match="3 of 4 tasks have reported"):
             check_reports(messages)
 
 
@@ -309,7 +309,7 @@ def test_a_cluster_that_does_not_answer_is_told_before_any_work() -> None:
 
 
 def test_an_overwrite_is_refused_and_asks_nobody() -> None:
-    with pytest.raises(InvalidRequestError, match=r'not overwritten: say \.mode\("append"\)'):
+    with pytest.raises(InvalidRequestError, match=r'not overwritten: use \.mode\("append"\)'):
         BatchWriter(options_of(), SCHEMA, True)
 
 
@@ -489,7 +489,7 @@ def test_what_cannot_be_written_is_refused_and_if_possible_before_any_task_runs(
     fails = "raise_error('a task has run')"
     good = spark.range(1).selectExpr(f"cast({fails} as string) AS value")
     for frame, mode, options, told in (
-        (good, "overwrite", {"topic": topic}, r"not overwritten: say \.mode\(.append.\)"),
+        (good, "overwrite", {"topic": topic}, r"not overwritten: use \.mode\(.append.\)"),
         (good, "append", {"topic": f"{topic}x"}, f"there is no topic '{topic}x'. Did you mean"),
         (
             good,
