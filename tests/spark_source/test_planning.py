@@ -352,8 +352,8 @@ def test_a_message_names_all_that_is_needed() -> None:
     )
     _, loss = judge_position(TP, 500, "old", PartitionNow("old", 0, 300))
     assert loss is not None
-    assert "requested offset 500 and what follows, but its log has offsets 0 to 299" in loss.what
-    assert "its end has decreased to 300" in loss.what
+    assert "requested offset 500 and later, but its log has offsets 0 to 299" in loss.what
+    assert "its end decreased to 300" in loss.what
     assert "it continues from offset 300" in loss.warning()
 
 
