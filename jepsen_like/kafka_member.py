@@ -21,8 +21,8 @@ from raftlog.jepsen_like.member import (
     SLOW,
     Event,
     Work,
+    emit,
     names,
-    tell,
 )
 from raftlog.types import ConsumerRecord, Offset, TopicPartition
 
@@ -88,7 +88,7 @@ class Subscriber:
         self.work.stopping.set()
 
     def _failed(self, error: RaftlogError) -> None:
-        tell(Event(what="error", error=describe(error)))
+        emit(Event(what="error", error=describe(error)))
         if isinstance(error, InstanceFencedError):
             raise error
         time.sleep(PATIENCE_S)
@@ -137,13 +137,13 @@ class Subscriber:
         self._process()
         found = _named(partitions)
         self.work.forget(found)
-        tell(Event(what="assigned", partitions=names(found)))
+        emit(Event(what="assigned", partitions=names(found)))
 
     def _revoked(self, _consumer: object, partitions: Sequence[kafka.TopicPartition]) -> None:
         self._process()
         found = _named(partitions)
         self._commit(self.work.open(found))
-        tell(Event(what="revoked", partitions=names(found)))
+        emit(Event(what="revoked", partitions=names(found)))
         self.work.forget(found)
 
     def _lost(self, _consumer: object, partitions: Sequence[kafka.TopicPartition]) -> None:
@@ -151,7 +151,7 @@ class Subscriber:
         self._held = [
             one for one in self._held if TopicPartition(one.topic, one.partition) not in found
         ]
-        tell(Event(what="lost", partitions=names(found)))
+        emit(Event(what="lost", partitions=names(found)))
         self.work.forget(found)
 
 

@@ -79,7 +79,7 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-def tell(event: Event) -> None:
+def emit(event: Event) -> None:
     """Write the event immediately: a kill of this process must not lose it."""
     event.at = event.at or time.monotonic_ns()
     line = memoryview(_ENCODER.encode(event) + b"\n")
@@ -130,7 +130,7 @@ class Work:
 
     def dealt_with(self, records: Sequence[ConsumerRecord]) -> None:
         found = by_partition(records)
-        tell(
+        emit(
             Event(
                 what="given",
                 records={str(tp): list(values.runs(rows)) for tp, rows in found.items()},
@@ -168,16 +168,16 @@ class Work:
 
     def committing(self, offsets: dict[TopicPartition, Offset]) -> Event:
         named = {str(tp): offset for tp, offset in offsets.items()}
-        tell(Event(what="commit", type="invoke", offsets=named))
+        emit(Event(what="commit", type="invoke", offsets=named))
         return Event(what="commit", type="ok", offsets=named)
 
     def committed_ok(self, done: Event, offsets: dict[TopicPartition, Offset]) -> None:
         self.committed |= offsets
-        tell(done)
+        emit(done)
 
     def commit_failed(self, done: Event, error: RaftlogError) -> None:
         done.type, done.error = "info", describe(error)
-        tell(done)
+        emit(done)
 
 
 def names(partitions: Collection[TopicPartition]) -> list[str]:
@@ -205,7 +205,7 @@ class Synchronous:
                     if not self.work.stopping.is_set():
                         raise
                 except RaftlogError as error:
-                    tell(Event(what="error", error=describe(error)))
+                    emit(Event(what="error", error=describe(error)))
                     time.sleep(PATIENCE_S)
 
     def stop(self) -> None:
@@ -251,15 +251,15 @@ class Synchronous:
 
     def _assigned(self, partitions: Collection[TopicPartition]) -> None:
         self.work.forget(partitions)
-        tell(Event(what="assigned", partitions=names(partitions)))
+        emit(Event(what="assigned", partitions=names(partitions)))
 
     def _revoked(self, partitions: Collection[TopicPartition]) -> None:
         self._commit(self.work.open(partitions))
-        tell(Event(what="revoked", partitions=names(partitions)))
+        emit(Event(what="revoked", partitions=names(partitions)))
         self.work.forget(partitions)
 
     def _lost(self, partitions: Collection[TopicPartition]) -> None:
-        tell(Event(what="lost", partitions=names(partitions)))
+        emit(Event(what="lost", partitions=names(partitions)))
         self.work.forget(partitions)
 
 
@@ -290,7 +290,7 @@ class Asynchronous:
                 except (ClosedError, InstanceFencedError):
                     raise
                 except RaftlogError as error:
-                    tell(Event(what="error", error=describe(error)))
+                    emit(Event(what="error", error=describe(error)))
                     await asyncio.sleep(PATIENCE_S)
 
     async def _subscribe(self) -> None:
@@ -321,15 +321,15 @@ class Asynchronous:
 
     async def _assigned(self, partitions: Collection[TopicPartition]) -> None:
         self.work.forget(partitions)
-        tell(Event(what="assigned", partitions=names(partitions)))
+        emit(Event(what="assigned", partitions=names(partitions)))
 
     async def _revoked(self, partitions: Collection[TopicPartition]) -> None:
         await self._commit(self.work.open(partitions))
-        tell(Event(what="revoked", partitions=names(partitions)))
+        emit(Event(what="revoked", partitions=names(partitions)))
         self.work.forget(partitions)
 
     async def _lost(self, partitions: Collection[TopicPartition]) -> None:
-        tell(Event(what="lost", partitions=names(partitions)))
+        emit(Event(what="lost", partitions=names(partitions)))
         self.work.forget(partitions)
 
 
@@ -370,10 +370,10 @@ def main(argument: str) -> None:
     try:
         application.run()
     except RaftlogError as error:
-        tell(Event(what="end", error=describe(error)))
+        emit(Event(what="end", error=describe(error)))
         raise
     stopped.wait()  # the thread that set it may not be finished
-    tell(Event(what="end"))
+    emit(Event(what="end"))
     os._exit(0)  # without waiting for other threads
 
 

@@ -149,7 +149,7 @@ class Members:
             life.process.kill()
         for life in lives:
             ended[life.slot.number] = how_it_ended(life.process.wait())
-            self._tell(life, "killed", args={"ended": ended[life.slot.number]})
+            self._record(life, "killed", args={"ended": ended[life.slot.number]})
             self._bury(life)
         return ended
 
@@ -160,7 +160,7 @@ class Members:
         """
         lives = self._take(slots)
         for life in lives:
-            self._tell(life, "close")
+            self._record(life, "close")
             _say(life, b"stop\n")
         deadline = time.monotonic() + timeout_s
         ended = {}
@@ -170,7 +170,7 @@ class Members:
             except subprocess.TimeoutExpired:
                 life.process.kill()
                 status = life.process.wait()
-                self._tell(life, "killed", error=f"it did not leave within {timeout_s:g} s")
+                self._record(life, "killed", error=f"it did not leave within {timeout_s:g} s")
             ended[life.slot.number] = how_it_ended(status)
             self._bury(life)
         return ended
@@ -178,7 +178,7 @@ class Members:
     def pause(self, slots: Collection[int]) -> None:
         """SIGSTOP."""
         for life in self._lives_of(slots):
-            self._tell(life, "paused")
+            self._record(life, "paused")
             life.is_paused = True
             life.process.send_signal(signal.SIGSTOP)
 
@@ -187,12 +187,12 @@ class Members:
         for life in self._lives_of(slots):
             life.process.send_signal(signal.SIGCONT)
             life.is_paused = False
-            self._tell(life, "resumed")
+            self._record(life, "resumed")
 
     def note(self, slots: Collection[int], what: str) -> None:
         """Record a change of their network: ``cut`` or ``mended``."""
         for life in self._lives_of(slots):
-            self._tell(life, what)
+            self._record(life, what)
 
     def close(self) -> None:
         """Kill all running processes. Can be called twice."""
@@ -234,7 +234,7 @@ class Members:
                 process_group=0,
             )
         life = self._lives[slot.number] = Life(slot, settings.name, process)
-        self._tell(life, "start", args=_reported(settings))
+        self._record(life, "start", args=_reported(settings))
         life.reader = threading.Thread(
             target=self._listen, args=(life,), name=f"listen {life.name}", daemon=True
         )
@@ -287,7 +287,7 @@ class Members:
             with contextlib.suppress(BrokenPipeError):
                 life.process.stdin.close()
         how = how_it_ended(status)
-        self._tell(life, "end", args={"ended": how}, error=life.error if status else "")
+        self._record(life, "end", args={"ended": how}, error=life.error if status else "")
         if status and not life.is_ending and FENCED not in life.error:
             text = f"member {life.name} ended unexpectedly with {how}: {self._last_words(life)}"
             self._recorder.record(
@@ -316,12 +316,12 @@ class Members:
         elif event.what in {"error", "end"}:  # the system reports its end in more detail
             life.error = event.error or life.error
             if event.what == "error":
-                self._tell(life, "error", at=event.at, error=event.error)
+                self._record(life, "error", at=event.at, error=event.error)
         else:
             life.generation += 1
             change = set(event.partitions)
             life.owned = life.owned | change if event.what == "assigned" else life.owned - change
-            self._tell(life, event.what, at=event.at, partitions=event.partitions)
+            self._record(life, event.what, at=event.at, partitions=event.partitions)
 
     def _given(self, life: Life, at: int, records: dict[str, list[Seen]]) -> None:
         """Record a poll of a process; the process name changes with its assignment."""
@@ -344,7 +344,7 @@ class Members:
                 key = group, partition
                 self.given[key] = max(end, self.given.get(key, 0))
 
-    def _tell(
+    def _record(
         self,
         life: Life,
         what: str,

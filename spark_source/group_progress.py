@@ -30,7 +30,7 @@ class GroupProgress:
         self._topic_ids: dict[str, str] = {}
         self._not_before_s = 0.0
 
-    def tell(self, admin: Admin, offset: StreamOffset, *, now_s: float) -> None:
+    def commit(self, admin: Admin, offset: StreamOffset, *, now_s: float) -> None:
         """Commit the positions in ``offset`` that advanced. Logs a failure of the cluster."""
         news = self._news(offset)
         if not news or now_s < self._not_before_s:

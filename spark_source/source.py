@@ -28,7 +28,7 @@ FORMAT = "raftlog"
 _TABLES_PROVIDER = "provider"
 
 logger = logging.getLogger(__name__)
-_told: set[str] = set()  # notices of stream writers that this process has logged
+_warned: set[str] = set()  # notices of stream writers that this process has logged
 
 
 class RaftlogDataSource(DataSource):
@@ -78,7 +78,7 @@ class RaftlogDataSource(DataSource):
 
         check_arrow()
         options = SourceOptions.parse(self.options, streaming=False)
-        _tell(options.notices)
+        _warn(options.notices)
         check_schema(schema, options.columns)
         if options.filter_pushdown:
             from raftlog.spark_source.pushdown import PushdownReader, is_pushing_down
@@ -104,7 +104,7 @@ class RaftlogDataSource(DataSource):
         from raftlog.spark_source.writer import BatchWriter
 
         options = SinkOptions.parse(self.options, streaming=False)
-        _tell(options.notices)
+        _warn(options.notices)
         return BatchWriter(options, schema, overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's
@@ -117,12 +117,12 @@ class RaftlogDataSource(DataSource):
         from raftlog.spark_source.stream_writer import StreamWriter
 
         options = SinkOptions.parse(self.options, streaming=True)
-        _tell(notice for notice in options.notices if notice not in _told)
-        _told.update(options.notices)  # Spark creates a writer for each batch
+        _warn(notice for notice in options.notices if notice not in _warned)
+        _warned.update(options.notices)  # Spark creates a writer for each batch
         return StreamWriter(options, schema, overwrite)
 
 
-def _tell(notices: Iterable[str]) -> None:
+def _warn(notices: Iterable[str]) -> None:
     for notice in notices:
         logger.warning("%s", notice)
 

@@ -131,7 +131,7 @@ class StreamPlanner:
 
     # -- the next batch
 
-    def doubtful(self, start: StreamOffset, view: View) -> list[TopicPartition]:
+    def suspect(self, start: StreamOffset, view: View) -> list[TopicPartition]:
         """Return partitions of ``start`` that seem to have lost records: query them again."""
         return [
             tp
@@ -140,9 +140,9 @@ class StreamPlanner:
             and (not _is_same(start, view, tp) or view.latest.get(tp, NO_OFFSET) < position)
         ]
 
-    def unsettled(self, start: StreamOffset, view: View) -> list[TopicPartition]:
+    def changed(self, start: StreamOffset, view: View) -> list[TopicPartition]:
         """Partitions whose earliest offset ``next_step`` has to know."""
-        return [tp for tp in view.latest if not self._is_settled(tp, start, view)]
+        return [tp for tp in view.latest if not self._is_unchanged(tp, start, view)]
 
     def next_step(
         self,
@@ -178,7 +178,7 @@ class StreamPlanner:
                 if not known or view.topic_ids.get(tp.topic, known) == known:
                     standing.positions[tp] = position
                 continue
-            if self._is_settled(tp, start, view):
+            if self._is_unchanged(tp, start, view):
                 standing.positions[tp] = position
                 continue
             now = _now(tp, view, earliest)
@@ -198,7 +198,7 @@ class StreamPlanner:
                 standing.positions[tp] = earliest[tp]
         return standing
 
-    def _is_settled(self, tp: TopicPartition, start: StreamOffset, view: View) -> bool:
+    def _is_unchanged(self, tp: TopicPartition, start: StreamOffset, view: View) -> bool:
         """Return whether the partition is unchanged since ``start``, without records to read."""
         return (
             tp in start.positions

@@ -88,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner = StreamPlanner(partial(selects, options.selection))
         self._latest: StreamOffset | None = None
         self._idle: tuple[StreamOffset, float] | None = None  # of the last empty result
-        self._has_told_notices = False
+        self._has_logged_notices = False
         self._progress = (
             GroupProgress(options.group_id) if options.commit_offsets and options.group_id else None
         )
@@ -104,13 +104,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         initial = self._planner.initial
         if initial is None:
             initial = self._planner.begin(
-                self._ask(lambda catalog: starting_offset(catalog, self._options))
+                self._query(lambda catalog: starting_offset(catalog, self._options))
             )
         return initial.as_dict()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of this run at the current ends of the partitions."""
-        self._planner.aim(self._ask(lambda catalog: view_of(catalog, self._options.selection)))
+        self._planner.aim(self._query(lambda catalog: view_of(catalog, self._options.selection)))
 
     # -- end of a batch
 
@@ -133,12 +133,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises ``DataLossError`` if records after ``start`` are lost and ``failOnDataLoss`` is set.
         """
         offset = StreamOffset.from_dict(start)
-        return self._ask(lambda catalog: self._latest_offset(catalog, offset, limit)).as_dict()
+        return self._query(lambda catalog: self._latest_offset(catalog, offset, limit)).as_dict()
 
     def _latest_offset(
         self, catalog: Catalog, start: StreamOffset, limit: ReadLimit
     ) -> StreamOffset:
-        self._tell_group(catalog, start)
+        self._commit_for_group(catalog, start)
         if self._planner.is_first(start) and not isinstance(limit, ReadAllAvailable):
             return start
         rate = self._rate(limit)
@@ -148,7 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         step = self._planner.next_step(
             start, now.view, now.earliest, rate=rate, sizes=now.sizes, now_s=time.monotonic()
         )
-        self._weigh(step.losses)
+        self._check_losses(step.losses)
         self._idle = (start, time.monotonic()) if step.end == start else None
         return step.end
 
@@ -178,14 +178,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def attempt(is_last: bool) -> _Now | None:
             view = view_of(catalog, self._options.selection)
-            if self._planner.doubtful(start, view) and not is_last:
+            if self._planner.suspect(start, view) and not is_last:
                 return None
-            earliest = catalog.earliest(self._planner.unsettled(start, view))
+            earliest = catalog.earliest(self._planner.changed(start, view))
             return _Now(view, earliest, record_sizes(catalog.admin, view) if with_sizes else {})
 
-        return self._be_sure(attempt)
+        return self._until_certain(attempt)
 
-    def _be_sure(self, attempt: Callable[[bool], T | None]) -> T:
+    def _until_certain(self, attempt: Callable[[bool], T | None]) -> T:
         """Call ``attempt`` until its result is certain. Its argument is True in the last call.
 
         None is an uncertain result. A topic that is deleted between two queries is uncertain, too.
@@ -201,7 +201,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(self._options.retry_interval_ms / 1_000)
         raise AssertionError("the last attempt always returns a result")
 
-    def _weigh(self, losses: tuple[Loss, ...]) -> None:
+    def _check_losses(self, losses: tuple[Loss, ...]) -> None:
         if losses and self._options.fail_on_data_loss:
             raise error_of(losses)
         for loss in losses:
@@ -217,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         ranges = self._planner.ranges(StreamOffset.from_dict(start), StreamOffset.from_dict(end))
         if ranges:
-            ranges = self._ask(lambda catalog: self._left_of(catalog, ranges))
+            ranges = self._query(lambda catalog: self._left_of(catalog, ranges))
         pieces = split(
             ranges,
             min_partitions=self._options.min_partitions,
@@ -234,7 +234,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_sure = all(each.loss is None or each.loss.kind in _CERTAIN for each in verdicts)
             return verdicts if is_sure or is_last else None
 
-        verdicts = self._be_sure(attempt)
+        verdicts = self._until_certain(attempt)
         losses = [verdict.loss for verdict in verdicts if verdict.loss is not None]
         if losses and self._options.fail_on_data_loss:
             raise error_of(losses)
@@ -252,21 +252,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Report that all records up to ``end`` were processed. Brokers delete no records."""
         if self._progress is not None:
             offset = StreamOffset.from_dict(end)
-            self._ask(lambda catalog: self._tell_group(catalog, offset))
+            self._query(lambda catalog: self._commit_for_group(catalog, offset))
 
-    def _tell_group(self, catalog: Catalog, offset: StreamOffset) -> None:
+    def _commit_for_group(self, catalog: Catalog, offset: StreamOffset) -> None:
         """Commit ``offset`` for the group: the start of a batch, before Spark's own commit."""
         if self._progress is not None:
-            self._progress.tell(catalog.admin, offset, now_s=time.monotonic())
+            self._progress.commit(catalog.admin, offset, now_s=time.monotonic())
 
     def stop(self) -> None:
         """Close the clients at the end of the query. Spark does not guarantee this call."""
         client_pool.catalogs.close()
 
-    def _ask(self, question: Callable[[Catalog], T]) -> T:
-        if not self._has_told_notices:
-            self._has_told_notices = True
+    def _query(self, query: Callable[[Catalog], T]) -> T:
+        if not self._has_logged_notices:
+            self._has_logged_notices = True
             for notice in self._options.notices:
                 logger.warning("%s", notice)
         with client_pool.catalogs.lend(connection_of(self._options)) as catalog:
-            return question(catalog)
+            return query(catalog)

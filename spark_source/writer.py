@@ -185,7 +185,7 @@ class Attempt:
         self._stored_count = 0  # number of records that were read back
         self._record_count = 0
         self._partitions: set[TopicPartition] = set()  # that have records of this attempt
-        self._on_their_way: deque[DeliveryFuture] = deque()
+        self._in_flight: deque[DeliveryFuture] = deque()
         self._chunker = Chunker()
         self._router = Router(
             plan.columns,
@@ -209,7 +209,7 @@ class Attempt:
                     self._send(self._chunker.add(left, chunk_bytes=size))
         self._send(self._chunker.rest())
         self._producer.flush()
-        self._settle(all_of_them=True)
+        self._check_results(all_of_them=True)
         unmatched = sum(stored.count for stored in self._stored.values())
         return TaskReport(
             spark_partition=self._spark_partition,
@@ -286,18 +286,18 @@ class Attempt:
                 codec=self._plan.options.codec,
                 level=self._level,
             )
-            self._on_their_way.append(self._producer.append(chunk.partition, body))
-            self._settle()
+            self._in_flight.append(self._producer.append(chunk.partition, body))
+            self._check_results()
 
-    def _settle(self, *, all_of_them: bool = False) -> None:
+    def _check_results(self, *, all_of_them: bool = False) -> None:
         """Raise the failure of a chunk that was sent, if one is known."""
-        waiting = self._on_their_way
+        waiting = self._in_flight
         while waiting and (all_of_them or waiting[0].done()):
             waiting.popleft().result()
 
     def forget(self) -> None:
         """Discard the results of batches that were in flight when the producer was closed."""
-        for future in self._on_their_way:
+        for future in self._in_flight:
             future.exception(timeout=0)
 
 
@@ -402,10 +402,10 @@ class WriteTotals(NamedTuple):
 def check_reports(messages: Sequence[WriterCommitMessage | None]) -> WriteTotals:
     """Return the sums if every task has reported. Logs a warning for unmatched records."""
     reports = [message for message in messages if isinstance(message, TaskReport)]
-    told = {report.spark_partition for report in reports}
-    if len(told) != len(messages):
+    reported = {report.spark_partition for report in reports}
+    if len(reported) != len(messages):
         raise RaftlogError(
-            f"{len(told)} of {len(messages)} tasks have reported their records: records may "
+            f"{len(reported)} of {len(messages)} tasks have reported their records: records may "
             "be missing. Repeat the write, with the same idempotenceId if one was set"
         )
     totals = WriteTotals(

@@ -271,7 +271,7 @@ class _Link:
         except (OSError, TimeoutError):
             pass
         finally:
-            self._tell(name, is_through=target is not None)
+            self._notify(name, is_through=target is not None)
             if target is None:
                 close(dialler, is_reset=True)
         if target is None:
@@ -302,7 +302,7 @@ class _Link:
             raise
         return target
 
-    def _tell(self, name: Any, *, is_through: bool) -> None:
+    def _notify(self, name: Any, *, is_through: bool) -> None:
         waiter = self._waited.get(name)
         if waiter is not None and not waiter.done():
             waiter.set_result(is_through)

@@ -35,7 +35,7 @@ def record(offset: int, value: int, partition: int = 0) -> ConsumerRecord:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[member.Event]:
     events: list[member.Event] = []
-    monkeypatch.setattr(member, "tell", events.append)
+    monkeypatch.setattr(member, "emit", events.append)
     return events
 
 

@@ -34,45 +34,45 @@ class Told:
         self.admin = FakeAdmin()
         self.progress = GroupProgress("g")
 
-    def tell(
+    def commit(
         self, positions: dict[TopicPartition, Offset], *, topic_id: str = "a", now_s: float = 0
     ) -> list[dict[TopicPartition, Offset]]:
         """What is committed because of this."""
         self.admin.commits.clear()
         offset = StreamOffset(positions, {"t": topic_id})
-        self.progress.tell(cast(Admin, self.admin), offset, now_s=now_s)
+        self.progress.commit(cast(Admin, self.admin), offset, now_s=now_s)
         return list(self.admin.commits)
 
 
 def test_only_what_is_new_is_committed() -> None:
     told = Told()
-    assert told.tell({T0: 0, T1: 5}) == [{T0: 0, T1: 5}]
-    assert told.tell({T0: 0, T1: 5}) == []
-    assert told.tell({T0: 3, T1: 5}) == [{T0: 3}]
+    assert told.commit({T0: 0, T1: 5}) == [{T0: 0, T1: 5}]
+    assert told.commit({T0: 0, T1: 5}) == []
+    assert told.commit({T0: 3, T1: 5}) == [{T0: 3}]
 
 
 def test_it_does_not_go_back() -> None:
     told = Told()
-    told.tell({T0: 9})
-    assert told.tell({T0: 4}) == []
-    assert told.tell({T0: 4, T1: 1}) == [{T1: 1}]
+    told.commit({T0: 9})
+    assert told.commit({T0: 4}) == []
+    assert told.commit({T0: 4, T1: 1}) == [{T1: 1}]
 
 
 def test_it_goes_back_with_a_topic_made_anew() -> None:
     told = Told()
-    told.tell({T0: 9})
-    assert told.tell({T0: 2}, topic_id="b") == [{T0: 2}]
-    assert told.tell({T0: 1}, topic_id="b") == []
+    told.commit({T0: 9})
+    assert told.commit({T0: 2}, topic_id="b") == [{T0: 2}]
+    assert told.commit({T0: 1}, topic_id="b") == []
 
 
 def test_a_failure_is_told_and_the_group_left_in_peace_for_a_while(caplog: Any) -> None:
     told = Told()
     told.admin.error = CoordinatorLoadingError("not yet")
     with caplog.at_level(logging.WARNING):
-        assert told.tell({T0: 1}, now_s=100) == []
+        assert told.commit({T0: 1}, now_s=100) == []
     assert "the stream continues" in caplog.text
     assert "'g'" in caplog.text
     assert "not yet" in caplog.text
     told.admin.error = None
-    assert told.tell({T0: 2}, now_s=100 + PAUSE_S - 1) == []
-    assert told.tell({T0: 2}, now_s=100 + PAUSE_S) == [{T0: 2}]
+    assert told.commit({T0: 2}, now_s=100 + PAUSE_S - 1) == []
+    assert told.commit({T0: 2}, now_s=100 + PAUSE_S) == [{T0: 2}]

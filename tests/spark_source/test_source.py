@@ -82,7 +82,7 @@ def test_notices_of_a_writer_go_to_the_log(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(source, "_told", set())
+    monkeypatch.setattr(source, "_warned", set())
     given = {"bootstrap.servers": brokers.bootstrap, "topic": new_topic(), "path": "somewhere"}
     schema = StructType([StructField("value", BinaryType())])
     RaftlogDataSource(given).writer(schema, overwrite=False)

@@ -53,7 +53,7 @@ class Stream:
 
     def step(self, start: StreamOffset, rate: Rate = UNLIMITED) -> Step:
         now = self.view()
-        known = {tp: self.earliest.get(tp, 0) for tp in self.planner.unsettled(start, now)}
+        known = {tp: self.earliest.get(tp, 0) for tp in self.planner.changed(start, now)}
         return self.planner.next_step(start, now, known, rate=rate, now_s=self.now_s)
 
     def end(self, start: StreamOffset, rate: Rate = UNLIMITED) -> StreamOffset:
@@ -75,9 +75,7 @@ def test_a_batch_goes_to_the_ends_and_an_idle_stream_stays() -> None:
     assert end == at({T0: 10, T1: 4})
     assert spans(stream.planner, at({T0: 3, T1: 4}), end) == [("t:0", "3-10")]
     assert stream.end(end).json() == end.json()
-    assert stream.planner.unsettled(end, stream.view()) == [], (
-        "an idle stream asks for nothing more"
-    )
+    assert stream.planner.changed(end, stream.view()) == [], "an idle stream asks for nothing more"
 
 
 def test_the_first_batch_ends_where_it_starts() -> None:
@@ -133,7 +131,7 @@ def test_what_is_not_selected_any_more_stays_where_it_is() -> None:
     planner = StreamPlanner(lambda tp: tp == T0)
     start = at({T0: 1, T1: 2, U0: 3})
     now = view({T0: 5})
-    assert planner.doubtful(start, now) == []
+    assert planner.suspect(start, now) == []
     step = planner.next_step(start, now, {T0: 0}, now_s=0)
     assert step == Step(at({T0: 5, T1: 2, U0: 3}))
 
@@ -237,7 +235,7 @@ def test_available_now_does_not_pass_its_target_where_records_were_deleted() -> 
 def test_an_end_that_went_back_is_doubtful_and_then_a_loss() -> None:
     stream = Stream({T0: 7, T1: 3})
     start = at({T0: 9, T1: 2})
-    assert stream.planner.doubtful(start, stream.view()) == [T0]
+    assert stream.planner.suspect(start, stream.view()) == [T0]
     step = stream.step(start)
     (loss,) = step.losses
     assert loss.kind is LossKind.TRUNCATED
@@ -251,7 +249,7 @@ def test_a_topic_made_anew_is_told_from_one_that_was_truncated() -> None:
     stream = Stream({T0: 50, T1: 8, U0: 1}, t="b")
     stream.earliest = {T0: 2, T1: 0}
     start = at({T0: 9, U0: 1})
-    assert stream.planner.doubtful(start, stream.view()) == [T0]
+    assert stream.planner.suspect(start, stream.view()) == [T0]
     step = stream.step(start)
     assert [loss.kind for loss in step.losses] == [LossKind.RECREATED]
     assert step.end == at({T0: 2, T1: 0, U0: 1}, t="b")
@@ -271,7 +269,7 @@ def test_a_topic_made_anew_with_fewer_partitions_keeps_no_others() -> None:
 def test_a_deleted_topic_is_a_loss_and_is_left_out() -> None:
     stream = Stream({T0: 5})
     start = at({T0: 5, U0: 3})
-    assert stream.planner.doubtful(start, stream.view()) == [U0]
+    assert stream.planner.suspect(start, stream.view()) == [U0]
     step = stream.step(start)
     assert [loss.kind for loss in step.losses] == [LossKind.TOPIC_GONE]
     assert step.end == at({T0: 5})

@@ -49,29 +49,30 @@ def _kept(partition: Partition, promised: Runs, findings: Findings) -> None:
         missing = missing.above(log.end)
     present = log.values.count(missing.value, missing.value + missing.count)
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         message = (
-            f"{partition.name}: {missing.tell(place)} was acknowledged; the log, from {log.start} "
+            f"{partition.name}: {missing.describe(place)} was acknowledged; the log, from "
+            f"{log.start} "
             f"to {log.end - 1}, does not have it there"
         )
         return (
             message,
             {
                 "partition": partition.name,
-                "operations": [partition.appends.tell(int(missing.by[place]))],
+                "operations": [partition.appends.describe(int(missing.by[place]))],
             }
             | evidence(missing, place),
         )
 
     is_lost = present < missing.count
     is_tail = (missing.offset >= log.end) | (log.end == log.start)
-    findings.each("LOST-tail", np.flatnonzero(is_lost & is_tail), tell)
-    findings.each("LOST-mid", np.flatnonzero(is_lost & ~is_tail), tell)
-    findings.each("MOVED", np.flatnonzero(present > 0), tell)
+    findings.each("LOST-tail", np.flatnonzero(is_lost & is_tail), describe)
+    findings.each("LOST-mid", np.flatnonzero(is_lost & ~is_tail), describe)
+    findings.each("MOVED", np.flatnonzero(present > 0), describe)
 
 
 def _sender(partition: Partition, row: int) -> Found:
-    return "acknowledged was", {"operations": [partition.appends.tell(row)]}
+    return "acknowledged was", {"operations": [partition.appends.describe(row)]}
 
 
 def _real_time(partition: Partition, acked: Runs, findings: Findings) -> None:
@@ -82,10 +83,11 @@ def _real_time(partition: Partition, acked: Runs, findings: Findings) -> None:
     completed = partition.appends.completed[acked.by]
     latest = running_max(invoked)
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         lower = int(np.argmax(invoked[:place]))
         message = (
-            f"{partition.name}: {acked.tell(place)} was acknowledged before {acked.tell(lower)} "
+            f"{partition.name}: {acked.describe(place)} was acknowledged before "
+            f"{acked.describe(lower)} "
             "was sent"
         )
         return (
@@ -93,12 +95,14 @@ def _real_time(partition: Partition, acked: Runs, findings: Findings) -> None:
             {
                 "partition": partition.name,
                 "offsets": [int(acked.offset[place]), int(acked.offset[lower])],
-                "operations": [partition.appends.tell(int(acked.by[n])) for n in (place, lower)],
+                "operations": [
+                    partition.appends.describe(int(acked.by[n])) for n in (place, lower)
+                ],
                 "times_ns": [int(completed[place]), int(invoked[lower])],
             },
         )
 
-    findings.each("REALTIME-ORDER", np.flatnonzero(completed < latest), tell)
+    findings.each("REALTIME-ORDER", np.flatnonzero(completed < latest), describe)
 
 
 def _producers_order(partition: Partition, findings: Findings) -> None:
@@ -119,20 +123,21 @@ def _producers_order(partition: Partition, findings: Findings) -> None:
     back = same & (acked.offset[1:] < acked.end[:-1])
     inside = acked.by[1:] == acked.by[:-1]
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         rows = [int(row) for row in acked.by[place : place + 2]]
         message = (
-            f"{partition.name}, {appends.names[int(process[place])]}: {acked.tell(place)}, then "
-            f"{acked.tell(place + 1)}"
+            f"{partition.name}, {appends.names[int(process[place])]}: "
+            f"{acked.describe(place)}, then "
+            f"{acked.describe(place + 1)}"
         )
         return (
             message,
             {
                 "partition": partition.name,
                 "offsets": [int(acked.offset[place]), int(acked.offset[place + 1])],
-                "operations": [appends.tell(row) for row in dict.fromkeys(rows)],
+                "operations": [appends.describe(row) for row in dict.fromkeys(rows)],
             },
         )
 
-    findings.each("NONMONOTONIC-SEND", np.flatnonzero(back & ~inside), tell)
-    findings.each("INT-NONMONOTONIC-SEND", np.flatnonzero(back & inside), tell)
+    findings.each("NONMONOTONIC-SEND", np.flatnonzero(back & ~inside), describe)
+    findings.each("INT-NONMONOTONIC-SEND", np.flatnonzero(back & inside), describe)

@@ -146,12 +146,13 @@ def _missing(
     is_gone = state.is_deleted[key] | (partition.keeps_tombstones & (state.last[key] == NOWHERE))
     is_lost = last & (~is_dead | is_gone)  # replaced by an older tombstone, or by nothing
 
-    def tell(row: int) -> Found:
+    def describe(row: int) -> Found:
         which = int(key[row])
         now = int(state.last[which])
         has = f"its last record there is at {now}" if now >= 0 else "it has no record there"
         message = (
-            f"{partition.name}, {copy.who}: key {which}: {missing.tell(row)} was acknowledged, and "
+            f"{partition.name}, {copy.who}: key {which}: {missing.describe(row)} was "
+            f"acknowledged, and "
             f"{has}"
         )
         return (
@@ -161,13 +162,13 @@ def _missing(
                 "key": which,
                 "offsets": [int(missing.offset[row]), now],
                 "values": [int(missing.value[row])],
-                "operations": [partition.appends.tell(int(missing.by[row]))],
+                "operations": [partition.appends.describe(int(missing.by[row]))],
                 "replicas": [copy.who],
             },
         )
 
-    findings.each("COMPACT-LOST-KEY", np.flatnonzero(is_lost), tell)
-    findings.each("COMPACT-RESURRECTED", np.flatnonzero(is_back), tell)
+    findings.each("COMPACT-LOST-KEY", np.flatnonzero(is_lost), describe)
+    findings.each("COMPACT-RESURRECTED", np.flatnonzero(is_back), describe)
 
 
 def _moved(partition: Partition, copy: Copy, runs: Runs, missing: Runs, findings: Findings) -> None:
@@ -181,19 +182,22 @@ def _moved(partition: Partition, copy: Copy, runs: Runs, missing: Runs, findings
         return
     is_moved = (place < len(value)) & (value[inside] == missing.value)
 
-    def tell(row: int) -> Found:
+    def describe(row: int) -> Found:
         now = int(offset[inside[row]])
         return (
-            f"{partition.name}, {copy.who}: {missing.tell(row)} was acknowledged, and is at {now}",
+            (
+                f"{partition.name}, {copy.who}: {missing.describe(row)} was acknowledged, and "
+                f"is at {now}"
+            ),
             {
                 "partition": partition.name,
                 "offsets": [int(missing.offset[row]), now],
-                "operations": [partition.appends.tell(int(missing.by[row]))],
+                "operations": [partition.appends.describe(int(missing.by[row]))],
                 "replicas": [copy.who],
             },
         )
 
-    findings.each("COMPACT-MOVED", np.flatnonzero(is_moved), tell)
+    findings.each("COMPACT-MOVED", np.flatnonzero(is_moved), describe)
 
 
 # -- runs as single records ------------------------------------------------------------------------

@@ -106,14 +106,14 @@ def _missing(
         "GROUP-STUCK": "after all faults were healed and with enough time",
     }[kind]
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         first, last = int(part.start[place]), int(part.end[place]) - 1
         return (
             f"{where}: {first} to {last} was delivered to no member, {reported}",
             {"partition": where, "offsets": [first, last], "committed": committed},
         )
 
-    findings.each(kind, range(len(part.start)), tell)
+    findings.each(kind, range(len(part.start)), describe)
 
 
 # -- one owner -------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def _backward(
     is_back = commits.is_ok & (commits.offset < known) & (commits.completed < beyond_since)
     begun = _begun(share)
 
-    def tell(row: int) -> Found:
+    def describe(row: int) -> Found:
         name = run.names[int(commits.member[row])]
         message = (
             f"{where}: a commit of {int(commits.offset[row])} by {name} was accepted, after "
@@ -294,7 +294,7 @@ def _backward(
         for row in np.flatnonzero(is_back).tolist()
         if is_exact or known[row] > commits.known_by(_at(begun, commits, row))[0]
     ]
-    findings.each("GROUP-COMMIT-BACKWARD", rows, tell)
+    findings.each("GROUP-COMMIT-BACKWARD", rows, describe)
     _begins_below(run, where, share, commits, findings, beyond_since, is_exact=is_exact)
 
 

@@ -44,7 +44,7 @@ def holes(partition: Partition, copy: Copy, runs: Runs, findings: Findings) -> N
     start, end = np.array([copy.start]), np.array([copy.end])
     missing = overlaps(start, end, *Cover(runs.offset, runs.end).holes())
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         first, last = int(missing.start[place]), int(missing.end[place]) - 1
         message = (
             f"{partition.name}, {copy.who}: nothing at {first} to {last}, though the log goes from "
@@ -55,7 +55,7 @@ def holes(partition: Partition, copy: Copy, runs: Runs, findings: Findings) -> N
             {"partition": partition.name, "offsets": [first, last], "replicas": [copy.who]},
         )
 
-    findings.each("GAP", range(len(missing.start)), tell)
+    findings.each("GAP", range(len(missing.start)), describe)
 
 
 def epoch_order(partition: Partition, who: str, runs: Runs, findings: Findings) -> None:
@@ -63,7 +63,7 @@ def epoch_order(partition: Partition, who: str, runs: Runs, findings: Findings) 
     offset."""
     known = runs.take(runs.epoch >= 0)
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         offset = int(known.offset[place + 1])
         epochs = [int(known.epoch[place]), int(known.epoch[place + 1])]
         return (
@@ -71,7 +71,7 @@ def epoch_order(partition: Partition, who: str, runs: Runs, findings: Findings) 
             {"partition": partition.name, "offsets": [offset], "epochs": epochs, "replicas": [who]},
         )
 
-    findings.each("EPOCH-ORDER", np.flatnonzero(known.epoch[1:] < known.epoch[:-1]), tell)
+    findings.each("EPOCH-ORDER", np.flatnonzero(known.epoch[1:] < known.epoch[:-1]), describe)
 
 
 def compare(
@@ -91,8 +91,8 @@ def compare(
     def finding(place: int, what: str) -> Found:
         name, found = who(int(mine.by[place]))
         message = (
-            f"{partition.name}: {name} {mine.tell(place)}; the final log has "
-            f"{final.tell(place)}{what}"
+            f"{partition.name}: {name} {mine.describe(place)}; the final log has "
+            f"{final.describe(place)}{what}"
         )
         return (
             message,
@@ -119,7 +119,7 @@ def other_epochs(runs: Runs, others: Runs) -> Bools:
 def _order(partition: Partition, copy: Copy, runs: Runs, findings: Findings) -> None:
     """Check the order of a reader's polls, as for a consumer."""
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         offset, expected = int(runs.offset[place + 1]), int(runs.end[place])
         return (
             f"{partition.name}, {copy.who}: {offset} where {expected} comes next",
@@ -127,7 +127,7 @@ def _order(partition: Partition, copy: Copy, runs: Runs, findings: Findings) -> 
         )
 
     back = np.flatnonzero(runs.offset[1:] < runs.end[:-1])
-    findings.each("NONMONOTONIC-POLL", back, tell)
+    findings.each("NONMONOTONIC-POLL", back, describe)
 
 
 def _start(partition: Partition, findings: Findings) -> None:
@@ -147,7 +147,7 @@ def _two_values(
 ) -> None:
     findings.add(
         "INCONSISTENT-OFFSET",
-        f"{partition.name}: {one.tell(0)} and {other.tell(0)}, {' and '.join(who)}",
+        f"{partition.name}: {one.describe(0)} and {other.describe(0)}, {' and '.join(who)}",
         partition=partition.name,
         seen=[evidence(one, 0), evidence(other, 0)],
         processes=who,

@@ -36,19 +36,20 @@ def _still_there(partition: Partition, odd: Runs, findings: Findings) -> None:
     is_away = log.values.count(missing.value, missing.value + missing.count) < missing.count
     lost = distinct(missing.take(is_empty | is_away))
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         poll = int(lost.by[place])
         message = (
-            f"{partition.name}: {partition.polls.who(poll)} received {lost.tell(place)}; the log,  "
+            f"{partition.name}: {partition.polls.who(poll)} received "
+            f"{lost.describe(place)}; the log,  "
             f"from {log.start} to {log.end - 1}, does not have it"
         )
         return (
             message,
-            {"partition": partition.name, "operations": [partition.polls.tell(poll)]}
+            {"partition": partition.name, "operations": [partition.polls.describe(poll)]}
             | evidence(lost, place),
         )
 
-    findings.each("OBSERVED-THEN-LOST", range(len(lost)), tell)
+    findings.each("OBSERVED-THEN-LOST", range(len(lost)), describe)
 
 
 def _same_as_log(partition: Partition, odd: Runs, findings: Findings) -> None:
@@ -59,7 +60,7 @@ def _same_as_log(partition: Partition, odd: Runs, findings: Findings) -> None:
         odd = odd.take(here)
 
     def who(poll: int) -> Found:
-        operations = [partition.polls.tell(poll)]
+        operations = [partition.polls.describe(poll)]
         return f"{partition.polls.who(poll)} received", {"operations": operations}
 
     compare(partition, distinct(odd), findings, "INCONSISTENT-OFFSET", who)
@@ -75,7 +76,8 @@ def _among_themselves(partition: Partition, polled: Runs, acked: Runs, findings:
         for one, other in pairs:
             findings.add(
                 kind,
-                f"{partition.name}: {one.tell(0)} (epoch {int(one.epoch[0])}) and {other.tell(0)} "
+                f"{partition.name}: {one.describe(0)} (epoch {int(one.epoch[0])}) and "
+                f"{other.describe(0)} "
                 f"(epoch {int(other.epoch[0])}) were seen or acknowledged",
                 partition=partition.name,
                 seen=[evidence(one, 0), evidence(other, 0)],

@@ -129,7 +129,7 @@ def _share(
     came_late = is_low & ~is_zero & (not is_exact)
     came_late &= commits.attempted(offset, fetched.completed, late_only=True)
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         reported, least = int(offset[place]), int(known[place])
         shown = "no committed offset" if reported == NOTHING else reported
         message = (
@@ -141,8 +141,8 @@ def _share(
             {"partition": where, "offsets": [reported, least], "lines": _lines(fetched, place)},
         )
 
-    findings.each("GROUP-OFFSET-ZERO", np.flatnonzero(is_zero), tell)
-    findings.each("GROUP-OFFSET-LOST", np.flatnonzero(is_low & ~is_zero & ~came_late), tell)
+    findings.each("GROUP-OFFSET-ZERO", np.flatnonzero(is_zero), describe)
+    findings.each("GROUP-OFFSET-LOST", np.flatnonzero(is_low & ~is_zero & ~came_late), describe)
 
     # their commits are not recorded; at most, they committed the records that they received
     if is_silent:
@@ -182,7 +182,7 @@ def _ahead(
         return
     fetched, end = Fetched.of(share), partition.log.end
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         offset = int(fetched.offset[place])
         message = (
             f"{where}: {run.names[int(fetched.who[place])]} received {offset}, and the partition "
@@ -192,7 +192,7 @@ def _ahead(
         return message, {"partition": where, "offsets": [offset, end], "lines": lines}
 
     is_ahead = (fetched.offset > end) & (fetched.completed < beyond_since)
-    findings.each("GROUP-OFFSET-AHEAD", np.flatnonzero(is_ahead), tell)
+    findings.each("GROUP-OFFSET-AHEAD", np.flatnonzero(is_ahead), describe)
 
 
 def _given_by(share: Share, times: Ints) -> Ints:

@@ -33,7 +33,7 @@ class Appends:
     last_line: Ints
     life: Ints
 
-    def tell(self, row: int) -> dict[str, Any]:
+    def describe(self, row: int) -> dict[str, Any]:
         """Return the row as evidence."""
         return {
             "f": "append",
@@ -65,7 +65,7 @@ class Polls:
         np.minimum.at(began, self.session, self.invoked)
         return began[self.session]
 
-    def tell(self, row: int) -> dict[str, Any]:
+    def describe(self, row: int) -> dict[str, Any]:
         """Return the row as evidence."""
         return {
             "f": "poll",

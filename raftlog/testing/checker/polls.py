@@ -47,7 +47,7 @@ def _continuity(partition: Partition, findings: Findings) -> None:
         skip &= _are_any_in(lasting(partition), np.maximum(expected, gone), runs.offset)
         skip &= ~is_former  # its final log is unknown
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         poll = int(runs.by[place])
         offset, wanted = int(runs.offset[place]), int(expected[place])
         return (
@@ -55,14 +55,14 @@ def _continuity(partition: Partition, findings: Findings) -> None:
             {
                 "partition": partition.name,
                 "offsets": [offset, wanted],
-                "operations": [partition.polls.tell(poll)],
+                "operations": [partition.polls.describe(poll)],
             },
         )
 
-    findings.each("INT-NONMONOTONIC-POLL", np.flatnonzero(back & is_inside), tell)
-    findings.each("NONMONOTONIC-POLL", np.flatnonzero(back & ~is_inside), tell)
-    findings.each("INT-POLL-SKIP", np.flatnonzero(skip & is_inside), tell)
-    findings.each("POLL-SKIP", np.flatnonzero(skip & ~is_inside), tell)
+    findings.each("INT-NONMONOTONIC-POLL", np.flatnonzero(back & is_inside), describe)
+    findings.each("NONMONOTONIC-POLL", np.flatnonzero(back & ~is_inside), describe)
+    findings.each("INT-POLL-SKIP", np.flatnonzero(skip & is_inside), describe)
+    findings.each("POLL-SKIP", np.flatnonzero(skip & ~is_inside), describe)
 
 
 def _are_any_in(offsets: Ints, start: Ints, end: Ints) -> Bools:
@@ -113,7 +113,7 @@ def _stale(partition: Partition, findings: Findings, lag_ns: int) -> None:
     if partition.is_compacted:
         stale &= _are_any_in(lasting(partition), there, acked)
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         poll = int(rows[place])
         message = (
             f"{partition.name}, {polls.who(poll)}: nothing from {int(position[place])} on, though "
@@ -124,8 +124,8 @@ def _stale(partition: Partition, findings: Findings, lag_ns: int) -> None:
             {
                 "partition": partition.name,
                 "offsets": [int(position[place]), int(acked[place]) - 1],
-                "operations": [polls.tell(poll)],
+                "operations": [polls.describe(poll)],
             },
         )
 
-    findings.each("STALE-READ", np.flatnonzero(stale), tell)
+    findings.each("STALE-READ", np.flatnonzero(stale), describe)

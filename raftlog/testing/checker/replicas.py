@@ -138,7 +138,7 @@ def _tails(partition: Partition, tails: Iterable[tuple[Copy, Runs]], findings: F
             findings.add(
                 "EPOCH-ORDER",
                 f"{partition.name}, epoch {int(mine.epoch[place])}: {one.who} has "
-                f"{mine.tell(place)}, {other.who} {theirs.tell(place)}",
+                f"{mine.describe(place)}, {other.who} {theirs.describe(place)}",
                 partition=partition.name,
                 replicas=[one.who, other.who],
                 **evidence(mine, place),

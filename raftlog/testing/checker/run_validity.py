@@ -72,12 +72,15 @@ def _form(partition: Partition) -> Iterator[str]:
     foreign = (acked.value < appends.first[acked.by]) | (acked.value + acked.count > end[acked.by])
     if foreign.any():
         row = int(acked.by[int(np.argmax(foreign))])
-        yield f"{partition.name}: {appends.tell(row)} was acknowledged with values of other appends"
+        yield (
+            f"{partition.name}: {appends.describe(row)} was acknowledged with values of "
+            f"other appends"
+        )
     acknowledged = np.bincount(acked.by, acked.count, len(end)) if len(end) else np.zeros(0)
     partly = (appends.outcome == OK) & (appends.acks != 0) & (acknowledged != appends.count)
     if partly.any():
         row = int(np.argmax(partly))
-        yield f"{partition.name}: {appends.tell(row)} is ok, without offsets for all of it"
+        yield f"{partition.name}: {appends.describe(row)} is ok, without offsets for all of it"
     if (partition.seen.count < 1).any():
         yield f"{partition.name}: a poll returned a run with less than one record"
 

@@ -179,7 +179,7 @@ class Runs:
         index = np.flatnonzero(self.offset < end)
         return self.cut(index, self.offset[index], end[index])
 
-    def tell(self, place: int) -> str:
+    def describe(self, place: int) -> str:
         offset, count, value = (int(c[place]) for c in (self.offset, self.count, self.value))
         if count == 1:
             return f"{value} at {offset}"

@@ -36,17 +36,17 @@ def check_values(partition: Partition, runs: Runs, where: str, findings: Finding
     """Report PHANTOM and G1A in these runs. ``where``: text for the message."""
     end = runs.value + runs.count
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         return (
-            f"{partition.name} had {runs.tell(place)}{where}",
+            f"{partition.name} had {runs.describe(place)}{where}",
             {"partition": partition.name} | evidence(runs, place),
         )
 
     known = partition.sent.count(runs.value, end)
-    findings.each("PHANTOM", np.flatnonzero(known < runs.count), tell)
+    findings.each("PHANTOM", np.flatnonzero(known < runs.count), describe)
 
     def tell_failed(place: int) -> Found:
-        message, found = tell(place)
+        message, found = describe(place)
         found["operations"] = _senders(partition, runs, place)
         return f"{message}, of an append that failed", found
 
@@ -65,7 +65,7 @@ def _senders(partition: Partition, runs: Runs, place: int) -> list[dict[str, obj
     appends = partition.appends
     value, end = int(runs.value[place]), int(runs.value[place] + runs.count[place])
     rows = np.flatnonzero((appends.first < end) & (appends.first + appends.count > value))
-    return [appends.tell(int(row)) for row in rows[:2]]
+    return [appends.describe(int(row)) for row in rows[:2]]
 
 
 def _disagreeing(partition: Partition, odd: Runs) -> Runs:
@@ -88,10 +88,10 @@ def _duplicates(partition: Partition, runs: Runs, findings: Findings) -> None:
     stop = np.minimum(end, before)
     bad = partition.idempotent.count(runs.value, np.maximum(stop, runs.value)) > 0
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         earlier = _holder(runs, place)
         return (
-            f"{partition.name} has {runs.tell(earlier)}, and {runs.tell(place)}",
+            f"{partition.name} has {runs.describe(earlier)}, and {runs.describe(place)}",
             {
                 "partition": partition.name,
                 "places": [evidence(runs, earlier), evidence(runs, place)],
@@ -99,7 +99,7 @@ def _duplicates(partition: Partition, runs: Runs, findings: Findings) -> None:
             },
         )
 
-    findings.each("DUPLICATE", np.flatnonzero(bad), tell)
+    findings.each("DUPLICATE", np.flatnonzero(bad), describe)
 
 
 def _holder(runs: Runs, place: int) -> int:
@@ -135,12 +135,15 @@ def _seen_again(
     values = Cover(dead.value, dead.value + dead.count)
     found = values.count(seen.value, seen.value + seen.count)
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         return (
-            f"{partition.name} has {seen.tell(place)}, acknowledged before the topic was deleted",
+            (
+                f"{partition.name} has {seen.describe(place)}, acknowledged before the topic "
+                f"was deleted"
+            ),
             {"partition": partition.name, "deletion_invoked_ns": deleted}
             | evidence(seen, place)
             | {"operations": _senders(partition, seen, place)},
         )
 
-    findings.each("RESURRECTED", np.flatnonzero(found > 0), tell)
+    findings.each("RESURRECTED", np.flatnonzero(found > 0), describe)

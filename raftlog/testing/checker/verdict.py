@@ -147,8 +147,8 @@ class Findings:
     def add(self, kind: str, message: str, **evidence: Any) -> None:
         self.each(kind, (0,), lambda _: (message, evidence))
 
-    def each(self, kind: str, places: Iterable[Any], tell: Callable[[int], Found]) -> None:
-        """Add a finding for each of ``places`` (numbers). Calls ``tell`` only for the first
+    def each(self, kind: str, places: Iterable[Any], describe: Callable[[int], Found]) -> None:
+        """Add a finding for each of ``places`` (numbers). Calls ``describe`` only for the first
         ones."""
         for place in places:
             if kind in self.not_applicable:
@@ -156,7 +156,7 @@ class Findings:
                 continue
             self.counts[kind] += 1
             if self.counts[kind] <= self.evidence_max:
-                message, evidence = tell(int(place))
+                message, evidence = describe(int(place))
                 self.anomalies.append(Anomaly(kind, message, evidence))
 
 

@@ -29,7 +29,7 @@ def _regressions(
     end, invoked, line = asked
     before = np.searchsorted(times, invoked, "left")
 
-    def tell(place: int) -> Found:
+    def describe(place: int) -> Found:
         number = int(np.argmax(ends[: before[place]]))
         low, high = int(end[place]), int(ends[number])
         message = (
@@ -45,7 +45,7 @@ def _regressions(
             },
         )
 
-    findings.each("HW-REGRESSION", np.flatnonzero(end < known[before]), tell)
+    findings.each("HW-REGRESSION", np.flatnonzero(end < known[before]), describe)
 
 
 def _known(partition: Partition, life: int) -> tuple[Ints, Ints, Ints]:

@@ -117,13 +117,13 @@ def test_operations_as_evidence() -> None:
     small.poll((0, 3, 1, 1))
     small.invoke(9)
     found = partition_of(small)
-    assert found.appends.tell(0) == {
+    assert found.appends.describe(0) == {
         "f": "append",
         "process": "p",
         "first": 1,
         "count": 3,
         "lines": [3, 4],
     }
-    assert found.appends.tell(3)["lines"] == [11]
-    assert found.polls.tell(0) == {"f": "poll", "process": "c", "lines": [9, 10]}
+    assert found.appends.describe(3)["lines"] == [11]
+    assert found.polls.describe(0) == {"f": "poll", "process": "c", "lines": [9, 10]}
     assert found.polls.who(0) == "c"

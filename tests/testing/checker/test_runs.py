@@ -110,7 +110,7 @@ def test_parts_of_runs() -> None:
         (5, 1, 51, 2),
     ]
     assert rows(some.with_(NO_RUNS)) == rows(some)
-    assert (some.tell(0), runs((7, 1, 9, 0)).tell(0)) == ("10 to 13 at 0 to 3", "9 at 7")
+    assert (some.describe(0), runs((7, 1, 9, 0)).describe(0)) == ("10 to 13 at 0 to 3", "9 at 7")
 
 
 def test_strange_records_do_not_follow_each_other() -> None:

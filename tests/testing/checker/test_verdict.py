@@ -70,11 +70,11 @@ def test_only_the_first_findings_are_told() -> None:
     findings = Findings(evidence_max=2)
     asked: list[int] = []
 
-    def tell(place: int) -> tuple[str, dict[str, int]]:
+    def describe(place: int) -> tuple[str, dict[str, int]]:
         asked.append(place)
         return f"at {place}", {"place": place}
 
-    findings.each("GAP", range(5), tell)
+    findings.each("GAP", range(5), describe)
     findings.add("GAP", "another")
     assert asked == [0, 1]
     assert findings.counts["GAP"] == 6
