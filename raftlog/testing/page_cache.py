@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 SECTOR_BYTES: Final = 512
 # What stays of unsynced changes: none of them, those that came first, or any of them.
 _SURVIVAL: Final = ("none", "prefix", "subset")
-_SIZE: Final = -1  # stands for the file's size where the others are sectors
+_SIZE: Final = -1  # marks the file's size, where other keys are sector numbers
 
 
 class Change(NamedTuple):

@@ -187,7 +187,7 @@ class World:
         if journal.boot > heard.boot and journal.opened_sequence < heard.sequence:
             self.checker.violated(
                 f"boot {journal.boot} of {broker.directory_id} found its journal to end with block "
-                f"{journal.opened_sequence}, and {heard.sequence} was told of"
+                f"{journal.opened_sequence}, after it had reported {heard.sequence}"
             )
 
     def connect_all(self) -> None:

@@ -118,9 +118,9 @@ class Nemesis:
     ) -> None:
         """``may_wipe``: whether the promise under test allows that these brokers' disks are lost.
 
-        ``on_wipe``: told of each that is; ``on_most_wiped``: when half of the voters of a group may
-        be at once. ``fewest_voters``: of a group; 0: as many as there are brokers.
-        ``on_vanish``: told when files of partitions are lost. ``leaders``: ids of the brokers that
+        ``on_wipe``: called for each wiped broker; ``on_most_wiped``: called if half of the voters
+        of a group may be wiped at once. ``fewest_voters``: of a group; 0: the number of brokers.
+        ``on_vanish``: called if files of partitions are lost. ``leaders``: ids of the brokers that
         lead partitions.
         """
         self.world = world

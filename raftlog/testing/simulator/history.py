@@ -86,7 +86,7 @@ class Send(Operation):
 class Poll(Operation):
     """What one call gave, by partition, in the order given.
 
-    ``resets_to_latest``: a consumer whose next record was deleted goes on from the end.
+    ``resets_to_latest``: a consumer whose next record was deleted continues at the log end.
     ``topic_ids``: of a member of the consumer group, by partition of ``records``.
     """
 
@@ -147,8 +147,8 @@ class Committed(Operation):
 
 @dataclass(slots=True, kw_only=True)
 class Owning(Operation):
-    """A member of the consumer group takes a partition for its own, from when it was told so until
-    it is told otherwise, or ends. ``topic_id``: of the topic that the partition belongs to.
+    """A group member owns a partition: from the callback that assigns it until the callback that
+    revokes it, or until the member ends. ``topic_id``: of the partition's topic.
     """
 
     partition: TopicPartition
@@ -187,8 +187,8 @@ class History:
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self.operations: list[AnyOperation] = []
-        self.on_begin: Callable[[Operation], None] | None = None  # told of every beginning
-        self.on_end: Callable[[Operation], None] | None = None  # told of every end
+        self.on_begin: Callable[[Operation], None] | None = None  # called for every invocation
+        self.on_end: Callable[[Operation], None] | None = None  # called for every completion
         self._now_ns = now_ns
 
     def __iter__(self) -> Iterator[AnyOperation]:

@@ -30,9 +30,9 @@ NS: Final = 1_000_000_000  # in a second
 STEP_NS_DEFAULT: Final = 1_000
 EVENTS_MAX_DEFAULT: Final = 20_000_000
 _FAR_NS: Final = 1 << 62
-_CLOSES_MAX: Final = 100  # of one coroutine that goes on waiting while it is closed
+_CLOSES_MAX: Final = 100  # of one coroutine that still awaits while it is closed
 _TASKS_UNSWEPT: Final = 64
-_FRAMES: Final = 4  # of a failure, that are told
+_FRAMES: Final = 4  # stack frames that a failure message contains
 
 
 class SimulationError(Exception):
@@ -52,7 +52,7 @@ class Sockets(Protocol):
 
 
 class SimLoop:
-    """Time and the order of events. ``digest`` tells two runs apart by a single event."""
+    """Simulated time and event order. ``digest`` differs if two runs differ in one event."""
 
     def __init__(self, *, events_max: int = EVENTS_MAX_DEFAULT) -> None:
         """``events_max``: a run of more events than that is taken for an endless one."""
@@ -63,7 +63,7 @@ class SimLoop:
         self._heap: list[tuple[int, int, NodeLoop, asyncio.Handle]] = []
         self._sequence = 0
         self._hash = blake2b(digest_size=8)
-        self.on_event: Callable[[NodeLoop], None] | None = None  # told of every event, after it
+        self.on_event: Callable[[NodeLoop], None] | None = None  # called after every event
 
     @property
     def now(self) -> float:

@@ -253,7 +253,7 @@ class _Member:
     def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         return {tp: self._owned[tp].topic_id for tp in partitions}
 
-    # -- what the consumer tells
+    # -- callbacks of the consumer
 
     def _assigned(self, partitions: Collection[TopicPartition]) -> None:
         self._assignments += 1

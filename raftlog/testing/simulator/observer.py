@@ -116,7 +116,7 @@ class Observer:
         self._stored: set[tuple[TopicPartition, Offset, TimestampMs]] = set()
         self._machines = {machine.name: machine for machine in world.brokers}
         self._directories: dict[str, str] = {}  # the last one seen of each machine
-        self._lost: set[str] = set()  # directories that are gone with their disk
+        self._lost: set[str] = set()  # directories lost with their disk
         self._lost_copies: set[tuple[int, str]] = set()  # partition and directory: files vanished
         self._copies: dict[tuple[str, int], _Copy] = {}
         self._durable: dict[tuple[int, str], Offset] = {}  # by partition and directory

@@ -203,7 +203,7 @@ class WorkloadPlan:
     def with_replica_reads(self, random: Random) -> WorkloadPlan:
         """The same clients, but that most consumers read from replicas, near ones or any.
 
-        Those do not ask for ends: without a leader they are told an end that may be older.
+        Those do not query ends: without a leader they can receive an older end.
         """
         racks = (None, *RACKS)
         consumers = tuple(

@@ -101,7 +101,7 @@ PROGRESS_LIMIT_S: Final = 60.0  # for every client of a healed core to get on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What a seed stands for; all of it can be given instead."""
+    """Parameters of a simulated run. A seed determines all of them; each can be set instead."""
 
     seed: int
     mode: Mode
@@ -112,8 +112,8 @@ class Scenario:
     slicing: float
     faults: FaultPlan
     workload: WorkloadPlan
-    last_words: str  # how brokers end before their files are looked at
-    replacement_ms: int = 600_000  # after which a witness takes the place of a replica that is gone
+    last_words: str  # how brokers stop before their files are checked
+    replacement_ms: int = 600_000  # delay before a witness replaces a lost replica
     interleaving: float = 0.0  # the share of disk work that lets time pass in the middle
     light: bool = False  # short, and with a light workload
     absent: int = 0  # a broker that does not start with the others; 0: all do
@@ -680,13 +680,13 @@ def _received(who: str, name: TopicPartition, reading: Reading, scenario: Scenar
 
 
 def _settle(world: World, workload: Workload, observer: Observer, readings: list[Reading]) -> str:
-    """Fill ``readings``; else say who does not come to an end."""
+    """Fill ``readings``. Returns what did not finish within its time limit; "" if all did."""
     world.heal()
     workload.is_over = True
     if not world.run_until(lambda: world.is_up() and workload.is_done, limit_s=SETTLE_LIMIT_S):
         waiting = [machine.name for machine in workload.machines if not machine.is_done]
         down = [machine.name for machine in world.brokers if machine.broker is None]
-        return f"after healing; brokers down: {down}, clients that go on: {waiting}"
+        return f"after healing; brokers down: {down}, clients still active: {waiting}"
     world.run_for(QUIET_S)
     readers = [
         world.add_client(f"reader-{number}", _reader(workload, reading))

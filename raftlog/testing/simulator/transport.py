@@ -64,7 +64,7 @@ class Wire:
         self.receiver = receiver
         self.arrives_ns = 0  # when the last packet does: the next comes after it
         self.epoch = 0  # packets of an older one are lost on their way
-        self.held: list[memoryview | Mark] = []  # TCP sends them again until it is heard
+        self.held: list[memoryview | Mark] = []  # TCP resends them until they are received
         self.unanswered = False  # something was lost that TCP will send again
         self.unread_bytes = 0  # written, and not yet taken by the receiver's protocol
 
@@ -112,7 +112,7 @@ class SimTransport(asyncio.Transport):
 
     def write(self, data: Buffer) -> None:
         if self._writing_ended or self.is_shut:
-            return  # as a socket's transport: the loss is told by connection_lost
+            return  # as a socket's transport: connection_lost reports the loss
         view = memoryview(data).cast("B")
         if not view:
             return
@@ -227,7 +227,7 @@ class SimTransport(asyncio.Transport):
         self.is_shut = True
 
     def give_up(self) -> None:
-        """The kernel ends a connection on which the peer has been silent: it cannot be told."""
+        """The kernel ends a connection to an unresponsive peer, which cannot be notified."""
         if not self._lost:
             self.is_shut = True
             self._fail(OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))

@@ -95,7 +95,7 @@ class DiskTurns:
     def run(
         self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]
     ) -> None:
-        """Run ``work``, which may be held up. ``done`` is told its result, or its error."""
+        """Run ``work``, which may be held up. ``done`` is called with its result or error."""
         result: list[Any] = []
         strand = Strand(lambda: result.append(work()))
 
@@ -141,7 +141,7 @@ class DiskTurns:
             hang.when_over(self.loop.resume)
 
     def rush(self, job: _Job, until: Callable[[], bool]) -> None:
-        """The loop waits for ``job``: have it go on, and no time pass, ``until`` that holds."""
+        """Run ``job`` for the waiting loop, without the passage of time, until ``until`` holds."""
         job.is_rushed = True
         while not until():
             job.go_on()
