@@ -1,11 +1,11 @@
 """Record batches: bytes to and from records. Pure: no files, no sockets, no clock.
 
-``batch`` draws the header and ``payload`` the columns inside; together they are the format's
-specification. ``kafka_batch`` checks, stores and returns the batches of Kafka's clients, and
-``kafka_rows`` draws their payload. ``encoder`` and ``decoder`` go between batches and Python
-values, ``arrow_encoder`` and ``arrow`` between them and Arrow's. ``key_hash`` and ``arrow_keys``
-say where keys belong. ``compression``, ``kafka_compression``, ``checksum`` and ``columns`` (packed
-integers) know nothing of batches.
+``batch`` specifies the header and ``payload`` the columns inside; together they define the format.
+``kafka_batch`` checks, stores and returns the batches of Kafka's clients, and ``kafka_rows``
+specifies their payload. ``encoder`` and ``decoder`` convert between batches and Python values,
+``arrow_encoder`` and ``arrow`` between batches and Arrow arrays. ``key_hash`` and ``arrow_keys``
+compute the partition of a key. ``compression``, ``kafka_compression``, ``checksum`` and ``columns``
+(packed integers) do not depend on batches.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Batches to one ``pyarrow.RecordBatch``, buffer by buffer: no object per record is ever made.
+"""Decode batches to one ``pyarrow.RecordBatch``, buffer by buffer, without an object per record.
 
-Needs the extra, ``pip install raftlog[arrow]``. pyarrow is imported by the first call and not
-before, so that a program that never asks for Arrow neither needs it nor waits for it.
+Requires the extra, ``pip install raftlog[arrow]``. The first call imports pyarrow, so that programs
+without Arrow neither need it nor load it.
 
-The columns of several batches are joined first and become Arrow's once, which is what makes many
-small batches cheap. The blobs of a single uncompressed batch are not copied: the result holds on to
-the batch's memory, so a caller must not write to it. A column that is not asked for is not built.
+The columns of several batches are joined first and converted once, which makes many small batches
+cheap. The blobs of a single uncompressed batch are not copied: the result refers to the batch's
+memory, so a caller must not write to it. Only requested columns are built.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-TIMESTAMP_TYPE: Final = "timestamp_type"  # a column that is given by name only
+TIMESTAMP_TYPE: Final = "timestamp_type"  # a column that is built only if it is named
 
 _ARROW_OFFSET_MAX: Final = (1 << 31) - 1  # Arrow's binary, string and list count in 32 bits
 _US_PER_MS: Final = 1_000
-_I32: Final = struct.Struct("=i")  # as Arrow wants it: the machine's own order
+_I32: Final = struct.Struct("=i")  # native byte order, as in Arrow
 _U64: Final = struct.Struct("<Q")
 
 
@@ -52,13 +52,13 @@ def decode_arrow(
     check_crc: bool = True,
     columns: Sequence[str] | None = None,
 ) -> pa.RecordBatch:
-    """The records of ``batches`` from ``from_offset`` on, and below ``to_offset`` if it is given.
+    """Return the records of ``batches`` from ``from_offset`` on, below ``to_offset`` if it is set.
 
-    ``columns``: which to build, in this order, of those of ``arrow_schema`` (default: all of them)
-    and "timestamp_type" (int32: 0 for the producer's time, 1 for the broker's).
+    ``columns``: names of the columns to build, in this order, of those in ``arrow_schema``
+    (default: all of them) and "timestamp_type" (int32: 0 producer's time, 1 broker's time).
 
-    ``headers`` is null for a record that has none. ``InvalidRequestError`` when a column would take
-    more than the 2 GiB that one Arrow array may have, and for columns that there are not.
+    ``headers`` is null for a record without headers. Raises ``InvalidRequestError`` if a column
+    exceeds the 2 GiB of one Arrow array, and for unknown columns.
     """
     schema = arrow_schema() if columns is None else schema_of(columns)
     built = [(field, _BUILDERS[field.name](topic, partition)) for field in schema]
@@ -80,7 +80,7 @@ def decode_arrow(
 
 @cache
 def arrow_schema() -> pa.Schema:
-    """The schema of what ``decode_arrow`` returns. Every field is nullable, as Spark wants it."""
+    """Return the schema of ``decode_arrow``. Every field is nullable, as Spark requires."""
     pa = _pyarrow()
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     return pa.schema(
@@ -98,9 +98,9 @@ def arrow_schema() -> pa.Schema:
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """The schema of what ``decode_arrow`` returns for ``columns``.
+    """Return the schema of ``decode_arrow`` for ``columns``.
 
-    ``InvalidRequestError`` for none at all, for one named twice, and for one that there is not.
+    Raises ``InvalidRequestError`` if there is no column, a duplicate or an unknown one.
     """
     if isinstance(columns, str):
         raise TypeError(f"columns={columns!r}: a list of names, such as [{columns!r}]")
@@ -133,7 +133,7 @@ def _pyarrow() -> Any:
     return pa
 
 
-# -- columns, one class each -----------------------------------------------------------------------
+# -- columns ---------------------------------------------------------------------------------------
 
 
 class _Rows(NamedTuple):
@@ -154,10 +154,10 @@ class _Builder(Protocol):
     """One column of the result."""
 
     def add(self, rows: _Rows) -> None:
-        """Take what is in these rows."""
+        """Add the values of these rows."""
 
     def to_arrow(self, data_type: pa.DataType, count: int) -> pa.Array:
-        """All ``count`` rows that were added."""
+        """Return all ``count`` rows that were added."""
 
 
 class _Constant:
@@ -269,7 +269,7 @@ class _Entries:
         blob: memoryview,
         nulls: memoryview | None,
     ) -> None:
-        """Those from ``start`` to ``stop``, of which ``nulls`` says which are null."""
+        """Add the entries ``start`` to ``stop``. ``nulls``: the rows that are null."""
         count = stop - start
         if lengths is None:
             self._lengths.append(bytes(count * U32_BYTES))
@@ -375,7 +375,7 @@ _BUILDERS: Final[Mapping[str, Callable[[str, int], _Builder]]] = {
 }
 
 
-# -- their parts -----------------------------------------------------------------------------------
+# -- Arrow buffers ---------------------------------------------------------------------------------
 
 
 def _fixed(data_type: pa.DataType, count: int, numbers: Buffer | npt.NDArray[Any]) -> pa.Array:
@@ -388,7 +388,7 @@ def _joined(buffers: list[Buffer]) -> Buffer:
 
 
 def _ends(counts: npt.NDArray[np.uint32], size: int, what: str) -> pa.Buffer:
-    """The buffer that says where each entry ends, after a 0. ``size`` is the sum of ``counts``."""
+    """Return the buffer of a 0 and the end of each entry. ``size`` is the sum of ``counts``."""
     import numpy as np
 
     _check_size(size, what)
@@ -407,6 +407,6 @@ def _bitmap(is_valid: npt.NDArray[np.bool_]) -> pa.Buffer:
 def _check_size(size: int, what: str) -> None:
     if size > _ARROW_OFFSET_MAX:
         raise InvalidRequestError(
-            f"{what} of {size} together, over the {_ARROW_OFFSET_MAX} of one Arrow array: decode "
+            f"{what} of {size} together, over the {_ARROW_OFFSET_MAX} of one Arrow array. Decode "
             "fewer batches at a time"
         )

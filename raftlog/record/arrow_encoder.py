@@ -1,7 +1,7 @@
-"""Arrow arrays to a batch's body, buffer by buffer: the inverse of ``arrow``.
+"""Encode Arrow arrays as a batch body, buffer by buffer: the inverse of ``arrow``.
 
-The bytes are those that ``encode`` makes of the same records, and so are the errors. Needs the
-extra, ``pip install raftlog[arrow]``, as ``arrow`` does.
+Bytes and errors are those of ``encode`` for the same records. Requires the extra, ``pip install
+raftlog[arrow]``.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ def encode_arrow(
     codec: Codec = Codec.NONE,
     level: int | None = None,
 ) -> BatchBody:
-    """The records of one batch, encoded and compressed, as ``encode`` makes them of Python values.
+    """Encode and compress the records of one batch, as ``encode`` does for Python values.
 
-    ``values``, ``keys``: of any type of bytes or text (text becomes UTF-8), with nulls; slices and
-    chunked arrays are fine. ``headers``: lists of structs of a name, ``key``, and a ``value``; null
-    or empty for a record without any. ``timestamps_ms``: one for all records, or one for each.
+    ``values``, ``keys``: arrays, chunked arrays or slices of bytes or text (stored as UTF-8), with
+    nulls. ``headers``: lists of structs of a name, ``key``, and a ``value``; null or empty for a
+    record without headers. ``timestamps_ms``: one for all records, or one for each.
 
-    Raises as ``encode``: ``TypeError`` for an array of another type, ``InvalidRequestError`` for
-    counts, times, headers and levels, and ``RecordTooLargeError`` for what no batch can hold.
+    Raises ``TypeError`` for an array of another type, ``InvalidRequestError`` for counts,
+    timestamps, headers and levels, and ``RecordTooLargeError`` for records that do not fit into a
+    batch.
     """
     compression.check_level(codec, level)
     count = count_of(values, keys, headers)
@@ -72,9 +73,9 @@ def encode_arrow(
 
 
 class Octets(NamedTuple):
-    """An array's entries: where each begins and ends in ``blob``. Those that are null are empty."""
+    """An array's entries: the start and end of each in ``blob``. A null entry is empty."""
 
-    ends: npt.NDArray[Any]  # one more than entries: the first is where the first entry begins
+    ends: npt.NDArray[Any]  # one more than entries: the start of the first, then each end
     blob: npt.NDArray[np.uint8]
     nulls: npt.NDArray[np.int64] | None  # their rows, ascending, if there are any
 
@@ -85,10 +86,10 @@ class Octets(NamedTuple):
 
 
 def octets_of(array: pa.Array | pa.ChunkedArray, what: str) -> Octets | None:
-    """The entries of an array of bytes or text; None if all are null.
+    """Return the entries of an array of bytes or text; None if all are null.
 
-    They are copied only where something lies under a null, from several chunks, and from views.
-    ``TypeError`` for an array of another type, which names ``what`` it is of.
+    Copies only bytes of null entries, several chunks, and views. Raises ``TypeError`` for an array
+    of another type. ``what``: the name of the entries in the error.
     """
     array = _flat(array, what)
     if array.null_count == len(array):
@@ -102,13 +103,13 @@ def octets_of(array: pa.Array | pa.ChunkedArray, what: str) -> Octets | None:
 
 
 def _flat(array: pa.Array | pa.ChunkedArray, what: str) -> pa.Array:
-    """The array as one of a type that has a blob."""
+    """Return the array as one array of a type that has a blob."""
     import pyarrow as pa
 
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if not isinstance(array, pa.Array):
-        raise TypeError(f"{what}s of type {type(array).__name__}: give a pyarrow array")
+        raise TypeError(f"{what}s of type {type(array).__name__}. Pass a pyarrow array")
     types, kind = pa.types, array.type
     if (
         types.is_binary(kind)
@@ -121,7 +122,7 @@ def _flat(array: pa.Array | pa.ChunkedArray, what: str) -> pa.Array:
     if types.is_fixed_size_binary(kind) or types.is_binary_view(kind) or types.is_string_view(kind):
         return array.cast(pa.large_binary())
     raise TypeError(
-        f"{what}s of Arrow's type {kind}, not bytes: cast them to binary or string first"
+        f"{what}s of Arrow's type {kind}, not bytes. Cast them to binary or string first"
     )
 
 
@@ -160,7 +161,7 @@ def _column(array: pa.Array | pa.ChunkedArray, what: str) -> JoinedColumn:
 def _timestamps(
     timestamps_ms: int | pa.Array | npt.NDArray[np.int64], count: int
 ) -> tuple[bytes, int, int]:
-    """The column, the first and the highest."""
+    """Return the column of timestamps, the first and the highest."""
     import numpy as np
     import pyarrow as pa
 
@@ -186,7 +187,7 @@ def _timestamps(
 
 
 def _headers(array: pa.Array | pa.ChunkedArray) -> HeaderRows | None:
-    """The headers' array, or None when no record has any."""
+    """Return the array of headers, or None if no record has headers."""
     import pyarrow as pa
 
     if isinstance(array, pa.ChunkedArray):
@@ -198,7 +199,7 @@ def _headers(array: pa.Array | pa.ChunkedArray) -> HeaderRows | None:
     fields = set(kind.value_type.names) if is_list and pa.types.is_struct(kind.value_type) else None
     if fields != {"key", "value"}:
         raise _no_headers(f"these are of Arrow's type {kind}, not list<struct<key, value>>")
-    pairs = array.flatten()  # without what lies under nulls, or outside of the slice
+    pairs = array.flatten()  # without entries under nulls or outside the slice
     check_header_count(len(pairs))
     if not len(pairs):
         return None
@@ -216,7 +217,7 @@ def _headers(array: pa.Array | pa.ChunkedArray) -> HeaderRows | None:
     if size > limits.BATCH_UNCOMPRESSED_BYTES_MAX:
         raise RecordTooLargeError(
             f"headers of {size} bytes, over the {limits.BATCH_UNCOMPRESSED_BYTES_MAX} that one "
-            "batch may hold: send fewer records at a time"
+            "batch may have. Send fewer records in a batch"
         )
     packed = counts.to_numpy().astype("<u4").tobytes()
     return header_rows(packed, _column(names, "header name"), _column(values, "header value"))

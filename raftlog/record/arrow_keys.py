@@ -1,8 +1,8 @@
-"""Which partitions the keys of an Arrow array belong to: ``key_hash``, all keys at a time.
+"""The partitions of the keys of an Arrow array: ``key_hash`` for all keys at a time.
 
-MurmurHash2 of 32 bits (Austin Appleby, public domain, MurmurHash2.cpp) takes a key four bytes at a
-time. Here it takes that step for the same word of all keys at once, the keys ordered by how many
-words they have, so that those which still have one are always the first so many.
+MurmurHash2 of 32 bits (Austin Appleby, public domain, MurmurHash2.cpp) processes a key four bytes
+at a time. Here each step processes one word of all keys. Keys are sorted by their number of words,
+longest first, so that the keys with a word left are always a prefix of the array.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ NO_PARTITION: Final = -1  # of a record without a key
 _M: Final = 0x5BD1E995
 _WORD: Final = 4
 _LONG: Final = 256  # bytes; longer keys, of which there are few, are hashed one by one
-_ROWS: Final = 8_192  # at a time: what is made of them stays in the processor's cache
+_ROWS: Final = 8_192  # at a time: intermediate results fit into the processor's cache
 
 
 def partitions_of_arrow(keys: pa.Array | pa.ChunkedArray, count: int) -> npt.NDArray[np.int64]:
-    """The partition of each key among ``count``, as ``partition_of_key`` has it; -1 for a null.
+    """Return the partition of each key among ``count``, as ``partition_of_key``; -1 for a null.
 
-    ``keys``: an array of bytes or text (text is hashed as UTF-8). ``InvalidRequestError`` for a
-    ``count`` that no topic has, ``TypeError`` for an array of another type.
+    ``keys``: an array of bytes or text (hashed as UTF-8). Raises ``InvalidRequestError`` if
+    ``count`` is out of range, and ``TypeError`` for an array of another type.
     """
     import numpy as np
 
@@ -58,7 +58,7 @@ def partitions_of_arrow(keys: pa.Array | pa.ChunkedArray, count: int) -> npt.NDA
 
 
 def _hashes(blob: npt.NDArray[np.uint8], ends: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
-    """The hash of each entry of ``blob``; they end where ``ends`` says, after a 0."""
+    """Return the hash of each entry of ``blob``. ``ends``: a 0, then the end of each entry."""
     import numpy as np
 
     lengths = ends[1:] - ends[:-1]
@@ -94,7 +94,7 @@ def _hashes_with_long(
 def _hashes_of_any(
     blob: npt.NDArray[np.uint8], starts: npt.NDArray[Any], lengths: npt.NDArray[Any]
 ) -> npt.NDArray[np.uint32]:
-    """The hashes of entries of any lengths that are not long."""
+    """Return the hashes of entries of different lengths, none of them long."""
     import numpy as np
 
     order = np.argsort(-lengths.astype(np.int16), kind="stable")  # a radix sort, the longest first

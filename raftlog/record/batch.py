@@ -1,4 +1,4 @@
-"""The record batch: its header, the sums that protect it, the leader's stamp. Not its payload.
+"""The record batch: its header, its checksums and the leader header. Not its payload.
 
 A batch is the unit of compression, replication, checksum and I/O. Its header, little-endian:
 
@@ -17,30 +17,30 @@ A batch is the unit of compression, replication, checksum and I/O. Its header, l
     88 | the payload: see raftlog.record.payload (layout 1) or raftlog.record.kafka_batch (layout 2)
 
     leader_flags  bit 0: LogAppendTime: every record's timestamp is append_timestamp
-                  bit 1: compacted: what a broker has left of one batch or of several
-    layout        1: columns, from raftlog's clients; 2: rows, from Kafka's clients, as they came
+                  bit 1: compacted: written by a broker in place of one or more batches
+    layout        1: columns, from raftlog's clients; 2: rows, as Kafka's clients sent them
     attributes    bits 0-2: codec (0 none, 1 gzip, 2 snappy, in layout 2 only, 3 lz4, 4 zstd)
                   bit 4: transactional; bit 5: control
     chain         xxh3_64(chain of the batch before, u64 ‖ bytes 0 to 16 ‖ append_timestamp ‖
-                  leader_epoch ‖ crc32c); before the first batch of a log it is 0. Of a compacted
-                  batch: the chain value of the last of the batches that it stands for
+                  leader_epoch ‖ crc32c); before the first batch of a log it is 0. A compacted
+                  batch has the chain value of the last batch that it replaces
 
-A batch of layout 2 without timestamps has -1 as both: it gets the time of its append, by bit 0 of
-the leader's flags.
+A batch of layout 2 without timestamps has -1 in both fields: the leader sets bit 0 of its flags,
+and the records get the time of the append.
 
 A producer sends base_offset 0, chain 0, append_timestamp -1, leader_epoch -1, leader_flags 0. A bit
 that is not named is 0: a batch with another bit set, another magic or another layout is refused.
-What the producer sealed is never changed: a broker rewrites the first 40 bytes and passes the
-rest on. Sequences count records modulo 2^31, as in Kafka: the one after 2147483647 is 0.
+A broker never changes the bytes that the producer sealed: it rewrites the first 40 bytes only.
+Sequences count records modulo 2^31, as in Kafka: the one after 2147483647 is 0.
 
-A compacted batch is sealed by the broker that made it (``raftlog.record.compaction``). It covers
-the offsets of all the batches it stands for, so that a log has no gaps, and holds those of their
-records that were kept: maybe none, then record_count, first_timestamp and max_timestamp are 0.
+A compacted batch is sealed by the broker that created it (``raftlog.record.compaction``). It covers
+the offsets of all batches that it replaces, so that a log has no gaps, and contains their retained
+records. If there are none, record_count, first_timestamp and max_timestamp are 0.
 
 A mirror (``raftlog.mirror``) copies a batch with its range of offsets, so that a copy of a
 compacted batch has gaps too, and writes batches without records for offsets that its source has
 deleted. They are not marked as compacted, because their chain value is computed like that of any
-other batch. What a batch says of its producer counts offsets in place of records.
+other batch. The sequences of their producer count offsets instead of records.
 """
 
 from __future__ import annotations
@@ -73,27 +73,27 @@ _SUMS: Final = "II"
 _SEALED_FIELDS: Final = "HhIIqqqiI"
 _SEALED_FIELDS_COUNT: Final = len(_SEALED_FIELDS)
 _HEADER: Final = struct.Struct("<" + _LEADER_FIELDS + _SUMS + _SEALED_FIELDS)
-_LEADER: Final = struct.Struct("<" + _LEADER_FIELDS)  # what leader_crc covers
-_SEALED: Final = struct.Struct("<" + _SEALED_FIELDS)  # what crc32c covers, before the payload
+_LEADER: Final = struct.Struct("<" + _LEADER_FIELDS)  # covered by leader_crc
+_SEALED: Final = struct.Struct("<" + _SEALED_FIELDS)  # covered by crc32c, before the payload
 _CRC: Final = struct.Struct("<I")
 _LENGTH: Final = struct.Struct("<I")
 _LENGTH_POSITION: Final = 4
 _PRODUCER_ID: Final = struct.Struct("<q")
 _PRODUCER_ID_POSITION: Final = 72
-_LINK: Final = struct.Struct("<BBHIqqiI")  # what chain covers, after the chain before
+_LINK: Final = struct.Struct("<BBHIqqiI")  # covered by chain, after the previous chain value
 
 HEADER_BYTES: Final = 88
-KAFKA_EXTRA_BYTES: Final = 41  # of a stored batch of layout 2, over the one that the client sent
+KAFKA_EXTRA_BYTES: Final = 41  # size of a stored batch of layout 2 minus that of the sent batch
 LEADER_BYTES: Final = 40
 _SEALED_POSITION: Final = LEADER_BYTES + _CRC.size
 assert _HEADER.size == HEADER_BYTES, "the drawing above and the code disagree"
 assert _LEADER.size + _CRC.size == LEADER_BYTES, "the drawing above and the code disagree"
 assert _SEALED_POSITION + _SEALED.size == HEADER_BYTES, "the drawing above and the code disagree"
 
-# What every batch begins with: magic, layout, leader flags. To look for one among other bytes.
+# First bytes of every batch: magic, layout, leader flags. For a search among other bytes.
 BATCH_START: Final = re.compile(rb"(?=\x01[\x01\x02][\x00-\x03]\x00)", re.DOTALL)
 BATCH_START_BYTES: Final = 4
-_RECORD_BYTES_MIN: Final = {COLUMNS: 8, KAFKA_ROWS: 7}  # in a payload, which has more than that
+_RECORD_BYTES_MIN: Final = {COLUMNS: 8, KAFKA_ROWS: 7}  # a payload is larger than this per record
 _OFFSET_MAX: Final = (1 << 63) - 2  # so that the offset after it fits 63 bits too
 _ATTRIBUTES: Final = frozenset(
     codec | transactional | control
@@ -104,7 +104,7 @@ _ATTRIBUTES: Final = frozenset(
 
 
 class BatchHeader(NamedTuple):
-    """The fields as drawn above. From ``parse_header`` they are within their bounds."""
+    """The fields of the format above. ``parse_header`` has checked their bounds."""
 
     magic: int
     layout: int
@@ -128,7 +128,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The first offset after the batch. Records that compaction dropped keep their offsets."""
+        """The first offset after the batch, also if compaction has removed its last records."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -141,32 +141,32 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_compacted(self) -> bool:
-        """Whether a broker has written it in place of one batch or of several, to save room."""
+        """Whether compaction has written it in place of one or more batches."""
         return bool(self.leader_flags & COMPACTED)
 
     @property
     def has_timestamps(self) -> bool:
-        """Whether its records came with timestamps. If not, they get the time of the append."""
+        """Whether the producer sent timestamps. If not, records get the time of the append."""
         return self.max_timestamp != NO_TIMESTAMP or self.first_timestamp != NO_TIMESTAMP
 
     @property
     def newest_timestamp_ms(self) -> int:
-        """The highest timestamp that any of its records has for a reader; 0 without records."""
+        """The highest timestamp in ms that readers get for its records; 0 without records."""
         return self.append_timestamp if self.log_append_time else self.max_timestamp
 
     @property
     def has_producer(self) -> bool:
-        """Whether an idempotent producer sent it, so that its sequence has to be checked."""
+        """Whether an idempotent producer sent it. The broker then checks its sequence."""
         return self.producer_id != NO_PRODUCER_ID
 
     @property
     def sent_bytes(self) -> int:
-        """The size of the batch as its producer sent it."""
+        """The size in bytes of the batch as its producer sent it."""
         return self.length - (KAFKA_EXTRA_BYTES if self.layout == KAFKA_ROWS else 0)
 
     @property
     def is_dense(self) -> bool:
-        """Whether it holds every offset of its range: as produced, before any compaction."""
+        """Whether it has a record for every offset of its range, as produced."""
         return self.last_offset_delta == self.record_count - 1
 
     @property
@@ -180,7 +180,7 @@ class BatchHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchBody:
-    """An encoded payload and what its header has to say about it. Becomes a batch by ``seal``."""
+    """An encoded payload and its header fields. ``seal`` creates the header of the batch."""
 
     payload: bytes
     codec: Codec
@@ -192,7 +192,7 @@ class BatchBody:
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole batch, header included."""
+        """The size of the whole batch, with its header."""
         return HEADER_BYTES + len(self.payload)
 
 
@@ -200,9 +200,10 @@ class BatchBody:
 
 
 def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``, with its fields checked but not what follows it.
+    """Return the header at ``position``. Checks its fields, not the payload.
 
-    The leader's CRC covers the length, so a length from here is good enough to read on with.
+    The leader's CRC covers the length, so callers can use it to find the next batch. Raises
+    ``CorruptBatchError``.
     """
     if len(data) - position < HEADER_BYTES:
         raise CorruptBatchError(
@@ -226,7 +227,7 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def _fault_of_leader(header: BatchHeader) -> str:
-    """Return the fields of the leader's section that are out of bounds; "" if none is."""
+    """Return the fields of the leader header that are out of bounds; "" if none is."""
     _, _, flags, length, base_offset, _, append_ms, epoch = header[:_LEADER_FIELDS_COUNT]
     if flags & ~(LOG_APPEND_TIME | COMPACTED):
         return f"unknown leader flags {flags:#06x}"
@@ -243,8 +244,8 @@ def _fault_of_leader(header: BatchHeader) -> str:
 
 
 def _fault_of_producer(header: BatchHeader) -> str:
-    """Return the fields of the producer's section that are out of bounds; "" if none is."""
-    # A header is parsed for each batch: local names cost less than the fields of a named tuple.
+    """Return the producer's fields that are out of bounds; "" if none is."""
+    # Runs for each batch: local variables are faster than the fields of a named tuple.
     attributes, epoch, count, delta, first_ms, max_ms, producer_id, sequence, size = header[
         -_SEALED_FIELDS_COUNT:
     ]
@@ -276,26 +277,27 @@ def _fault_of_producer(header: BatchHeader) -> str:
 
 
 def length_at(data: Buffer, position: int) -> int:
-    """What the batch at ``position`` says of its length. Nothing is checked: it may be anything."""
+    """Return the length field of the batch at ``position``. It is not checked."""
     return int(_LENGTH.unpack_from(data, position + _LENGTH_POSITION)[0])
 
 
 def layout_at(data: Buffer) -> int:
-    """The layout of the batch, unchecked; 0 for what is too short to have one."""
+    """Return the layout of the batch, unchecked; 0 if ``data`` is too short."""
     return data[1] if len(data) > 1 else 0
 
 
 def producer_id_at(data: Buffer) -> int:
-    """The producer's id in the batch, unchecked; -1 for what is too short to have one."""
+    """Return the producer ID of the batch, unchecked; -1 if ``data`` is too short."""
     if len(data) < HEADER_BYTES:
         return NO_PRODUCER_ID
     return int(_PRODUCER_ID.unpack_from(data, _PRODUCER_ID_POSITION)[0])
 
 
 def uncompressed_length_at(data: Buffer) -> int:
-    """What validating the batch may unpack, at most; nothing of it is checked.
+    """Return the most bytes that validation of the batch may decompress. Checks nothing.
 
-    0 for what is refused before that: too short to say it, or over the limit.
+    0 if validation fails before it decompresses: the header is too short, or the length is over the
+    limit.
     """
     if len(data) < HEADER_BYTES:
         return 0
@@ -304,7 +306,10 @@ def uncompressed_length_at(data: Buffer) -> int:
 
 
 def check_length(data: Buffer) -> BatchHeader:
-    """The header of what is, by its length, exactly one whole batch."""
+    """Return the header of ``data``, whose length must be that of exactly one batch.
+
+    Raises ``CorruptBatchError``.
+    """
     header = parse_header(data)
     if header.length != len(data):
         raise CorruptBatchError(
@@ -314,9 +319,10 @@ def check_length(data: Buffer) -> BatchHeader:
 
 
 def check(data: Buffer) -> BatchHeader:
-    """The header of exactly one whole batch whose bytes are what its producer and leader wrote.
+    """Return the header of exactly one batch, after a check of both CRCs.
 
-    Detects every change of a single bit. Does not decompress: see ``validate``.
+    Detects every change of a single bit. Does not decompress: see ``validate``. Raises
+    ``CorruptBatchError``.
     """
     header = check_length(data)
     if checksum.crc32c(memoryview(data)[_SEALED_POSITION:]) != header.crc32c:
@@ -327,9 +333,9 @@ def check(data: Buffer) -> BatchHeader:
 
 
 def check_batches(data: Buffer) -> list[BatchHeader]:
-    """The headers of the batches that lie back to back in ``data``, each checked as by ``check``.
+    """Return the headers of the consecutive batches in ``data``, each checked as by ``check``.
 
-    Raises ``CorruptBatchError``: also for none at all, and for one that is cut short at the end.
+    Raises ``CorruptBatchError``, also if there is no batch or if the last one is incomplete.
     """
     view = memoryview(data)
     headers: list[BatchHeader] = []
@@ -352,9 +358,9 @@ def check_batches(data: Buffer) -> list[BatchHeader]:
 
 
 def split(data: Buffer) -> Iterator[memoryview]:
-    """The batches that lie back to back in ``data``, unchecked except for their headers.
+    """Yield the consecutive batches in ``data``. Checks their headers only.
 
-    A batch that is cut short at the end raises ``CorruptBatchError``, after those before it came.
+    Raises ``CorruptBatchError`` at an incomplete last batch, after the complete ones.
     """
     view = memoryview(data)
     position = 0
@@ -374,9 +380,9 @@ def split(data: Buffer) -> Iterator[memoryview]:
 def seal(
     body: BatchBody, *, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1
 ) -> bytes:
-    """The 88-byte header that makes ``body`` a batch: the header, then ``body.payload``.
+    """Return the 88-byte header of ``body``. The batch is the header, then ``body.payload``.
 
-    A retry of the same records repeats these bytes: the sequence is part of what the CRC covers.
+    A retry of the same records has the same bytes, because the CRC covers the sequence.
     """
     return seal_payload(
         body.payload,
@@ -403,7 +409,10 @@ def seal_payload(
     producer: tuple[int, int, int],
     uncompressed_length: int,
 ) -> bytes:
-    """The 88-byte header for a ``payload`` of either layout. ``producer``: id, epoch, sequence."""
+    """Return the 88-byte header for a ``payload`` of either layout.
+
+    ``producer``: ID, epoch and base sequence; each is -1 without a producer.
+    """
     producer_id, producer_epoch, base_sequence = producer
     assert (producer_id >= 0) == (producer_epoch >= 0) == (base_sequence >= 0), "all or none"
     sealed = _SEALED.pack(
@@ -432,9 +441,9 @@ def stamp(
     log_append_time: bool,
     previous_chain: int,
 ) -> tuple[bytes, int]:
-    """The leader's section for a batch at ``base_offset``, and the batch's chain value.
+    """Return the leader header for a batch at ``base_offset``, and the batch's chain value.
 
-    The batch to store is this section followed by the batch's bytes from ``LEADER_BYTES`` on.
+    The batch to store is this header, then the batch's bytes from ``LEADER_BYTES`` on.
     """
     assert 0 <= base_offset <= _OFFSET_MAX - header.last_offset_delta
     assert leader_epoch >= 0 and 0 <= append_timestamp_ms <= limits.TIMESTAMP_MS_MAX
@@ -471,8 +480,8 @@ def stamp_compacted(
     append_timestamp_ms: int,
     chain: int,
 ) -> bytes:
-    """The header of a compacted batch: ``seal``'s, and what it takes over from the last of the
-    batches that it stands for. The batch is this and then its payload.
+    """Return the header of a compacted batch: that of ``seal``, with the leader fields of the last
+    batch that it replaces. The batch is this header, then its payload.
     """
     length = length_at(sealed, 0)
     leader = _LEADER.pack(
@@ -482,10 +491,10 @@ def stamp_compacted(
 
 
 def verify_chain(header: BatchHeader, *, previous_chain: int) -> bool:
-    """Whether the batch is the one that was appended after the batch with ``previous_chain``.
+    """Return whether the batch was appended directly after the batch with ``previous_chain``.
 
-    Of a compacted one this cannot be told: it may stand for more batches than one, and those are
-    gone. True, then; its own value is good all the same, and the batch after it tells.
+    True for a compacted batch, which cannot be verified: the batches that it replaces are deleted.
+    Its chain value is that of the last of them, so the next batch can be verified against it.
     """
     if header.is_compacted:
         return True

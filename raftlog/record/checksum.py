@@ -1,8 +1,8 @@
-"""The two sums that a batch carries: CRC-32C for its bits, XXH3-64 for its place in a log.
+"""The checksums of a batch: CRC-32C of its bytes, and XXH3-64 as the hash chain of a log.
 
-Nothing here knows what a batch looks like; ``batch`` says which bytes go in. The CRC answers "are
-these the bytes that were written?". The chain answers "do these two logs hold the same batches up
-to here?": each value takes in the one before it, so that 8 bytes speak for all that precedes.
+``batch`` specifies the bytes that they cover. The CRC detects corrupt bytes. The chain compares
+logs: each value includes the one before it, so two logs with the same 8-byte value at an offset
+contain the same batches up to there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Arithmetic over packed little-endian integers, without an object per integer.
 
-For columns long enough to pay for it numpy does the work; short ones are quicker with ``struct``,
-and a program that sees only small batches never loads numpy at all. Callers have checked that a
-column's length is a whole number of integers. Nothing here raises.
+numpy processes long columns. ``struct`` is faster for short ones, and a program with small batches
+only never loads numpy. Callers have checked that a column's length is a whole number of integers.
+No function raises.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 U32_BYTES: Final = 4
 U64_BYTES: Final = 8
-# Integers; below it a call into numpy costs more than the loop. Clients work without numpy.
+# Integers; below this number a loop is faster than a call into numpy. Clients work without numpy.
 NUMPY_FROM: Final = 256 if find_spec("numpy") is not None else sys.maxsize
 
 
@@ -65,7 +65,7 @@ def total(column: Buffer) -> int:
 
 
 def is_increasing(column: Buffer) -> bool:
-    """Whether each of unsigned 32-bit integers is above the one before."""
+    """Return whether unsigned 32-bit integers are strictly increasing."""
     if len(column) < NUMPY_FROM * U32_BYTES:
         return all(before < after for before, after in pairwise(u32(column)))
     array = u32_array(column)
@@ -73,20 +73,20 @@ def is_increasing(column: Buffer) -> bool:
 
 
 def last(column: Buffer) -> int:
-    """The last of unsigned 32-bit integers, of which there is one at least."""
+    """Return the last of at least one unsigned 32-bit integer."""
     integer: int = struct.unpack_from("<I", column, len(column) - U32_BYTES)[0]
     return integer
 
 
 def first_at_least(column: Buffer, bound: int) -> int:
-    """The index of the first of increasing unsigned 32-bit integers that is not below ``bound``."""
+    """Return the index of the first increasing unsigned 32-bit integer at or above ``bound``."""
     if len(column) < NUMPY_FROM * U32_BYTES:
         return bisect_left(u32(column), bound)
     return int(u32_array(column).searchsorted(bound))
 
 
 def are_zero_at(column: Buffer, indexes: Buffer) -> bool:
-    """Whether those of unsigned 32-bit integers that ``indexes`` (in range) names are all 0."""
+    """Return whether the unsigned 32-bit integers at ``indexes`` (in range) are all 0."""
     if len(indexes) < NUMPY_FROM * U32_BYTES:
         return not any(
             struct.unpack_from("<I", column, index * U32_BYTES)[0] for index in u32(indexes)
@@ -95,15 +95,15 @@ def are_zero_at(column: Buffer, indexes: Buffer) -> bool:
 
 
 def highest(column: Buffer) -> int:
-    """The highest of unsigned 64-bit integers, of which there is one at least."""
+    """Return the highest of at least one unsigned 64-bit integer."""
     if len(column) < NUMPY_FROM * U64_BYTES:
         return max(u64(column))
     return int(u64_array(column).max())
 
 
 def find_at_least(column: Buffer, bound: int) -> int:
-    """The index of the first of unsigned 64-bit integers not below ``bound``; their number if there
-    is none.
+    """Return the index of the first unsigned 64-bit integer at or above ``bound``; the count if
+    there is none.
     """
     count = len(column) // U64_BYTES
     if count < NUMPY_FROM:
@@ -115,7 +115,7 @@ def find_at_least(column: Buffer, bound: int) -> int:
 
 
 def splits_a_character(blob: Buffer, lengths: Buffer) -> bool:
-    """Whether an entry of ``blob``, valid UTF-8 as a whole, starts in the middle of a character."""
+    """Return whether an entry of ``blob`` (valid UTF-8 as a whole) starts inside a character."""
     if len(lengths) < NUMPY_FROM * U32_BYTES:
         view = memoryview(blob)
         return any(

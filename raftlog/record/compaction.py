@@ -1,19 +1,19 @@
-"""Compaction of batches: rows that are kept move to new batches, which cover the offsets of all.
+"""Compaction of batches: retained rows are written to new batches that cover the same offsets.
 
-Which rows are kept is decided above. ``Rewriter`` takes batches in the order of their offsets and
-gives the ones to store in their place, which cover the same offsets without a gap:
+The caller selects the rows. ``Rewriter`` accepts batches in offset order and returns the batches to
+store instead, which cover the same offsets without a gap:
 
     before   [0 1 2 3] [4 5] [6 7 8] [9]        each with its own chain value: a, b, c, d
     kept       1         5      7
     after    [. 1 . . . 5 . 7 . .]              chain value d: the next batch follows from it
 
-- Batches of one leader epoch are joined while there is room; a batch never spans two epochs.
-- A batch that loses nothing, and is not small, is passed on as it is.
-- The batch that tells what a producer wrote last stays a separate batch, maybe without records:
-  its header is what a replica without a snapshot learns its sequence from.
-- Transactional and control batches are passed on whole.
+- Batches of one leader epoch are joined up to the size limit; a batch never spans two epochs.
+- A batch that loses no record, and is not small, is stored unchanged.
+- The last batch of a producer stays a separate batch, possibly without records: a replica without
+  a producer snapshot reads the producer's sequence from its header.
+- Transactional and control batches are stored unchanged.
 
-Columns are moved with numpy and the interpreter's own iterators: no Python code runs per record.
+numpy and the interpreter's iterators copy the columns: no Python code runs per record.
 """
 
 from __future__ import annotations
@@ -44,17 +44,16 @@ from raftlog.types import NO_PRODUCER_ID, NO_SEQUENCE, Buffer
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-# A batch that loses nothing is passed on from this size on; smaller ones are joined.
+# Bytes; a batch of this size that loses no record is stored unchanged. Smaller ones are joined.
 COPIED_BYTES_MIN: Final = 64 * limits.KIB
 _NO_INTEGERS: Final = np.zeros(0, np.uint32)
 
 
-# -- what is there ---------------------------------------------------------------------------------
+# -- original batches ------------------------------------------------------------------------------
 
 
 class Original(NamedTuple):
-    """A batch that is to be compacted: checked, and its columns unpacked. ``offsets``: of each
-    record."""
+    """A batch to compact: checked and unpacked. ``offsets``: the offset of each record."""
 
     header: BatchHeader
     data: Buffer
@@ -63,31 +62,31 @@ class Original(NamedTuple):
 
     @property
     def has_keys(self) -> bool:
-        """Whether any record has one."""
+        """Whether any record has a key."""
         return self.rows.key_lengths is not None
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all of it has to stay: its records are not a producer's own."""
+        """Whether it must be stored unchanged: a transactional or control batch."""
         return self.header.is_transactional or self.header.is_control
 
     def keys(self) -> list[bytes]:
-        """The key of each record; ``b""`` where there is none. Only if ``has_keys``."""
+        """The key of each record; ``b""`` without a key. Only valid if ``has_keys``."""
         assert self.rows.key_lengths is not None
         read = BytesIO(self.rows.key_blob).read
         return list(map(read, columns.u32(self.rows.key_lengths)))
 
     def keyed(self) -> Mask:
-        """Which records have a key."""
+        """A mask of the records that have a key."""
         return ~_nulls(self.header.record_count, self.rows.key_lengths, self.rows.key_nulls)
 
     def tombstones(self) -> Mask:
-        """Which records have no value."""
+        """A mask of the records that have no value."""
         return _nulls(self.header.record_count, self.rows.value_lengths, self.rows.value_nulls)
 
 
 def open_original(data: Buffer) -> Original:
-    """Exactly one whole batch, as it is stored. Raises ``CorruptBatchError``."""
+    """Check and unpack exactly one stored batch. Raises ``CorruptBatchError``."""
     header, rows = open_batch(data, check_crc=True)
     base = header.base_offset
     if rows.offsets is None:
@@ -104,7 +103,7 @@ def _nulls(count: int, lengths: Buffer | None, nulls: Buffer | None) -> Mask:
     return found
 
 
-# -- what is kept of it ----------------------------------------------------------------------------
+# -- retained records ------------------------------------------------------------------------------
 
 
 class _Entries(NamedTuple):
@@ -117,7 +116,7 @@ class _Entries(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The records that are kept of one batch."""
+    """The retained records of one batch."""
 
     timestamps: npt.NDArray[np.uint64]
     offsets: npt.NDArray[np.int64]
@@ -133,7 +132,7 @@ _NO_ENTRIES: Final = _Entries(0, None, b"", _NO_INTEGERS)
 
 
 def _part(original: Original, kept: Mask | None, count: int) -> _Part:
-    """The ``count`` records that ``kept`` marks; None marks all."""
+    """Return the ``count`` records that ``kept`` marks; None marks all."""
     header, rows = original.header, original.rows
     offsets = original.offsets if kept is None else original.offsets[kept]
     if header.log_append_time:
@@ -174,7 +173,7 @@ def _entries(
 def _header_entries(
     headers: HeaderColumns | None, kept: Mask | None
 ) -> tuple[npt.NDArray[np.uint32] | None, _Entries, _Entries]:
-    """Number of headers of each record, their names and their values."""
+    """Return the number of headers of each record, the names and the values."""
     if headers is None:
         return None, _NO_ENTRIES, _NO_ENTRIES
     counts = columns.u32_array(headers.counts)
@@ -190,7 +189,7 @@ def _header_entries(
 
 
 class Rewritten(NamedTuple):
-    """A batch to store: ``buffers`` in a row, of which ``header`` is the start."""
+    """A batch to store: the concatenated ``buffers``, which start with ``header``."""
 
     header: BatchHeader
     buffers: tuple[Buffer, ...]
@@ -198,9 +197,9 @@ class Rewritten(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """Batches of one epoch that become one. ``last`` is the header of the last of them.
+    """Batches of one epoch that are joined. ``last`` is the header of the last of them.
 
-    ``only``: the one that it is made of, while it is one, and loses nothing: it may stay as it is.
+    ``only``: the batch, if there is one only and it loses no record: it can be stored unchanged.
     """
 
     base_offset: int
@@ -221,27 +220,27 @@ class _Run:
 
 
 class Rewriter:
-    """Takes batches that follow on each other, gives those to store in their place, in order.
+    """Accepts consecutive batches and returns the batches to store instead, in order.
 
-    Holds what it has not given yet: about ``bytes_target``, and one batch more.
+    Keeps about ``bytes_target`` bytes, and one more batch, in memory.
     """
 
     def __init__(self, *, bytes_target: int) -> None:
-        """``bytes_target``: batches are not joined to more than that, before compression."""
+        """``bytes_target``: the most bytes of a joined batch before compression."""
         self._bytes_target = bytes_target
         self._run: _Run | None = None
 
     def add(
         self, original: Original, kept: Mask, *, keeps_producer: bool = False
     ) -> list[Rewritten]:
-        """Take the next batch, of which the records that ``kept`` marks stay.
+        """Add the next batch and retain the records that ``kept`` marks.
 
-        ``keeps_producer``: it stays a separate batch, which has its producer's sequence.
+        ``keeps_producer``: it stays a separate batch, with its producer's sequence.
         """
         header = original.header
         count = int(np.count_nonzero(kept))
         is_whole = count == header.record_count
-        assert is_whole or not original.is_fixed, "all of it has to stay"
+        assert is_whole or not original.is_fixed, "the batch must be stored unchanged"
         if keeps_producer or original.is_fixed:
             alone = _as_it_is(original) if is_whole else _alone(original, kept, count)
             return [*self.finish(), alone]
@@ -285,7 +284,7 @@ def _as_it_is(original: Original) -> Rewritten:
 
 
 def _alone(original: Original, kept: Mask, count: int) -> Rewritten:
-    """One batch for one, which keeps what it says of its producer."""
+    """Return one batch for one original batch, with its producer fields."""
     header = original.header
     run = _Run(header.base_offset, header)
     run.add(header, _part(original, kept, count) if count else None)
@@ -334,7 +333,7 @@ def _body(
         values=_column([part.values for part in parts]),
         headers=_header_rows(parts),
     )
-    # Columns have no snappy; lz4 is as fast.
+    # Layout 1 has no snappy; lz4 is as fast.
     stored, codec = compression.compress(packed, Codec.LZ4 if codec is Codec.SNAPPY else codec)
     assert HEADER_BYTES + len(stored) <= limits.BATCH_BYTES_MAX, "admission leaves room for this"
     return BatchBody(
@@ -349,7 +348,7 @@ def _body(
 
 
 def _column(parts: Sequence[_Entries]) -> Column:
-    """One column of several, as ``payload`` draws it."""
+    """Join several columns to one, in the format of ``payload``."""
     if all(part.lengths is None for part in parts):
         return NULL_COLUMN
     lengths: list[npt.NDArray[np.uint32]] = []
@@ -389,14 +388,16 @@ def _header_rows(parts: Sequence[_Part]) -> HeaderRows | None:
     )
 
 
-# -- a part of one ---------------------------------------------------------------------------------
+# -- part of a batch -------------------------------------------------------------------------------
 
 
 def tail_of(data: Buffer, from_offset: int) -> bytes:
-    """What a batch has from ``from_offset`` on, at its start or inside of it, as columns.
+    """Return a batch with the records from ``from_offset`` on, as columns.
 
-    For a replica whose log ends there, by batches that it has compacted itself or that were never
-    joined: it holds the same history, and with the same chain value at the end. Raises
+    ``from_offset``: the start of the batch, or an offset inside it.
+
+    For a replica whose log ends there because it has compacted other batches or has not joined
+    them. It has the same history, and the result has the same chain value. Raises
     ``CorruptBatchError``.
     """
     original = open_original(data)

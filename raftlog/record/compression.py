@@ -1,12 +1,9 @@
-"""The codecs: a payload in, a smaller one out, and back, trusting no byte of what comes back.
+"""Compression and decompression of payloads. Compressed bytes are not trusted.
 
-``decompress`` takes the length that the batch's header promises. The promise is compared with
-``limits.BATCH_UNCOMPRESSED_BYTES_MAX``, with what the codec can reach at all from so few bytes and,
-for zstd, with what the frame itself says, before any memory is taken; then the result must have
-exactly that length, and the stream must end where the batch does. Everything else is
-``CorruptBatchError``.
-
-Nothing here knows batches or columns.
+``decompress`` gets the length in the batch's header. Before it allocates memory, it compares this
+length with ``limits.BATCH_UNCOMPRESSED_BYTES_MAX``, with the highest compression ratio of the codec
+and, for zstd, with the size in the frame. The result must have exactly that length, and the stream
+must end where the batch ends. Otherwise it raises ``CorruptBatchError``.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ class Codec(IntEnum):
 
     @classmethod
     def parse(cls, name: str) -> Codec:
-        """The codec called ``name`` (any case), else ``InvalidRequestError`` with the choices."""
+        """Return the codec called ``name`` (any case). Raises ``InvalidRequestError``."""
         codec = _BY_NAME.get(name.lower())
         if codec is None:
             raise InvalidRequestError(
@@ -65,7 +62,7 @@ def _compress_gzip(payload: Buffer, level: int) -> bytes:
 def _decompress_gzip(data: Buffer, length: int) -> bytes:
     stream = zlib.decompressobj(GZIP_WINDOW_BITS)
     try:
-        # One byte more than promised: shows a stream that is too long, reaches the end of others.
+        # One byte more than the header's length detects a stream that is too long.
         payload = stream.decompress(data, length + 1)
     except zlib.error as error:
         raise CorruptBatchError(f"the payload is not a gzip stream: {error}") from error
@@ -124,11 +121,11 @@ def _compress_zstd(payload: Buffer, level: int) -> bytes:
 def _decompress_zstd(data: Buffer, length: int) -> bytes:
     try:
         frame = zstandard.get_frame_parameters(data)
-        # The library takes memory by the frame's own word, so that word is read first. A frame that
-        # keeps its size to itself says 2^64-1 here.
+        # The library allocates the size in the frame, so that size is checked first. It is 2^64-1
+        # for a frame without a size.
         if frame.content_size != length:
             raise CorruptBatchError(
-                f"the payload's zstd frame does not say that it holds the {length} bytes promised"
+                f"the payload's zstd frame does not specify the header's size of {length} bytes"
             )
         return unpack_zstd_frame(data, frame, length)
     except zstandard.ZstdError as error:
@@ -160,11 +157,11 @@ class _Method(NamedTuple):
     decompress: Callable[[Buffer, int], bytes]
     level_default: int
     levels: range
-    ratio_max: int  # no valid stream grows by more: one that claims to is refused unread
+    ratio_max: int  # highest ratio of a valid stream; a higher one is refused before reading
 
 
 _METHODS: Final = {
-    # Against zlib's default of 6, gzip's level 1 takes a quarter of the time for 12 % more bytes.
+    # Compared with zlib's default of 6, level 1 takes a quarter of the time for 12 % more bytes.
     Codec.GZIP: _Method(_compress_gzip, _decompress_gzip, 1, range(1, 10), 1_032),
     Codec.LZ4: _Method(_compress_lz4, _decompress_lz4, 1, range(1, 13), 255),
     # A zstd block holds at most 128 KiB, and the shortest one that does takes 4 bytes.
@@ -173,7 +170,7 @@ _METHODS: Final = {
 
 
 def ratio_max(codec: Codec) -> int:
-    """The factor by which no valid stream of ``codec`` grows more."""
+    """Return the highest decompression ratio of a valid stream of ``codec``."""
     return _METHODS[codec].ratio_max
 
 
@@ -194,7 +191,7 @@ def check_level(codec: Codec, level: int | None) -> None:
 
 
 def compress(payload: bytes, codec: Codec, *, level: int | None = None) -> tuple[bytes, Codec]:
-    """``payload`` compressed, and the codec used: NONE when that would not make it smaller."""
+    """Compress ``payload``. Returns it and the codec used: NONE if it would not become smaller."""
     check_level(codec, level)
     method = _METHODS.get(codec)
     if method is None:
@@ -206,10 +203,10 @@ def compress(payload: bytes, codec: Codec, *, level: int | None = None) -> tuple
 
 
 def decompress(data: Buffer, codec: Codec, *, uncompressed_length: int) -> Buffer:
-    """The payload, of exactly ``uncompressed_length`` bytes, or ``CorruptBatchError``.
+    """Decompress a payload of exactly ``uncompressed_length`` bytes.
 
-    Takes memory for at most that length and, independent of the bytes, for at most
-    ``limits.BATCH_UNCOMPRESSED_BYTES_MAX``. Without a codec the same buffer comes back.
+    Allocates at most that length and at most ``limits.BATCH_UNCOMPRESSED_BYTES_MAX``. Returns
+    ``data`` itself without a codec. Raises ``CorruptBatchError``.
     """
     if not 0 < uncompressed_length <= limits.BATCH_UNCOMPRESSED_BYTES_MAX:
         raise CorruptBatchError(
@@ -227,6 +224,6 @@ def decompress(data: Buffer, codec: Codec, *, uncompressed_length: int) -> Buffe
         payload = method.decompress(data, uncompressed_length)
     if len(payload) != uncompressed_length:
         raise CorruptBatchError(
-            f"the payload does not have the {uncompressed_length} bytes that its header promises"
+            f"the payload does not have the {uncompressed_length} bytes that its header specifies"
         )
     return payload

@@ -1,8 +1,8 @@
-"""A batch to Python values, as lists or as ``ConsumerRecord``s. The inverse of ``encoder``.
+"""Decode a batch to Python values, as lists or as ``ConsumerRecord``s. The inverse of ``encoder``.
 
-Every function takes any bytes at all and answers, or raises ``CorruptBatchError``. No Python code
-runs per record: columns are split and zipped by the interpreter's own iterators. The bytes must not
-be written to by another thread during the call.
+Every function accepts any bytes, and returns or raises ``CorruptBatchError``. No Python code runs
+per record: the interpreter's iterators split and zip the columns. No other thread may change the
+bytes during the call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class RecordLists(NamedTuple):
 
 
 def open_batch(batch: Buffer, *, check_crc: bool) -> tuple[BatchHeader, Payload]:
-    """The header and the columns of exactly one batch, decompressed and adding up."""
+    """Return the header and the checked, decompressed columns of exactly one batch.
+
+    Raises ``CorruptBatchError``.
+    """
     header = check(batch) if check_crc else check_length(batch)
     stored, length = memoryview(batch)[HEADER_BYTES:], header.uncompressed_length
     if header.layout != COLUMNS:
@@ -45,10 +48,11 @@ def open_batch(batch: Buffer, *, check_crc: bool) -> tuple[BatchHeader, Payload]
 
 
 def validate(data: Buffer, *, keys_required: bool = False) -> BatchHeader:
-    """The header of exactly one batch that every reader will be able to decode.
+    """Check exactly one batch so that every reader can decode it, and return its header.
 
-    For a broker, on what producers send: sums, counts, sizes and columns, at no cost per record.
-    With ``keys_required``, raises ``KeyRequiredError`` where a record has no key.
+    Brokers check the batches of producers with it: checksums, counts, sizes and columns, at no cost
+    per record. Raises ``CorruptBatchError``, and with ``keys_required`` ``KeyRequiredError`` if a
+    record has no key.
     """
     header, rows = open_batch(data, check_crc=True)
     lacks_keys = rows.key_lengths is None or rows.key_nulls is not None
@@ -56,14 +60,14 @@ def validate(data: Buffer, *, keys_required: bool = False) -> BatchHeader:
         row = 0 if rows.key_nulls is None else columns.u32(rows.key_nulls[:U32_BYTES])[0]
         raise KeyRequiredError(
             f"record {row} of the batch has no key, and the topic is compacted: it keeps the last "
-            'record of each key. Send every record with a key (b"" is one), or set the topic\'s '
+            'record of each key. Send every record with a key (b"" is a key), or set the topic\'s '
             "cleanup.policy to delete"
         )
     return header
 
 
 def decode_lists(batch: Buffer, *, check_crc: bool = True) -> RecordLists:
-    """The records of a batch as lists. ``check_crc=False`` when ``check`` was called already."""
+    """Return the records of a batch as lists. ``check_crc=False``: ``check`` was called before."""
     header, rows = open_batch(batch, check_crc=check_crc)
     count = header.record_count
     return RecordLists(
@@ -78,7 +82,7 @@ def decode_lists(batch: Buffer, *, check_crc: bool = True) -> RecordLists:
 def decode_records(
     batch: Buffer, *, topic: str, partition: int, from_offset: int = 0, check_crc: bool = True
 ) -> list[ConsumerRecord]:
-    """The records of a batch from ``from_offset`` on; none when the batch ends before it."""
+    """Return the records of a batch from ``from_offset`` on; none if the batch ends before it."""
     header, rows = open_batch(batch, check_crc=check_crc)
     start = first_row(header, rows, from_offset)
     count = header.record_count - start
@@ -102,8 +106,8 @@ def decode_records(
 def find_timestamp(
     batch: Buffer, timestamp_ms: int, *, from_offset: int = 0
 ) -> OffsetAndTimestamp | None:
-    """The first record from ``from_offset`` on at or after ``timestamp_ms``, in the order of
-    offsets.
+    """Return the first record from ``from_offset`` on with a timestamp of ``timestamp_ms`` or
+    later, in offset order.
     """
     header, rows = open_batch(batch, check_crc=True)
     if timestamp_ms > header.newest_timestamp_ms or not header.record_count:
@@ -120,7 +124,7 @@ def find_timestamp(
 
 
 def first_row(header: BatchHeader, rows: Payload, from_offset: int) -> int:
-    """The row of the first record at or after ``from_offset``; the number of rows when none is."""
+    """Return the row of the first record at or after ``from_offset``; the row count if none is."""
     delta = from_offset - header.base_offset
     if delta <= 0:
         return 0
@@ -143,7 +147,7 @@ def _timestamps(header: BatchHeader, rows: Payload, start: int) -> Sequence[int]
 
 
 def _split(lengths: memoryview, blob: memoryview, start: int) -> list[bytes]:
-    """The entries from row ``start`` on. Reading a stream is four times as fast as slicing."""
+    """Return the entries from row ``start`` on. Stream reads are four times as fast as slices."""
     first = columns.total(lengths[: start * U32_BYTES]) if start else 0
     read = BytesIO(blob[first:]).read
     return list(map(read, columns.u32(lengths[start * U32_BYTES :])))
@@ -156,7 +160,7 @@ def _split_or_nulls(
     blob: memoryview,
     nulls: memoryview | None,
 ) -> list[bytes | None]:
-    """The ``count`` entries from row ``start`` on, which are all that there are from there."""
+    """Return all ``count`` entries from row ``start`` on."""
     if lengths is None:
         return [None] * count
     entries: list[bytes | None] = [*_split(lengths, blob, start)]

@@ -1,8 +1,8 @@
-"""Python values to a batch's body. The inverse of ``decoder``; no bytes from outside are read here.
+"""Encode Python values as a batch body. The inverse of ``decoder``. Reads no bytes from outside.
 
-What a caller may get wrong is told before anything is compressed: ``TypeError`` for a key or value
-that is not bytes, ``InvalidRequestError`` for counts, times, headers and levels, and
-``RecordTooLargeError`` for what no batch can hold.
+Invalid arguments raise before compression: ``TypeError`` for a key or value that is not bytes,
+``InvalidRequestError`` for counts, timestamps, headers and levels, and ``RecordTooLargeError`` for
+records that do not fit into a batch.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def encode(
     offset_deltas: Sequence[int] | None = None,
     last_offset_delta: int | None = None,
 ) -> BatchBody:
-    """The records of one batch, encoded and compressed; ``batch.seal`` gives the header for it.
+    """Encode and compress the records of one batch. ``batch.seal`` creates its header.
 
-    ``timestamps_ms``: one for all records, or one for each. ``lengths``: of the values (0 for a
-    null), taken on trust, if the caller has them anyway. ``offset_deltas``: each record's offset
-    less the batch's, for a batch with holes, as compaction makes; else the records are consecutive.
-    ``last_offset_delta``: where the range of such a batch ends, if beyond its last record.
-    A payload that compressing does not make smaller is stored as it is; the body's codec says so.
+    ``timestamps_ms``: one for all records, or one for each. ``lengths``: bytes of each value (0 for
+    a null), if the caller knows them; they are not checked. ``offset_deltas``: each record's offset
+    minus the base offset, for a compacted batch; default: consecutive offsets.
+    ``last_offset_delta``: end of the range of a compacted batch, if beyond its last record.
+    A payload that compression does not make smaller is stored uncompressed, with codec NONE.
     """
     compression.check_level(codec, level)
     count = count_of(values, keys, headers)
@@ -64,7 +64,7 @@ def encode(
 
     try:
         payload = write_with(_column(keys, "key"), _column(values, "value", packed))
-    except TypeError:  # a view of wide items, or no bytes at all: look at each entry
+    except TypeError:  # a view of wide items, or not bytes: check each entry
         payload = write_with(_checked_column(keys, "key"), _checked_column(values, "value"))
     return body_of(
         payload,
@@ -87,12 +87,12 @@ def body_of(
     max_timestamp_ms: int,
     last_offset_delta: int,
 ) -> BatchBody:
-    """The body around a ``payload``, which is compressed here; ``RecordTooLargeError``."""
+    """Compress ``payload`` and return the body. Raises ``RecordTooLargeError``."""
     stored, codec = compression.compress(payload, codec, level=level)
     if HEADER_BYTES + len(stored) > limits.BATCH_BYTES_MAX:
         raise RecordTooLargeError(
             f"{record_count} records take {len(stored)} bytes, over the {limits.BATCH_BYTES_MAX} "
-            "that a batch may have: send fewer at a time, or smaller ones"
+            "that a batch may have. Send fewer or smaller records in a batch"
         )
     return BatchBody(
         payload=stored,
@@ -119,7 +119,7 @@ def count_of(values: Sized, *others: Sized | None) -> int:
 
 
 def timestamps_of(timestamps_ms: int | Sequence[int], count: int) -> tuple[bytes, int, int]:
-    """The column, the first and the highest."""
+    """Return the column of timestamps, the first and the highest."""
     try:
         if isinstance(timestamps_ms, int):
             column = columns.pack_u64([timestamps_ms]) * count
@@ -134,7 +134,7 @@ def timestamps_of(timestamps_ms: int | Sequence[int], count: int) -> tuple[bytes
 
 
 def no_timestamps(count: int, reason: object) -> InvalidRequestError:
-    """The error for what cannot be the timestamps of ``count`` records."""
+    """Return the error for invalid timestamps of ``count`` records."""
     return InvalidRequestError(
         f"timestamps are {count} whole numbers of milliseconds from 1970 on, or one for all: "
         f"{reason}"
@@ -145,16 +145,16 @@ def check_highest(timestamp_ms: int) -> None:
     if timestamp_ms > limits.TIMESTAMP_MS_MAX:
         raise InvalidRequestError(
             f"timestamp {timestamp_ms} is over {limits.TIMESTAMP_MS_MAX}, the last millisecond of "
-            "the year 9999: give milliseconds, not microseconds"
+            "the year 9999. Pass milliseconds, not microseconds"
         )
 
 
 def _offsets(
     offset_deltas: Sequence[int] | None, count: int, last_offset_delta: int | None
 ) -> tuple[bytes | None, int]:
-    """The column, or None where there are no holes; and the delta at which the range ends."""
+    """Return the column of offset deltas, or None if they are consecutive; and the last delta."""
     if offset_deltas is None:
-        assert last_offset_delta is None, "only a batch with holes says where its range ends"
+        assert last_offset_delta is None, "a range end requires offset deltas"
         return None, count - 1
     assert len(offset_deltas) == count
     packed = columns.pack_u32(offset_deltas)
@@ -172,7 +172,7 @@ def _packed(lengths: npt.NDArray[np.uint32], count: int) -> bytes:
 def _column(
     entries: Sequence[Buffer | None] | None, what: str, lengths: bytes | None = None
 ) -> Column:
-    """The column, trusting that entries are bytes: if not, ``TypeError`` here or from ``write``."""
+    """Return the column of entries. If one is not bytes, this or ``write`` raises ``TypeError``."""
     if entries is None:
         return NULL_COLUMN
     if lengths is None:
@@ -196,7 +196,7 @@ def _column_with_nulls(entries: Sequence[Buffer | None], what: str) -> Column:
 
 
 def _checked_column(entries: Sequence[Buffer | None] | None, what: str) -> Column:
-    """The column after a look at every entry: ``TypeError`` says which one is wrong."""
+    """Return the column after a check of every entry. ``TypeError`` names the invalid entry."""
     if entries is None:
         return NULL_COLUMN
     return _column([_octets(entry, what, row) for row, entry in enumerate(entries)], what)
@@ -209,13 +209,13 @@ def _octets(entry: Buffer | None, what: str, row: int) -> bytes | None:
         return memoryview(entry).tobytes()
     except TypeError:
         raise TypeError(
-            f"{what} {row} is of type {type(entry).__name__}, not bytes: encode it (a str with "
-            f".encode()), or give the producer a serializer for its {what}s"
+            f"{what} {row} is of type {type(entry).__name__}, not bytes. Encode it (a str with "
+            f".encode()), or set a serializer for {what}s in the producer"
         ) from None
 
 
 def _headers(headers: Sequence[Headers | Sequence[Header] | None]) -> HeaderRows | None:
-    """The headers' array, or None when no record has any."""
+    """Return the array of headers, or None if no record has headers."""
     rows = [row or () for row in headers]
     try:
         pairs = list(chain.from_iterable(rows))

@@ -1,4 +1,4 @@
-"""Batches of Kafka's clients: checked, stored as they came, and returned as they came.
+"""Batches of Kafka's clients: checked, stored as sent, and returned as sent.
 
 A Kafka client sends and receives record batches of Kafka's format 2 (magic 2), big-endian:
 
@@ -15,8 +15,8 @@ A Kafka client sends and receives record batches of Kafka's format 2 (magic 2), 
     attributes    bits 0-2: codec (0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd)
                   bit 3: LogAppendTime; bit 4: transactional; bit 5: control; bit 6: delete horizon
 
-A log stores it with the header that ``raftlog.record.batch`` draws, with layout 2, and the payload
-that ``raftlog.record.kafka_rows`` draws. Fields that clients leave inconsistent are corrected as
+A log stores it with the header of ``raftlog.record.batch``, with layout 2, and the payload of
+``raftlog.record.kafka_rows``. Fields that clients leave inconsistent are corrected as
 Kafka's broker corrects them: ``max_timestamp``, and epoch and sequence without a producer ID. The
 CRC is then computed again. Therefore a fetch of the batch consists of 61 bytes that are computed,
 and of the stored bytes.
@@ -52,7 +52,7 @@ from raftlog.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Buffer
 
 _MAGIC: Final = 2
 _FRONT: Final = struct.Struct(">qiibI")  # base offset, length, leader epoch, magic, crc
-_SEALED: Final = struct.Struct(">hiqqqhii")  # what the crc covers, before the records
+_SEALED: Final = struct.Struct(">hiqqqhii")  # covered by the crc, before the records
 _SEALED_POSITION: Final = 21
 _LENGTH_END: Final = 12
 KAFKA_HEADER_BYTES: Final = 61
@@ -66,8 +66,8 @@ _LOG_APPEND_TIME: Final = 1 << 3  # in Kafka's attributes; bits 4 and 5 are raft
 _KNOWN_ATTRIBUTES: Final = CODEC_MASK | TRANSACTIONAL
 _CODECS: Final = frozenset(Codec)
 
-# Compaction stores a batch as columns. They take at most so many bytes more than its rows: eight
-# for a timestamp where rows have one, and so on, and four for each null. See ``payload``.
+# Compaction stores a batch as columns. These are upper bounds of the additional bytes compared with
+# rows: a timestamp has 8 bytes instead of 1, a null has 4, and so on. See ``payload``.
 _COLUMNS_EXTRA_BYTES: Final = 128
 _COLUMNS_EXTRA_RECORD_BYTES: Final = 32
 _COLUMNS_EXTRA_HEADER_BYTES: Final = 12
@@ -119,7 +119,7 @@ class CheckedBatch(NamedTuple):
 
 
 def kafka_producer_id_at(data: Buffer) -> int:
-    """The producer's id in a client's batch, unchecked; -1 for what is too short to have one."""
+    """Return the producer ID of a client's batch, unchecked; -1 if ``data`` is too short."""
     if len(data) < KAFKA_HEADER_BYTES:
         return NO_PRODUCER_ID
     return int(_PRODUCER_ID.unpack_from(data, _PRODUCER_ID_POSITION)[0])
@@ -189,7 +189,7 @@ def check_batch(
 
 
 def _check_whole(data: Buffer) -> None:
-    """Check that these bytes are exactly one batch, as its sender wrote it."""
+    """Check that these bytes are exactly one batch, with a correct CRC."""
     if len(data) < KAFKA_HEADER_BYTES:
         _refuse(KafkaBatchFault.CORRUPT_MESSAGE, f"{len(data)} bytes are not a record batch")
     if len(data) > limits.BATCH_BYTES_MAX - KAFKA_EXTRA_BYTES:
@@ -252,7 +252,7 @@ def _check_fields(sealed: _Sealed) -> None:
 
 
 def _check_columns_size(rows_bytes: int, count: int, header_count: int) -> None:
-    """Compaction and conversion must be able to store the batch as columns."""
+    """Check that the batch fits as columns, because compaction and conversion store columns."""
     columns_bytes = (
         HEADER_BYTES
         + rows_bytes
@@ -321,7 +321,7 @@ def _rows_as_stored(batch: Buffer, header: BatchHeader) -> list[Buffer]:
     section = payload[PREFIX.size :]
     sealed = _sealed_of(header, attributes, base_timestamp)
     if header.log_append_time:
-        # A CRC of damaged bytes would be right for the client.
+        # A CRC that is computed over corrupt bytes would hide the corruption from the client.
         if crc32c(section, crc32c(_SEALED.pack(*sealed))) != crc:
             raise CorruptBatchError(
                 f"base offset {header.base_offset}: the records and Kafka's CRC disagree"

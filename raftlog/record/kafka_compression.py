@@ -1,6 +1,6 @@
-"""The codecs of Kafka's record batches: a records section out of its compressed form, and back.
+"""Compression and decompression of the records section of Kafka's batches.
 
-They are Kafka's, not those of ``compression``: lz4 is a frame, a zstd frame need not contain its
+The formats differ from those of ``compression``: lz4 is a frame, a zstd frame need not contain its
 size, and there is snappy, as one raw block or in the frame of snappy-java (xerial):
 
     82 "SNAPPY" 00 | version i32 BE = 1 | compatible i32 BE = 1 | blocks: length i32 BE, raw block
@@ -73,7 +73,7 @@ def _check_end(size: int, size_max: int, *, is_complete: bool, has_more: bool) -
 def _unpack_zstd(data: Buffer, size_max: int) -> bytes:
     try:
         frame = zstandard.get_frame_parameters(data)
-        # The library takes memory by the size in the frame, or by max_output_size without one.
+        # The library allocates the size in the frame, or max_output_size without one.
         size = frame.content_size
         if size == zstandard.CONTENTSIZE_UNKNOWN:
             size = size_max = min(size_max, _zstd_size_max(data, frame.has_checksum))
@@ -87,7 +87,7 @@ def _unpack_zstd(data: Buffer, size_max: int) -> bytes:
 
 
 def _zstd_size_max(data: Buffer, has_checksum: bool) -> int:
-    """The most bytes that the blocks of a frame without a size can have. RFC 8878, section 3.1.1.
+    """Return the most bytes that the blocks of a frame without a size can have (RFC 8878, 3.1.1).
 
     Checks that the frame ends where ``data`` does: the library does so for other frames only.
     """
@@ -110,7 +110,7 @@ def _zstd_size_max(data: Buffer, has_checksum: bool) -> int:
 def _unpack_snappy(data: Buffer, size_max: int) -> bytes:
     blocks = _snappy_blocks(data)
     try:
-        import cramjam  # here: a client that reads no such batch does not wait for it
+        import cramjam  # imported on first use: it delays the start of clients
     except ImportError as error:
         raise UnsupportedFeatureError(
             "reading records that are compressed with snappy needs cramjam: pip install "
@@ -123,7 +123,7 @@ def _unpack_snappy(data: Buffer, size_max: int) -> bytes:
                 f"the records have {sum(sizes)} bytes uncompressed by snappy, over {size_max}"
             )
         for block, size in zip(blocks, sizes, strict=True):
-            # The library takes memory by the size in the block.
+            # The library allocates the size in the block.
             if size > len(block) * _SNAPPY_RATIO_MAX:
                 raise CorruptBatchError(f"{len(block)} bytes of snappy cannot hold {size}")
         return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
@@ -132,7 +132,7 @@ def _unpack_snappy(data: Buffer, size_max: int) -> bytes:
 
 
 def _snappy_blocks(data: Buffer) -> list[memoryview]:
-    """The raw blocks of ``data``, one without snappy-java's frame."""
+    """Return the raw blocks of ``data``: one block if it has no snappy-java frame."""
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return [view]
@@ -157,7 +157,7 @@ def _snappy_blocks(data: Buffer) -> list[memoryview]:
 
 class _Method(NamedTuple):
     decompress: Callable[[Buffer, int], bytes]
-    ratio_max: int  # no valid stream grows by more
+    ratio_max: int  # highest decompression ratio of a valid stream
 
 
 # A copy of 64 bytes takes 3.

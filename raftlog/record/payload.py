@@ -1,4 +1,4 @@
-"""The payload: columns in one msgpack array. Written here as bytes, and read here with every check.
+"""The payload of layout 1: columns in one msgpack array. Writes it, and reads it with all checks.
 
 Compressed as a whole by the batch's codec, and little-endian inside:
 
@@ -8,8 +8,8 @@ Compressed as a whole by the batch's codec, and little-endian inside:
     n            uint, the batch's record_count
     timestamps   bin, n × u64, ms, at most limits.TIMESTAMP_MS_MAX
     offsets      nil when dense (base_offset, base_offset + 1, …) or when there is no record, else
-                 bin, n × u32, ascending: deltas to base_offset, at most last_offset_delta (the
-                 last record may be gone)
+                 bin, n × u32, ascending: deltas to base_offset, at most last_offset_delta (less if
+                 compaction has removed the last record)
     *_lens       bin, n × u32: the length of each entry; nil when every entry is null
     *_blob       bin: the entries, joined
     *_null       nil when none is null (or all are), else bin, m × u32, ascending: the rows that
@@ -18,13 +18,14 @@ Compressed as a whole by the batch's codec, and little-endian inside:
 
     [counts, name_lens, name_blob, value_lens, value_blob, value_null]
 
-    counts       bin, n × u32: how many headers each record has; h in all
-    name_lens    bin, h × u32; name_blob is UTF-8, each name for itself
+    counts       bin, n × u32: number of headers of each record; their sum is h
+    name_lens    bin, h × u32; name_blob is UTF-8, and so is each name
     value_*      a column of h entries, as above
 
-What ``read`` returns adds up: callers can split the blobs without further checks. Lengths
-are unsigned on purpose (reading -1 bytes of a Python stream means all the rest). The views that it
-holds share the memory of the payload. Values become Python's in ``decoder``, Arrow's in ``arrow``.
+``read`` checks that all lengths are consistent: callers can split the blobs without further checks.
+Lengths are unsigned because a read of -1 bytes from a Python stream returns all remaining bytes.
+The returned views share the memory of the payload. ``decoder`` converts to Python values, ``arrow``
+to Arrow arrays.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from raftlog.types import Buffer
 
 
 class HeaderColumns(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    """The headers of all records, one after the other."""
+    """The headers of all records, in record order."""
 
     counts: memoryview
     name_lengths: memoryview
@@ -58,7 +59,7 @@ class HeaderColumns(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
 
 
 class Payload(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    """The columns as drawn above, as views."""
+    """The columns of the format above, as views."""
 
     record_count: int
     timestamps: memoryview
@@ -76,12 +77,15 @@ _decoder: Final = msgspec.msgpack.Decoder(Payload)
 
 
 def read(data: Buffer, header: BatchHeader) -> Payload:
-    """The columns of an uncompressed payload, if they add up and agree with ``header``."""
+    """Return the columns of an uncompressed payload, after all checks against ``header``.
+
+    Raises ``CorruptBatchError``.
+    """
     try:
         payload = _decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise CorruptBatchError(
-            f"base offset {header.base_offset}: the payload is not the msgpack array drawn: {error}"
+            f"base offset {header.base_offset}: the payload is not an array of columns: {error}"
         ) from error
     count = header.record_count
     fault = (
@@ -169,16 +173,16 @@ def _fault_of_headers(headers: HeaderColumns, record_count: int) -> str:
 
 # -- writing ---------------------------------------------------------------------------------------
 
-# A packer keeps its buffer, and a buffer of fresh pages costs twenty times what packing does.
+# A packer keeps its buffer. Allocating a new one takes twenty times as long as packing.
 _packers: Final = Pool(msgpack.Packer)
 
-# What a column of optional bytes is in the array: see the drawing.
+# A bin or nil of the array in the format above.
 _Bin: TypeAlias = Buffer | None
 HeaderRows: TypeAlias = list[_Bin]
 
 
 class Column(NamedTuple):
-    """Entries to be written: their lengths packed, and how many bytes they take."""
+    """Entries to write, their packed lengths and their total size."""
 
     lengths: bytes | None
     entries: Iterable[Buffer]
@@ -186,9 +190,10 @@ class Column(NamedTuple):
     nulls: bytes | None
 
     def packed(self) -> HeaderRows:
-        """The column's three places in the array; ``TypeError`` when an entry is no buffer.
+        """Return the column's three elements of the array.
 
-        A view of wide items has more bytes than its length said.
+        Raises ``TypeError`` if an entry is not a buffer of single bytes: a view of wider items has
+        more bytes than its ``len``.
         """
         blob = b"".join(self.entries)
         if len(blob) != self.size_bytes:
@@ -197,7 +202,7 @@ class Column(NamedTuple):
 
 
 class JoinedColumn(NamedTuple):
-    """The same, where the entries are one blob already."""
+    """A column whose entries are joined already."""
 
     lengths: bytes | None
     blob: Buffer
@@ -208,7 +213,7 @@ class JoinedColumn(NamedTuple):
         return len(self.blob)
 
     def packed(self) -> HeaderRows:
-        """The column's three places in the array."""
+        """Return the column's three elements of the array."""
         return [self.lengths, self.blob, self.nulls]
 
 
@@ -224,16 +229,17 @@ def write(
     values: Column | JoinedColumn,
     headers: HeaderRows | None,
 ) -> bytes:
-    """The payload. ``headers`` as from ``header_rows``.
+    """Return the payload. ``headers``: the result of ``header_rows``.
 
-    ``TypeError`` when an entry is no buffer or not of the length said.
+    Raises ``TypeError`` if an entry is not a buffer or has another length than given, and
+    ``RecordTooLargeError`` if the payload is over the limit.
     """
     size_bytes = keys.size_bytes + values.size_bytes + len(timestamps)
     if size_bytes > limits.BATCH_UNCOMPRESSED_BYTES_MAX:
         raise RecordTooLargeError(
             f"{record_count} records take {size_bytes} bytes, over the "
-            f"{limits.BATCH_UNCOMPRESSED_BYTES_MAX} that one batch may hold: send fewer at a time, "
-            "or smaller ones"
+            f"{limits.BATCH_UNCOMPRESSED_BYTES_MAX} that one batch may have. Send fewer or smaller "
+            "records in a batch"
         )
     rows = [record_count, timestamps, offsets, *keys.packed(), *values.packed(), headers]
     packer = _packers.take()
@@ -245,6 +251,6 @@ def write(
 def header_rows(
     counts: bytes, names: Column | JoinedColumn, values: Column | JoinedColumn
 ) -> HeaderRows:
-    """The headers' array, for ``write``. ``TypeError`` as there."""
+    """Return the array of headers for ``write``. Raises ``TypeError`` as ``write`` does."""
     assert names.lengths is not None and names.nulls is None
     return [counts, *names.packed()[:2], *values.packed()]

@@ -1,4 +1,4 @@
-"""Spare objects, for codecs whose state is costly to make. No locks, no thread-local state."""
+"""Spare objects, for codecs whose state is expensive to create. No locks, no thread-local state."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 class Pool(Generic[T]):
-    """Spare objects that are costly to make and that no two threads may use at once.
+    """Spare objects that are expensive to create and must not be used by two threads at once.
 
     An object in use is out of the pool, so no other thread can hold it. That needs no lock and no
     thread-local state: ``list.pop`` and ``list.append`` are atomic, and an empty pool only means
-    that a new object is made.
+    that a new object is created.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:

@@ -183,7 +183,7 @@ def zstd_frame(**options: bool) -> bytes:
 
 def test_a_zstd_frame_must_say_its_size() -> None:
     silent = zstd_frame(write_content_size=False)
-    with pytest.raises(CorruptBatchError, match="does not say that it holds"):
+    with pytest.raises(CorruptBatchError, match="does not specify"):
         decompress(silent, Codec.ZSTD, uncompressed_length=len(PAYLOAD))
 
 

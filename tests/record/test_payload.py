@@ -87,7 +87,7 @@ def test_blobs_of_every_msgpack_size() -> None:
 )
 def test_what_is_not_the_array_drawn_is_refused(payload: bytes) -> None:
     data = forged(payload + b"" if len(payload) > 8 else payload + b"\xc0" * 9)
-    with pytest.raises(CorruptBatchError, match="not the msgpack array drawn"):
+    with pytest.raises(CorruptBatchError, match="not an array of columns"):
         validate(data)
 
 
