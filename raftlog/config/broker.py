@@ -201,7 +201,7 @@ def _check_voters(config: BrokerConfig) -> None:
     if config.voters and config.id not in (voter.id for voter in config.voters):
         raise InvalidConfigError(
             f"voters={show_voters(config.voters)} does not name this broker, whose id is "
-            f"{config.id}: the list is the same on every broker, and id tells which one this is"
+            f"{config.id}. Set the same list on every broker, and id to the number of this one"
         )
     strangers = set(config.bootstrap_without) - {voter.id for voter in config.voters}
     if strangers or config.id in config.bootstrap_without:
