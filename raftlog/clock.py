@@ -1,4 +1,4 @@
-"""The only reads of time. Everything above takes a ``Clock`` (or a number) as an argument."""
+"""The only module that reads the time. Other modules get a ``Clock`` or a number."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from raftlog.types import TimestampMs
 
 
 class Clock(Protocol):
-    """Two clocks: one that people read and one that only grows."""
+    """A wall clock and a monotonic clock."""
 
     def wall_ms(self) -> TimestampMs:
-        """Milliseconds since 1970-01-01T00:00Z. May jump: for records, never for a timeout."""
+        """Return milliseconds since 1970-01-01T00:00Z. May jump: for records, not for timeouts."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start. Never goes back; means nothing on another machine."""
+        """Return seconds from an arbitrary start. Never decreases; not comparable across hosts."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""The only open, write, fsync and rename: everything above takes a ``Disk`` as an argument.
+"""File system access: the only open, write, fsync and rename. Other modules get a ``Disk``.
 
-``OsDisk`` is the machine's file system. ``raftlog.testing.disk.SimDisk`` is one that loses unsynced
-writes, tears them and fails on demand. Every failure is an ``OSError``; what it means is decided
-above.
+``OsDisk`` is the file system of the operating system. ``raftlog.testing.disk.SimDisk`` simulates
+one that loses unsynced writes, tears them and fails on demand. Every failure is an ``OSError``, and
+the caller decides how to handle it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Final, Protocol
 
 from raftlog.types import Buffer
 
-# Errors that say "no room", as opposed to "the disk is broken": nothing is lost, and room may come
-# back. The last two are of opening a file: the process, or the system, has no descriptor left.
+# Errors of a full disk, as opposed to a failed one: nothing is lost, and space can be freed.
+# The last two: the process, or the system, has no file descriptor left.
 NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT}) | NO_DESCRIPTOR
-# Errors that say that a file, or a directory on its path, is not there.
+# Errors for a file, or a directory on its path, that does not exist.
 MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 
 TEMPORARY_SUFFIX: Final = ".tmp"
@@ -39,12 +39,12 @@ FALLOC_FL_KEEP_SIZE: Final = 1  # of linux/falloc.h
 
 
 def missing(path: str) -> FileNotFoundError:
-    """The error for a file that is not where it was."""
+    """Return the error for a file that was removed or moved."""
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 class File(Protocol):
-    """An open file. Its owner alone changes it, so its size is known without asking the system."""
+    """An open file. Only its owner changes it, so its size is known without a system call."""
 
     @property
     def path(self) -> str: ...
@@ -52,9 +52,8 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def is_in_place(self) -> bool:
-        """Whether its path leads to it: it was neither removed nor moved away, nor its directory.
-
-        True where that cannot be told. Quick; any thread may call.
+        """Return whether its path still refers to it. False if it or its directory was removed or
+        moved; True where that cannot be determined. Fast; any thread may call.
         """
         ...
 
@@ -71,7 +70,7 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Return once bytes and size are on the disk (fdatasync). Any thread may call."""
+        """Make bytes and size durable (fdatasync). Any thread may call."""
         ...
 
     def close(self) -> None: ...
@@ -82,22 +81,22 @@ class Lock(Protocol):
 
 
 class Disk(Protocol):
-    """A file system. Names become durable with ``sync_dir`` of their directory, as POSIX has it."""
+    """A file system. As in POSIX, ``sync_dir`` of a directory makes its names durable."""
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> File: ...
 
     def exists(self, path: str) -> bool: ...
 
     def list_dir(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty if it is none."""
+        """Return the names in a directory, sorted; empty if it is not a directory."""
         ...
 
     def make_dirs(self, path: str) -> None:
-        """Make a directory and its missing parents, durably."""
+        """Create a directory and its missing parents, durably."""
         ...
 
     def make_dir(self, path: str) -> None:
-        """Make a directory unless it exists; its name is durable once its parent is synced."""
+        """Create a directory unless it exists. Its name is durable once its parent is synced."""
         ...
 
     def rename(self, source: str, target: str) -> None: ...
@@ -109,11 +108,11 @@ class Disk(Protocol):
     def sync_dir(self, path: str) -> None: ...
 
     def read_file(self, path: str, *, bytes_max: int) -> bytes:
-        """The whole file; ``OSError`` (EFBIG) when it is larger than ``bytes_max``."""
+        """Return the whole file. Raises ``OSError`` (EFBIG) if it has over ``bytes_max`` bytes."""
         ...
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Replace a file's bytes so that a crash leaves the old or the new, durably on return."""
+        """Replace a file's bytes durably. After a crash it has the old or the new bytes."""
         ...
 
     def lock(self, path: str) -> Lock:
@@ -121,15 +120,15 @@ class Disk(Protocol):
         ...
 
     def mutex(self) -> AbstractContextManager[object]:
-        """A lock for threads that use the same files; one that has it may work on the disk."""
+        """Return a lock for threads that use the same files. Hold it during disk access."""
         ...
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that this user may still write to the file system of ``path``."""
+        """Return the bytes that this user can still write to the file system of ``path``."""
         ...
 
     def total_bytes(self, path: str) -> int:
-        """The size of the file system of ``path``."""
+        """Return the size in bytes of the file system of ``path``."""
         ...
 
     def make_private(self, path: str) -> None:
@@ -137,11 +136,11 @@ class Disk(Protocol):
         ...
 
     def real_path(self, path: str) -> str:
-        """The one name of what may have several, by symbolic links."""
+        """Return ``path`` without symbolic links."""
         ...
 
     def dangling_link(self, path: str) -> str:
-        """The symbolic link at or above ``path`` because of which it does not exist; else ""."""
+        """Return the dangling symbolic link at or above ``path``; "" if there is none."""
         ...
 
     def is_mount(self, path: str) -> bool:
@@ -149,10 +148,10 @@ class Disk(Protocol):
         ...
 
     def reserve(self, path: str, size: int) -> None:
-        """Take room for ``size`` more bytes behind the end of a file, which stays as it is.
+        """Reserve disk space for ``size`` more bytes after the end of a file. Its size stays.
 
-        Appending to it finds that room also when the disk is full; shortening it gives the room
-        back. Any thread may call. Nothing on a file system that cannot do this.
+        Appends use this space also when the disk is full. Truncation releases it. Any thread may
+        call. Does nothing on a file system without this function.
         """
         ...
 
@@ -184,7 +183,7 @@ class OsFile:
     def append(self, buffers: Sequence[Buffer]) -> None:
         total = sum(len(buffer) for buffer in buffers)
         written = os.pwritev(self._fd, buffers, self._size)
-        if written < total:  # a full disk, a signal, or over 2 GiB: rare, so joining is affordable
+        if written < total:  # a full disk, a signal, or over 2 GiB: rare, so a copy is acceptable
             rest = memoryview(b"".join(buffers))
             while written < total:
                 written += os.pwrite(self._fd, rest[written:], self._size + written)
@@ -223,7 +222,7 @@ class OsFile:
 
 
 class OsLock:
-    """An advisory lock (flock) that the kernel drops when its holder dies."""
+    """An advisory lock (flock). The kernel releases it when the process ends."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -235,10 +234,10 @@ class OsLock:
 
 
 class SpareDescriptor:
-    """One that is kept for the moment when there is no other.
+    """A file descriptor in reserve, for when the process has no other left.
 
-    What was renamed has to be made durable, or its fate is unknown: syncing a directory must not
-    fail for lack of a descriptor, though creating a file may.
+    A rename must be made durable, or its outcome after a crash is unknown. So syncing a directory
+    must not fail for lack of a descriptor. Creating a file may.
     """
 
     def __init__(self) -> None:
@@ -251,7 +250,7 @@ class SpareDescriptor:
 
     @contextlib.contextmanager
     def opened(self, path: str, flags: int) -> Iterator[int]:
-        """The descriptor of ``path``, opened with ``flags`` for as long as the block lasts."""
+        """Open ``path`` with ``flags`` and yield the descriptor, for the duration of the block."""
         try:
             fd = os.open(path, flags)
         except OSError as error:
@@ -263,7 +262,7 @@ class SpareDescriptor:
             finally:
                 os.close(fd)
             return
-        with self._lock:  # there is one only
+        with self._lock:  # there is only one spare descriptor
             fd, self._fd = self._fd, -1
             if fd >= 0:
                 os.close(fd)
@@ -306,7 +305,7 @@ class OsDisk:
         try:
             os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
-            if not os.path.isdir(path):  # a file; else it exists, or another thread was quicker
+            if not os.path.isdir(path):  # a file; a directory may come from another thread
                 raise
 
     def rename(self, source: str, target: str) -> None:
@@ -368,7 +367,7 @@ class OsDisk:
 
     def make_private(self, path: str) -> None:
         if stat.S_IMODE(os.stat(path).st_mode) & ~DIRECTORY_MODE:
-            with contextlib.suppress(PermissionError):  # whose it is has decided who may enter
+            with contextlib.suppress(PermissionError):  # another owner has set the permissions
                 os.chmod(path, DIRECTORY_MODE)
 
     def real_path(self, path: str) -> str:
@@ -416,9 +415,9 @@ def sync_all(fd: int) -> None:
 
 
 def fallocate(fd: int, position: int, size: int) -> None:
-    """Linux's fallocate(2) with FALLOC_FL_KEEP_SIZE, which Python's ``os`` does not have.
+    """Call Linux's fallocate(2) with FALLOC_FL_KEEP_SIZE, which Python's ``os`` does not have.
 
-    Raises ``OSError``, but not where there is no such thing.
+    Raises ``OSError``, but not on systems without fallocate.
     """
     if sys.platform != "linux":
         return

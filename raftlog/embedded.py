@@ -1,8 +1,8 @@
-"""``raftlog.open(path)``: a log inside this program, with no server and no sockets.
+"""``raftlog.open(path)``: a log inside this program, without a server and sockets.
 
-The broker's own core and the usual clients, joined by connections in memory on one background
-thread: every feature is the same code, and the files are those of a broker, which can take them
-over when the log is closed (and the other way round). A lock keeps a second opener out.
+The broker's core and the usual clients run on one background thread and are connected in memory.
+All features use the same code. The files are those of a broker: a broker can open them when the
+log is closed, and the other way round. A lock prevents that two programs open them.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ Client: TypeAlias = Producer | Consumer | Admin
 
 ClientT = TypeVar("ClientT", Producer, Consumer, Admin)
 
-# What clients are told to connect to. Never resolved: the connector goes straight to the broker.
+# Address that clients get. It is never resolved: the connector connects to the broker directly.
 ADDRESS: Final = Address("embedded", 1)
 
 
 class EmbeddedLog(Closeable):
     """An open log. Use ``raftlog.open``; close it, or use ``with``.
 
-    Its clients work as long as it is open, from any thread; closing it closes them, producers after
-    what they have still to send. A disk that fails shows as ``StorageFailedError`` from every call.
+    Its clients work from any thread while it is open. ``close`` closes them; producers first send
+    their buffered records. After a disk failure every call raises ``StorageFailedError``.
     """
 
-    _closed = True  # until it is open: there is nothing to close
+    _closed = True  # until it is open, there is nothing to close
 
     def __init__(
         self, path: str | os.PathLike[str], settings: Mapping[str, str], *, disk: Disk
@@ -109,9 +109,9 @@ class EmbeddedLog(Closeable):
     # -- the end
 
     def close(self) -> None:
-        """Close the clients, make everything durable, let go of the directory. Idempotent.
+        """Close the clients, sync all data and release the directory. Idempotent.
 
-        Raises ``StorageFailedError`` if the disk failed, now or before.
+        Raises ``StorageFailedError`` if the disk has failed, now or before.
         """
         if self._closed:
             return
@@ -145,7 +145,7 @@ class EmbeddedLog(Closeable):
         return client
 
     async def _connect(self, host: str, port: int, /) -> Connection:
-        """A new connection to the broker, on their common loop."""
+        """Open a connection to the broker, on the loop of both."""
         if self._broker.context.is_stopping:
             raise ClosedError(f"the log in {self.path} was closed")
         connection = Connection(Address(host, port), scratch=self._scratch)
@@ -154,7 +154,7 @@ class EmbeddedLog(Closeable):
 
 
 def _noted(error: StorageFailedError) -> None:
-    """The broker has logged it, and every caller is told by its own request."""
+    """Log the failure at debug level: the broker has logged it, and each request reports it."""
     logger.debug("embedded log failed: %s", error)
 
 
@@ -164,10 +164,10 @@ def open(  # noqa: A001 - its name is ``raftlog.open``
     settings: Mapping[str, str] | None = None,
     disk: Disk | None = None,
 ) -> EmbeddedLog:
-    """Open (or start) the log in the directory ``path``, for this process alone.
+    """Open or create the log in the directory ``path``, for this process only.
 
     ``settings``: a broker's, such as ``{"log.retention.check.interval.ms": "60000"}``. ``disk``:
-    for tests. Raises ``DataDirectoryError`` when another process, or another opener in this one,
-    has it open, or when it cannot be written; ``InvalidConfigError`` for a setting.
+    for tests. Raises ``DataDirectoryError`` if the log is open already, in this process or another,
+    or if the directory is not writable; ``InvalidConfigError`` for an invalid setting.
     """
     return EmbeddedLog(path, settings or {}, disk=disk or OsDisk())

@@ -1,9 +1,9 @@
 """Two asyncio transports joined in memory: a connection without a socket, on one event loop.
 
-For the embedded log and for tests. Behaves as TCP does where a protocol can tell: bytes come in
-order and in pieces of any size, later than they were written; a reader that pauses makes its writer
-pause; closing delivers what was written first, aborting does not. What is written is handed over as
-it is, so it must not be changed afterwards.
+For the embedded log and for tests. Protocols see the behavior of TCP: bytes arrive in order, in
+pieces of any size and after a delay; a paused reader pauses the writer; ``close`` delivers the
+written bytes first, ``abort`` discards them. Buffers are not copied: the writer must not change
+them after the write.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ HIGH_BYTES_DEFAULT: Final = 64 * limits.KIB
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end. Made by ``join``; its methods are asyncio's."""
+    """One end of a connection, created by ``join``. Its methods are asyncio's."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.BufferedProtocol) -> None:
         super().__init__()
         self._loop = loop
         self._protocol = protocol
         self._peer: MemoryTransport = self  # until joined
-        self._incoming: deque[memoryview] = deque()  # what the peer wrote, not yet delivered here
+        self._incoming: deque[memoryview] = deque()  # written by the peer, not yet delivered
         self._incoming_bytes = 0
-        self._peer_ended = False  # after what is incoming, the end of the stream comes
-        self._delivering = False  # a delivery is due on the loop
+        self._peer_ended = False  # the stream ends after the incoming bytes
+        self._delivering = False  # a delivery is scheduled on the loop
         self._reading = True
         self._writing_ended = False
         self._closing = False
@@ -47,7 +47,7 @@ class MemoryTransport(asyncio.Transport):
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         peer = self._peer
         if self._writing_ended or self._closing or peer._lost:
-            return  # as a socket's transport: the loss is told by connection_lost
+            return  # as a socket's transport: connection_lost reports the loss
         for data in list_of_data:
             view = memoryview(data).cast("B")
             if view:
@@ -95,7 +95,7 @@ class MemoryTransport(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
-        """Deliver what was written, then end; what arrives until then is lost."""
+        """Deliver the written bytes, then close. Bytes that arrive until then are discarded."""
         if self._closing:
             return
         self._closing = True
@@ -105,7 +105,7 @@ class MemoryTransport(asyncio.Transport):
             self._loop.call_soon(self._lose, None)
 
     def abort(self) -> None:
-        """End at once, on both sides."""
+        """Close both sides immediately, without delivering the written bytes."""
         self._closing = True
         self._peer._drop_incoming()
         self._loop.call_soon(self._lose, None)
@@ -121,7 +121,7 @@ class MemoryTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ARG002 - has none
         return default
 
-    # -- delivery, always from the loop: no protocol is called from within another's write
+    # -- delivery, always from the loop: a write never calls the other protocol
 
     def _deliver_soon(self) -> None:
         if not self._delivering and not self._lost:
@@ -129,7 +129,7 @@ class MemoryTransport(asyncio.Transport):
             self._loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        """Fill the protocol's buffer once, as a read from a socket would."""
+        """Fill the protocol's buffer once, as a read from a socket does."""
         self._delivering = False
         if self._closing or self._lost or not self._reading:
             return
@@ -151,7 +151,7 @@ class MemoryTransport(asyncio.Transport):
         self._peer._drained()
 
     def _drained(self) -> None:
-        """The peer took some of what we wrote."""
+        """Resume writing after the peer has read enough of the written bytes."""
         if self._writer_paused and self._peer._incoming_bytes <= self._low:
             self._writer_paused = False
             self._loop.call_soon(self._protocol.resume_writing)
@@ -167,7 +167,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 def fill(buffer: memoryview, pieces: deque[memoryview]) -> int:
-    """Take bytes off the front of ``pieces`` into ``buffer``, as a read does; how many."""
+    """Move bytes from the front of ``pieces`` to ``buffer``. Returns their number."""
     count = 0
     while pieces and count < len(buffer):
         first = pieces[0]
@@ -186,7 +186,7 @@ def join(
     left: asyncio.BufferedProtocol,
     right: asyncio.BufferedProtocol,
 ) -> tuple[MemoryTransport, MemoryTransport]:
-    """Connect two protocols, which are told at once."""
+    """Connect two protocols and call their ``connection_made`` immediately."""
     transports = MemoryTransport(loop, left), MemoryTransport(loop, right)
     transports[0]._peer, transports[1]._peer = transports[1], transports[0]
     left.connection_made(transports[0])
