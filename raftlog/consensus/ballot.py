@@ -35,7 +35,7 @@ class Ballot:
     # -- votes -------------------------------------------------------------------------------------
 
     def ask(self) -> int:
-        """Begin a round of pre-votes; its number. Answers to an older one do not count."""
+        """Begin a round of pre-votes. Returns its number; older responses are ignored."""
         self._round += 1
         self._would_vote = {self._broker_id}
         return self._round
@@ -73,7 +73,7 @@ class Ballot:
         self._attempts = 0
 
     def patience(self) -> float:
-        """The silence of a leader that is borne."""
+        """Return the election timeout: the wait without messages of a known leader."""
         return self._timing.election * (1 + self._chance())
 
     def short_wait(self) -> float:

@@ -20,7 +20,7 @@ class Follower:
         self.next_index = last_index + 1  # to send
         self.is_probing = False  # where its log and ours part is being looked for
         self.is_waiting = False  # for the answer to a probe
-        self.commit_sent = 0  # the commit index that it was told last
+        self.commit_sent = 0  # the commit index that was sent last
 
     def restart(self) -> None:
         """Probe the follower's log again: the former connection may have lost messages."""
@@ -44,7 +44,7 @@ class Follower:
             self.next_index += count
 
     def appended(self, index: int) -> bool:
-        """It holds all up to ``index``; whether that is news."""
+        """Record that it holds all entries up to ``index``. Returns whether this is progress."""
         self.is_probing = self.is_waiting = False
         self.next_index = max(self.next_index, index + 1)
         if index <= self.match_index:

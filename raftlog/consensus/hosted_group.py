@@ -110,7 +110,7 @@ class HostedGroup:
         self.raft: RaftGroup | None = None
         self.proposals = Proposals(services.finish)
         self.scheduled = NEVER  # the node's: when it looks here next
-        self.told: object = None  # the node's: the standing that its users know of
+        self.told: object = None  # the node's: the standing that it reported last
         self._services = services
         self._asked: list[tuple[int, int, bytes]] = []  # by whom, their number, entry
         self._answered: dict[int, float] = {}  # when a peer was last offered or greeted
@@ -121,10 +121,10 @@ class HostedGroup:
     def open(
         self, voters: Mapping[int, str], base: bytes, now: float, *, needs_leader: bool = True
     ) -> None:
-        """Go on where the journal stopped; ``voters`` and ``base`` are for a journal without.
+        """Continue from the journal; ``voters`` and ``base`` are used if it has no generation.
 
-        A voter with the directory ``""`` has no vote: it is asked for a newer generation. The first
-        election of a new group is held later if it ``needs_leader`` for commands only.
+        A voter with the directory ``""`` has no vote: it gets hello, to offer a newer generation.
+        ``needs_leader``: False postpones the first election of a new group until a command waits.
         """
         is_new = self.journal.is_new
         start = base if is_new else self.journal.base
@@ -148,7 +148,7 @@ class HostedGroup:
 
     @property
     def is_led_here(self) -> bool:
-        """This broker takes itself for the Raft leader."""
+        """Whether this broker considers itself the Raft leader."""
         return self.raft is not None and _ROLES.get(self.raft.role) == "leader"
 
     def status(self) -> GroupStatus:
@@ -247,7 +247,7 @@ class HostedGroup:
         self.proposals.generation_ended(ended, is_applied=False)
 
     def found(self, voters: Mapping[int, str], base: bytes, now: float) -> None:
-        """Begin the first generation that has voters, and offer it to the others at once."""
+        """Begin the first generation that has voters, and offer it to the others immediately."""
         assert self.generation == 0 and self.raft is None, "it was founded before"
         self.machine.restore(base)
         self._begin(1, voters, now, base)
@@ -303,7 +303,7 @@ class HostedGroup:
             self.raft.peer_silent(peer, now)
 
     def receive(self, peer: int, message: list[Any], now: float) -> bool:
-        """Take a message that came by the peer's link; False when it makes no sense."""
+        """Process a message from the peer's link. Returns False if it is invalid."""
         _group_id, generation, term, kind, *fields = message
         if kind == envelope.OFFER:
             return self._on_offer(peer, generation, fields, now)
@@ -393,7 +393,7 @@ class HostedGroup:
         self._asked = []
 
     def _place(self, raft: RaftGroup, now: float) -> None:
-        """Give what waits to the leader, be it this broker or another."""
+        """Append waiting proposals if this broker leads, or forward them to the leader."""
         leader = raft.leader
         for proposal in self.proposals.waiting(now):
             if proposal.generation not in (None, self.generation):

@@ -17,9 +17,9 @@ class StateMachine(Protocol):
         ...
 
     def snapshot(self) -> bytes:
-        """The whole state, for ``restore``."""
+        """Return the whole state, for ``restore``."""
         ...
 
     def restore(self, snapshot: bytes) -> None:
-        """Become what ``snapshot`` says; ``ValueError`` when it says nothing sensible."""
+        """Replace the state by that of ``snapshot``. Raises ``ValueError`` if it is invalid."""
         ...

@@ -504,7 +504,7 @@ class ConsensusNode:
         return self._task
 
     def complete_sync(self, task: JournalSyncTask, now: float) -> None:
-        """Take back a task that has run: what waited for it is sent, and inputs are handled."""
+        """Complete a task that has run: send the waiting messages and process inputs."""
         assert task is self._task
         self._task = None
         self._is_stalled = False

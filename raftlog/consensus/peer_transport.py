@@ -23,7 +23,7 @@ class Heard(NamedTuple):
 
     directory_id: str
     boot: int  # the newest whose link was up
-    sequence: int  # of the last block that it has told of, in this boot or an older one
+    sequence: int  # of the last block that it has reported, in this boot or an older one
 
 
 class Link:
@@ -47,7 +47,7 @@ class Link:
         self.is_up = False
         self.directory_id = ""  # the peer's, as it proved when the link came up
         self.boot = 0  # the peer's
-        self.journal_sequence = 0  # of its directory's journal: the last block that it told of
+        self.journal_sequence = 0  # of its directory's journal: the last block that it reported
         # When consensus of the peer was last seen to work, in monotonic seconds; never for a peer
         # that sends no beats.
         self.alive_at = -NEVER

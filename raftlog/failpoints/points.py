@@ -86,7 +86,7 @@ class Failpoints:
         self._crash = crash
         self._sleep = sleep
         self._lock = threading.Lock()
-        self.counts: Counter[str] = Counter()  # hits by site, whether or not anything acted
+        self.counts: Counter[str] = Counter()  # hits by site, also those without an action
         self._rules: dict[str, Rule] = {}
         self._by_site: dict[str, list[Rule]] = {}
         self._path: Path | None = None
