@@ -782,28 +782,37 @@ class ClusterMachine:
 
     # -- delegation tokens -------------------------------------------------------------------------
 
-    def _create_token(self, command: CreateToken) -> tuple[None, ClusterChange]:
-        token = command.token
+    def check_new_token(self, owner: str, at_ms: int) -> dict[str, DelegationToken]:
+        """Return the tokens that remain if ``owner`` creates another one at this time.
+
+        Raises ``UnsupportedFeatureError`` if a broker may not support tokens, and ``RefusedError``
+        if there are too many.
+        """
         if self.peer_protocol < PEER_PROTOCOL_TOKENS:
             raise UnsupportedFeatureError(
                 "delegation tokens require that all brokers support them. Upgrade them, then run "
                 "`raftlog cluster features --upgrade`"
             )
-        if self.tokens.get(token.id) == token:
-            return None, ClusterChange()  # the command was repeated
-        since_ms = token.issued_ms - limits.DELEGATION_TOKEN_KEPT_MS
-        expired = [held.id for held in self.tokens.values() if held.expires_ms <= since_ms]
+        since_ms = at_ms - limits.DELEGATION_TOKEN_KEPT_MS
         kept = {key: held for key, held in self.tokens.items() if held.expires_ms > since_ms}
         if len(kept) >= limits.DELEGATION_TOKENS_PER_CLUSTER_MAX:
             raise RefusedError(
                 f"this cluster has {len(kept)} delegation tokens, which is the limit"
             )
-        owned = sum(held.owner == token.owner for held in kept.values())
+        owned = sum(held.owner == owner for held in kept.values())
         if owned >= limits.DELEGATION_TOKENS_PER_OWNER_MAX:
             raise RefusedError(
-                f"{token.owner} has {owned} delegation tokens, which is the limit. Remove some "
-                "with `raftlog token expire`"
+                f"{owner} has {owned} delegation tokens, which is the limit. Remove some with "
+                "`raftlog token expire`"
             )
+        return kept
+
+    def _create_token(self, command: CreateToken) -> tuple[None, ClusterChange]:
+        token = command.token
+        if self.tokens.get(token.id) == token:
+            return None, ClusterChange()  # the command was repeated
+        kept = self.check_new_token(token.owner, token.issued_ms)
+        expired = self.tokens.keys() - kept.keys()
         self._records.tokens = {**kept, token.id: token}
         self._records.version += 1
         return None, ClusterChange(tokens=frozenset((*expired, token.id)))

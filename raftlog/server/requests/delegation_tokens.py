@@ -16,10 +16,8 @@ from raftlog.errors import (
     TokenOwnerError,
     TokenRequestNotAllowedError,
     UnknownTokenError,
-    UnsupportedFeatureError,
 )
 from raftlog.replication.cluster_commands import CreateToken, SetTokenExpiry
-from raftlog.replication.cluster_records import PEER_PROTOCOL_TOKENS
 from raftlog.security.acl import CLUSTER_NAME, Operation
 from raftlog.security.delegation import (
     HMAC_BYTES,
@@ -61,11 +59,8 @@ async def create(
     ``lifetime_ms``: at most that of ``delegation.token.max.lifetime.ms``; 0 or less: that.
     """
     cluster, config = context.clustered(), context.config
-    if cluster.machine.peer_protocol < PEER_PROTOCOL_TOKENS:
-        raise UnsupportedFeatureError(
-            "delegation tokens require that all brokers support them. Upgrade them, then run "
-            "`raftlog cluster features --upgrade`"
-        )
+    now_ms = _now_ms(context)
+    cluster.machine.check_new_token(str(connection.principal), now_ms)  # before the hashes
     most_ms = config.delegation_token_max_lifetime_ms
     hmac = context.entropy(HMAC_BYTES)
     token = await asyncio.to_thread(
@@ -74,7 +69,7 @@ async def create(
             owner=connection.principal,
             renewers=renewers,
             hmac=hmac,
-            now_ms=_now_ms(context),
+            now_ms=now_ms,
             lifetime_ms=most_ms if lifetime_ms <= 0 else min(lifetime_ms, most_ms),
             renewal_ms=config.delegation_token_expiry_time_ms,
             entropy=context.entropy,
