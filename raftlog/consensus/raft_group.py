@@ -278,8 +278,8 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         """The link to this voter is there, but its consensus does not work."""
         if self.is_leader:
             self._wake(now)
-        elif self.leader == peer:
-            self._hurry(now)
+        elif self.leader == peer:  # it may be busy: most groups notice that it is back
+            self.campaign_at(now + self._ballot.unhurried_wait())
 
     def send_appends(self, now: float) -> None:
         """Send followers their missing entries and the commit index."""

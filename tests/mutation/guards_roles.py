@@ -380,4 +380,15 @@ REST: Final = [
     ),
 ]
 
-GUARDS: Final = [*ROLES, *REST]
+FIRST_STATES: Final = [
+    Guard(
+        name="an earlier incarnation can have led without a term",
+        why="a replica that lost acknowledged records accepts its copy as complete",
+        module="raftlog/server/cluster/partitions.py",
+        function="Partitions._open_group",
+        change=value("assign leader_boot", "True"),
+        tests=(f"{REGRESSIONS}::test_a_leader_that_restarts_does_not_trust_the_first_state",),
+    ),
+]
+
+GUARDS: Final = [*ROLES, *REST, *FIRST_STATES]

@@ -340,7 +340,9 @@ class Partitions:
             needs_leader=not hosted.state.leader_boot,
         )
         status = self._status(hosted)
-        if status is not None and status.term == 0:
+        # An earlier incarnation can have led, or followed, by a base that names a leader.
+        is_first = hosted.is_known or not hosted.state.leader_boot
+        if status is not None and status.term == 0 and is_first:
             hosted.on(Event.FOUNDED)
         self.schedule(hosted)
         return hosted

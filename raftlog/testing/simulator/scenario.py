@@ -792,12 +792,13 @@ def _directories(
     machine: BrokerMachine, partition: TopicPartition, topic_id: str = ""
 ) -> list[str]:
     disk = machine.disk
-    directories = []
+    topics = []
     for root in machine.directories:
         topic = f"{root}/topics/{partition.topic}"
         names = [topic_id] if topic_id else disk.list_dir(topic)
-        directories += [f"{topic}/{name}/{partition.partition}" for name in names]
-    return [directory for directory in directories if disk.exists(directory)]
+        topics += [f"{topic}/{name}" for name in names]
+    # A partition without records may have no directory in that of its topic.
+    return [f"{topic}/{partition.partition}" for topic in topics if disk.exists(topic)]
 
 
 def _finish_compaction(machine: BrokerMachine, partition: TopicPartition, topic_id: str) -> None:

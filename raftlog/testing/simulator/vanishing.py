@@ -54,10 +54,11 @@ def _contents(disk: SimDisk, random: Random) -> bool:
 
 
 def _one_file(disk: SimDisk, random: Random) -> bool:
-    directory = random.choice(partitions(disk))
-    names = disk.list_dir(directory)
-    if not names:
+    directories = [path for path in partitions(disk) if disk.list_dir(path)]
+    if not directories:
         return False
+    directory = random.choice(directories)
+    names = disk.list_dir(directory)
     disk.lose(f"{directory}/{random.choice(names)}")
     return True
 

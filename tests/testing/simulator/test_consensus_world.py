@@ -170,7 +170,7 @@ def test_they_may_overtake_and_come_twice_where_the_network_is_such(arrived: lis
     found = [data for data in arrived if data in sent]
     assert found != sorted(found, key=int)
     assert set(found) == set(sent)
-    assert len(found) == 200 + world.counts["duplicate"] > 220
+    assert 220 < len(found) <= 200 + world.counts["duplicate"], "of these, and of beats"
 
 
 @pytest.mark.parametrize("late", [0.0, 1.0])

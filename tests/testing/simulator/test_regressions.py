@@ -38,6 +38,15 @@ def test_a_recreated_topic_is_read_from_its_own_offsets(seed: int) -> None:
     assert verdict.is_good, verdict.violations[:10]
 
 
+@pytest.mark.parametrize("seed", [20240282])
+def test_a_leader_that_restarts_does_not_trust_the_first_state(seed: int) -> None:
+    """Its group had no term in its journal, but it had led by the base (ADR 64) and acknowledged
+    records that a power failure removed.
+    """
+    verdict = run(Scenario.draw(seed, brokers=3, light=True))
+    assert verdict.is_good, verdict.violations[:10]
+
+
 def with_hung_journal(world: World, *, alone: bool) -> bool:
     """Whether a broker, one of three, that has something to write to its journal ends."""
     world.boot()

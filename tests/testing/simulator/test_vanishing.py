@@ -44,6 +44,9 @@ def test_where_there_is_nothing_nothing_vanishes() -> None:
     assert lose_files(disk, disk.random) == ""
     store = Store.open(disk, DATA_DIRECTORY)
     host(store, 1)
+    assert lose_files(disk, disk.random) == ""
+    assert not WAYS["one file"](disk, disk.random)
+    disk.make_dirs(f"{TOPICS}/clicks/{FIRST}/1")
     assert partitions(disk) == [f"{TOPICS}/clicks/{FIRST}/1"]
     assert not WAYS["one file"](disk, disk.random)
 
