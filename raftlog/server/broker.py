@@ -57,7 +57,7 @@ from raftlog.server.kafka.dispatch import dispatch as kafka_dispatch
 from raftlog.server.listener import Connections, address_of
 from raftlog.server.log_cleaner import LogCleaner
 from raftlog.server.log_dirs import LogDirMonitor
-from raftlog.server.metrics import Counters
+from raftlog.server.metrics import SETTLE_SECONDS, Counters
 from raftlog.server.operations import AloneOperations
 from raftlog.server.partition import HostServices, Partition
 from raftlog.server.peers.channel import PeerConnector, SocketPeerConnector
@@ -299,6 +299,7 @@ class Broker:
         data_dir = self._store.log_dirs[""]
         tasks = [
             loop.create_task(self._keep_time()),
+            loop.create_task(self._settle_metrics()),
             loop.create_task(self._watch_space(data_dir, self.space, self._workers.sync)),
         ]
         for each in self.log_dirs.watched.values():
@@ -322,6 +323,11 @@ class Broker:
             if loop.time() >= save_at or self.disk_watch.is_suspect:
                 save_at = loop.time() + limits.CLOCK_SAVE_S
                 await self._save_time()
+
+    async def _settle_metrics(self) -> None:
+        while True:
+            await asyncio.sleep(SETTLE_SECONDS)
+            self.context.counters.settle()
 
     async def _prepare(self) -> None:
         for note in self._store.notes:

@@ -48,7 +48,12 @@ class BrokerClock:
     # -- what is asked -----------------------------------------------------------------------------
 
     def wall_ms(self) -> TimestampMs:
-        return self._trusted.record_ms(self.machine.monotonic(), self.machine.wall_ms())
+        return self.read()[1]
+
+    def read(self) -> tuple[float, TimestampMs]:
+        """Return monotonic seconds, and the wall time for new records, of the same moment."""
+        now = self.machine.monotonic()
+        return now, self._trusted.record_ms(now, self.machine.wall_ms())
 
     def deletion_ms(self) -> TimestampMs | None:
         """Return the time by which data may expire; None: nothing may expire now."""

@@ -123,7 +123,6 @@ def dispatch(context: BrokerContext, connection: Connection, request: Request) -
     """Handle one request, or return the steps that do. Every error is returned to the client; the
     connection continues.
     """
-    context.counters.requests += 1
     reply = Reply(connection, request)
     if connection.peer_identity is None:
         try:

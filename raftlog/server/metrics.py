@@ -7,7 +7,8 @@ has anyway, such as the number of partitions, are not counted here: they are rea
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,23 +17,46 @@ from typing import Final
 BOUNDS_SECONDS: Final = (
     0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 )  # fmt: skip
+SETTLE_SECONDS: Final = 1.0
 
 
 class Durations:
-    """Histogram of durations. ``counts`` has one entry per bucket of ``BOUNDS_SECONDS``, and one
-    for longer durations.
+    """Histogram of durations, in seconds. ``observe(seconds)`` adds one.
+
+    Requests only append to a list, which ``settle`` sorts into the buckets: a search for the bucket
+    of each single duration would cost several times as much.
     """
 
-    __slots__ = ("counts", "sum_seconds")
+    __slots__ = ("_counts", "_pending", "_sum_seconds", "observe")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_SECONDS) + 1)
-        self.sum_seconds = 0.0
+        self._counts = [0] * (len(BOUNDS_SECONDS) + 1)
+        self._sum_seconds = 0.0
+        self._pending: list[float] = []
+        self.observe: Callable[[float], None] = self._pending.append
 
-    def observe(self, seconds: float) -> None:
-        """Add one duration."""
-        self.counts[bisect_left(BOUNDS_SECONDS, seconds)] += 1
-        self.sum_seconds += seconds
+    @property
+    def counts(self) -> list[int]:
+        """One entry per bucket of ``BOUNDS_SECONDS``, and one for longer durations."""
+        self.settle()
+        return self._counts
+
+    @property
+    def sum_seconds(self) -> float:
+        self.settle()
+        return self._sum_seconds
+
+    def settle(self) -> None:
+        """Count what was observed since the last call. Takes 0.1 µs per duration."""
+        pending, counts, below = self._pending, self._counts, 0
+        pending.sort()
+        for bucket, bound in enumerate(BOUNDS_SECONDS):
+            end = bisect_right(pending, bound, below)
+            counts[bucket] += end - below
+            below = end
+        counts[-1] += len(pending) - below
+        self._sum_seconds += sum(pending)
+        pending.clear()
 
 
 def _no_time() -> float:
@@ -49,7 +73,6 @@ class Counters:
     now: Callable[[], float] = _no_time
     connections_accepted: int = 0
     connections_refused: int = 0  # over max.connections
-    requests: int = 0
     throttled: int = 0  # requests whose clients had to wait, because of a quota
     quota_refusals: int = 0  # connections over a quota
     audit_dropped: int = 0  # events that are not in the audit topic
@@ -64,21 +87,25 @@ class Counters:
     compactions: int = 0
     compacted_records: int = 0  # removed by compaction
     request_errors: dict[str, int] = field(default_factory=dict)  # by the class of the error
-    request_seconds: dict[str, Durations] = field(default_factory=dict)  # by the name of the API
+    # By the name of the API.
+    request_seconds: defaultdict[str, Durations] = field(
+        default_factory=lambda: defaultdict(Durations)
+    )
     fsync_seconds: Durations = field(default_factory=Durations)
     commit_seconds: Durations = field(default_factory=Durations)
     replica_append_seconds: Durations = field(default_factory=Durations)
 
     def request_ended(self, api: str, began: float) -> None:
-        """Count a request that arrived at ``began`` and is answered now."""
-        seconds = self.now() - began
-        try:
-            durations = self.request_seconds[api]
-        except KeyError:
-            durations = self.request_seconds[api] = Durations()
-        # Not a call of ``observe``: this runs for each request.
-        durations.counts[bisect_left(BOUNDS_SECONDS, seconds)] += 1
-        durations.sum_seconds += seconds
+        """Count a request that began at ``began`` and is answered now."""
+        self.request_seconds[api].observe(self.now() - began)
+
+    def settle(self) -> None:
+        """Call it every ``SETTLE_SECONDS``: until then, durations of requests take memory."""
+        for durations in self.request_seconds.values():
+            durations.settle()
+        self.fsync_seconds.settle()
+        self.commit_seconds.settle()
+        self.replica_append_seconds.settle()
 
     def request_failed(self, error: Exception) -> None:
         """Count an error that a client receives, for a request or for one of its partitions."""

@@ -328,11 +328,12 @@ class Partition:
             space = self._services.space
             if space.level and not self._is_stored(header):
                 space.check_producer(self.topic_partition)
+            now, now_ms = self._services.clock.read()
             appended = self.log.append(
                 batch,
                 header,
                 leader_epoch=self.leader_epoch,
-                now_ms=self._services.clock.wall_ms(),
+                now_ms=now_ms,
                 at_offset=at_offset,
             )
         except StorageFailedError as error:
@@ -350,7 +351,7 @@ class Partition:
         if not appended.duplicate:
             if self.hindrance.is_short:
                 self.hindrance.found()
-            self._note_appended(appended.last_offset + 1, len(batch))
+            self._note_appended(appended.last_offset + 1, len(batch), now)
             counters = self._services.counters
             counters.produced_batches += 1
             counters.produced_records += header.record_count
@@ -404,12 +405,11 @@ class Partition:
             raise
         if self.hindrance.is_short:
             self.hindrance.found()
-        self._note_appended(appended.next_offset, len(batches))
+        self._note_appended(appended.next_offset, len(batches), self._services.clock.monotonic())
         self._appended()
 
-    def _note_appended(self, end_offset: Offset, size_bytes: int) -> None:
+    def _note_appended(self, end_offset: Offset, size_bytes: int, now: float) -> None:
         self.appended_bytes += size_bytes
-        now = self._services.counters.now()
         self._uncommitted.append((end_offset, self.appended_bytes, now))
 
     def truncate(

@@ -34,7 +34,7 @@ _EMPTY: Final = memoryview(b"")
 class Exchange(ABC):
     """A request and its reply, of either protocol. Replied to once, at any time."""
 
-    __slots__ = ("_began", "amend", "audit", "connection", "outcome", "request")
+    __slots__ = ("amend", "audit", "began", "connection", "outcome", "request")
 
     def __init__(self, connection: Connection, request: Request | KafkaRequest) -> None:
         self.connection = connection
@@ -42,7 +42,8 @@ class Exchange(ABC):
         self.request: Request | KafkaRequest = (
             request._replace(attachment=_EMPTY) if request.attachment else request
         )
-        self._began = connection.services.counters.now()
+        # Monotonic seconds; start of the share of the event loop in which the request is handled.
+        self.began = connection.services.turns.share_began
         # Returns, in steps, the response to send in place of the handler's (``access.rules``).
         self.audit: Callable[[str], None] | None = None  # called at the end with the outcome
         self.outcome = "ok"  # or the class of the error
@@ -113,7 +114,7 @@ class Exchange(ABC):
         if self.audit is not None:
             self.audit(self.outcome)
         # ``self.name`` without a call: this runs for each request.
-        self.connection.services.counters.request_ended(self.request.api.name, self._began)
+        self.connection.services.counters.request_ended(self.request.api.name, self.began)
 
     def run(
         self,

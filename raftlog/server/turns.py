@@ -55,13 +55,14 @@ class Turns:
         self._loop = loop
         self._now = now
         self._waiting: deque[Worker] = deque()
+        self.share_began = 0.0  # seconds of ``now``; of the current share
         self._turn_ends = 0.0
         self._share_ends = 0.0
         self._in_turn = False  # the end of this turn of the loop is scheduled
 
     def begin_share(self) -> None:
         """Begin the share of a connection: its received bytes are processed."""
-        now = self._now()
+        self.share_began = now = self._now()
         if not self._in_turn:
             self._in_turn = True
             self._turn_ends = now + TURN_SECONDS
@@ -89,6 +90,7 @@ class Turns:
         now = self._now()
         self._turn_ends = now + TURN_SECONDS
         for _ in range(len(self._waiting)):
+            self.share_began = now
             self._share_ends = now + SHARE_SECONDS
             self._waiting.popleft().take_turn()
             now = self._now()

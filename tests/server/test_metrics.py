@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import pytest
 
 from raftlog.errors import NotLeaderError
 from raftlog.server.metrics import BOUNDS_SECONDS, Counters, Durations
+from tests.server.harness import Client, RunningBroker, batch_of
 
 
 @pytest.mark.parametrize(
@@ -30,3 +33,25 @@ def test_requests_and_errors_are_counted_by_name() -> None:
     fetch = counters.request_seconds["fetch"]
     assert (sum(fetch.counts), fetch.sum_seconds) == (2, 0.5)
     assert counters.request_errors == {"NotLeaderError": 2}
+
+
+def test_durations_of_every_bucket_are_counted_once() -> None:
+    durations = Durations()
+    for observed in ([0.003, 11.0, 0.000_1], [], [0.003, 0.4]):
+        for seconds in observed:
+            durations.observe(seconds)
+        durations.settle()
+    expected = [0] * (len(BOUNDS_SECONDS) + 1)
+    for seconds in (0.003, 11.0, 0.000_1, 0.003, 0.4):
+        expected[bisect_left(BOUNDS_SECONDS, seconds)] += 1
+    assert durations.counts == expected
+    assert durations.sum_seconds == pytest.approx(11.4061)
+
+
+def test_counters_keep_no_single_durations(broker: RunningBroker, client: Client) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"v"))
+    counters = broker.broker.context.counters
+    produced = counters.request_seconds["produce"]
+    broker.wait_until(lambda: not produced._pending and not counters.commit_seconds._pending)
+    assert sum(produced._counts) == sum(counters.commit_seconds._counts) == 1

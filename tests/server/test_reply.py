@@ -26,7 +26,8 @@ class PaperConnection:
 
     def __init__(self) -> None:
         self.done: list[tuple[Any, ...]] = []
-        self.services = self
+        self.services = self.turns = self
+        self.share_began = 0.0
         self.counters = Counters()
         self.meter = None
         self.peer = "somebody"

@@ -89,9 +89,10 @@ METRICS: Final = (
     Metric("raftlog_audit_dropped_total", "counter",
            "Events that are missing in the topic __audit because there were too many."),
     Metric("raftlog_request_seconds", "histogram",
-           "Time from the dispatch of a request to its response. api: the name of the request. "
-           "fetch, replica_fetch and group_heartbeat include the wait for news; produce includes "
-           "the wait for acks.", ("api",)),
+           "Time to the response from the start of the share of the event loop in which the "
+           "request is handled. api: the name of the request. fetch, replica_fetch and "
+           "group_heartbeat include the wait for news; produce includes the wait for acks.",
+           ("api",)),
     Metric("raftlog_request_errors_total", "counter",
            "Errors in responses, for a request or one partition of it. error: the class.",
            ("error",)),

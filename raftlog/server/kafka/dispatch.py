@@ -118,7 +118,6 @@ def dispatch(context: BrokerContext, connection: Connection, request: KafkaReque
     """Handle one request, or return the steps that do. Every error becomes a response; the
     connection continues.
     """
-    context.counters.requests += 1
     if request.api not in BEFORE_AUTHENTICATION:
         try:
             context.authenticator.check(connection)

@@ -21,7 +21,8 @@ class PaperConnection:
 
     def __init__(self) -> None:
         self.done: list[Any] = []
-        self.services = self
+        self.services = self.turns = self
+        self.share_began = 0.0
         self.counters = Counters()
         self.meter = None
         self.peer = "a client"
