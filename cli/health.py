@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, Final
@@ -30,11 +31,7 @@ def summary(cluster: ClusterDescription) -> dict[str, Any]:
         "brokers": len(cluster.brokers),
         "brokers_up": sum(map(is_up, cluster.brokers)),
         "brokers_fenced": sum(broker.fenced for broker in cluster.brokers),
-        "topics": len({partition.topic for partition in partitions}),
-        "partitions": len(partitions),
-        "under_replicated": sum(partition.is_under_replicated for partition in partitions),
-        "unavailable": sum(not partition.is_available for partition in partitions),
-        "at_min_isr": sum(partition.is_at_min_isr for partition in partitions),
+        **counts(cluster),
         "damage": [
             {
                 "topic": partition.topic,
@@ -56,6 +53,27 @@ def summary(cluster: ClusterDescription) -> dict[str, Any]:
             for partition in partitions
             if partition.unclean_epoch >= 0
         ],
+    }
+
+
+def counts(cluster: ClusterDescription) -> dict[str, int]:
+    """Return the numbers of topics and partitions, and of partitions in each state."""
+    topics, partitions = cluster.topics, cluster.partitions
+    if topics is None:
+        return {
+            "topics": len({partition.topic for partition in partitions}),
+            "partitions": len(partitions),
+            "under_replicated": sum(partition.is_under_replicated for partition in partitions),
+            "unavailable": sum(not partition.is_available for partition in partitions),
+            "at_min_isr": sum(partition.is_at_min_isr for partition in partitions),
+        }
+    return {
+        "topics": len(topics),
+        "partitions": sum(topic.partitions for topic in topics),
+        # A partition without an available leader lacks a replica.
+        "under_replicated": sum(topic.under_replicated + topic.unavailable for topic in topics),
+        "unavailable": sum(topic.unavailable for topic in topics),
+        "at_min_isr": sum(topic.at_min_isr for topic in topics),
     }
 
 
@@ -168,13 +186,16 @@ def ids(brokers: Iterable[int]) -> str:
 
 def broker_rows(described: ClusterDescription) -> list[dict[str, Any]]:
     """The brokers for JSON, each with what it leads and stores."""
-    partitions = described.partitions
+    leads = Counter(partition.leader for partition in described.partitions)
+    replicas = Counter(
+        broker for partition in described.partitions for broker in partition.replicas
+    )
     return [
         {
             **asdict(broker),
             "state": broker_state(broker),
-            "leads": sum(partition.leader == broker.id for partition in partitions),
-            "replicas": sum(broker.id in partition.replicas for partition in partitions),
+            "leads": leads[broker.id] if broker.leads is None else broker.leads,
+            "replicas": replicas[broker.id] if broker.replicas is None else broker.replicas,
             "controller": broker.id == described.controller,
         }
         for broker in described.brokers

@@ -5,13 +5,19 @@ Rates are differences of two descriptions, divided by the time between them.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from raftlog.cli import health
-from raftlog.client.descriptions import BrokerDescription, ClusterDescription, PartitionOverview
+from raftlog.client.describe_cluster import topics_in
+from raftlog.client.descriptions import (
+    BrokerDescription,
+    ClusterDescription,
+    PartitionOverview,
+    TopicSummary,
+)
 from raftlog.client.group_descriptions import GroupDescription
 from raftlog.types import is_internal_topic
 
@@ -53,20 +59,24 @@ def findings(cluster: ClusterDescription) -> list[Finding]:
             for replica in partition.replica_states
             if replica.damage
         ]
-    found += _of_partitions(by_state["unavailable"], UNAVAILABLE)
+    numbers = health.counts(cluster)
+    unavailable = numbers["unavailable"]
+    found += _of_partitions(by_state["unavailable"], unavailable, UNAVAILABLE)
     if damaged:
         found.append(
             Finding(
                 "damage",
                 f"{_counted(len(damaged), 'replica is', 'replicas are')} corrupt: "
-                f"{_listed(damaged)}.",
+                f"{_listed(damaged, len(damaged))}.",
                 "Brokers replace corrupt replicas by copies of others. Check the disk of the "
                 "broker (dmesg, SMART), then run raftlog log verify --cluster.",
                 True,
             )
         )
     found += [finding for broker in cluster.brokers for finding in _of_broker(broker)]
-    found += _of_partitions(by_state["under-replicated"], UNDER_REPLICATED)
+    listed = by_state["under-replicated"]
+    count = len(listed) if cluster.topics is None else numbers["under_replicated"] - unavailable
+    found += _of_partitions(listed, count, UNDER_REPLICATED)
     return found
 
 
@@ -96,11 +106,14 @@ UNDER_REPLICATED: Final = _Kind(
 )
 
 
-def _of_partitions(partitions: Sequence[PartitionOverview], kind: _Kind) -> list[Finding]:
-    if not partitions:
+def _of_partitions(listed: Sequence[PartitionOverview], count: int, kind: _Kind) -> list[Finding]:
+    """Return the finding of ``count`` partitions, some of which are ``listed``. Without one that
+    is, an election has just ended.
+    """
+    if not (listed and count):
         return []
-    names = [_name(partition) for partition in partitions]
-    what = f"{_counted(len(names), kind.one, kind.many)} ({_listed(names)})."
+    names = [_name(partition) for partition in listed]
+    what = f"{_counted(count, kind.one, kind.many)} ({_listed(names, count)})."
     return [Finding(kind.kind, what, kind.do.format(first=names[0]), kind.is_critical)]
 
 
@@ -124,8 +137,10 @@ def _counted(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:EXAMPLES_MAX]) + (", …" if len(names) > EXAMPLES_MAX else "")
+def _listed(names: Sequence[str], count: int) -> str:
+    """Return the first names of ``count``."""
+    shown = names[:EXAMPLES_MAX]
+    return ", ".join(shown) + (", …" if count > len(shown) else "")
 
 
 def _name(partition: PartitionOverview) -> str:
@@ -238,42 +253,45 @@ def _rank_of_topics(sort: str) -> Callable[[TopicRow], tuple[float, float, bool,
 def rates_of(now: Sample, before: Sample | None) -> dict[str, float] | None:
     """New records per second of each topic. None if there is no earlier sample.
 
-    Counts only partitions that both samples have, of the same topic.
+    0 for a topic that is new, or of whose partitions more or fewer leaders responded before.
     """
     if before is None or now.at_s <= before.at_s:
         return None
-    ends = {
-        (part.topic_id, part.partition): part.high_watermark for part in before.cluster.partitions
-    }
-    rates: Counter[str] = Counter()
-    for part in now.cluster.partitions:
-        end = ends.get((part.topic_id, part.partition), -1)
-        rates[part.topic] += max(part.high_watermark - end, 0) if end >= 0 else 0
+    known = {(topic.id, topic.available): topic.end for topic in topics_of(before.cluster)}
     seconds = now.at_s - before.at_s
-    return {topic: count / seconds for topic, count in rates.items()}
+    return {
+        topic.name: max(topic.end - known.get((topic.id, topic.available), topic.end), 0) / seconds
+        for topic in topics_of(now.cluster)
+    }
+
+
+def topics_of(cluster: ClusterDescription) -> Sequence[TopicSummary]:
+    """Return all topics in numbers."""
+    return topics_in(cluster.partitions) if cluster.topics is None else cluster.topics
 
 
 def topic_rows(
     cluster: ClusterDescription, rates: Mapping[str, float] | None = None
 ) -> list[TopicRow]:
     """One row for each topic, in the order of the description."""
-    by_topic: dict[str, list[PartitionOverview]] = defaultdict(list)
-    for partition in cluster.partitions:
-        by_topic[partition.topic].append(partition)
-    rows = []
-    for name, parts in by_topic.items():
-        states = Counter(map(health.partition_state, parts))
-        rows.append(
-            TopicRow(
-                name=name,
-                partitions=len(parts),
-                records=sum(
-                    max(part.high_watermark - max(part.log_start_offset, 0), 0) for part in parts
-                ),
-                rate=None if rates is None else rates.get(name, 0.0),
-                under_replicated=sum(part.is_under_replicated for part in parts),
-                unavailable=states["unavailable"],
-                state=min(states, key=_WORST.index),
-            )
+    return [
+        TopicRow(
+            name=topic.name,
+            partitions=topic.partitions,
+            records=topic.records,
+            rate=None if rates is None else rates.get(topic.name, 0.0),
+            under_replicated=topic.under_replicated + topic.unavailable,
+            unavailable=topic.unavailable,
+            state=_state(topic),
         )
-    return rows
+        for topic in topics_of(cluster)
+    ]
+
+
+def _state(topic: TopicSummary) -> str:
+    """Return the worst state of its partitions."""
+    if topic.unavailable:
+        return "unavailable"
+    if topic.under_replicated:
+        return "under-replicated"
+    return "at-min-isr" if topic.at_min_isr else "ok"

@@ -103,7 +103,7 @@ class Source:
 
     def read(self) -> None:
         """Query the cluster. After an error, the last samples are kept."""
-        described = self._admin.describe_cluster()
+        described = self._admin.summarize_cluster()
         names = [row.group for row in self._admin.list_groups()]
         self._groups = self._described(names[:GROUPS_MAX])
         self._omitted = max(len(names) - GROUPS_MAX, 0)

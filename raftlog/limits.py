@@ -224,6 +224,7 @@ CONSOLE_FILTER_CHARS_MAX: Final = 200  # of a text to search for
 CONSOLE_DESCRIPTIONS_MAX: Final = 8  # kept: of the cluster and of topics
 CONSOLE_GROUPS_KEPT_MAX: Final = 64  # groups whose lag is remembered
 CONSOLE_POINTS_MAX: Final = 150  # of a plot
+CLUSTER_SUMMARY_PARTITIONS_MAX: Final = 500  # with a problem, which a summary names
 METRICS_KEPT_S: Final = 1.0  # for which the values of a request serve later ones
 METRICS_TOPICS_MAX: Final = 1_000  # with their own series; the others are counted only
 METRICS_GROUPS_MAX: Final = 1_000  # the same: pairs of a consumer group and a topic

@@ -66,7 +66,7 @@ class ClusterView:
         return self.kept(CLUSTER, self._sample)
 
     def _sample(self) -> tuple[Sample, Sample | None]:
-        described = self._admin.describe_cluster()
+        described = self._admin.summarize_cluster()
         self._before, self._now = self._now, Sample(self._monotonic(), described)
         rates = rates_of(self._now, self._before)
         if rates is not None:

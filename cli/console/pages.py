@@ -70,17 +70,15 @@ class Pages:
 
     def broker(self, parameters: Parameters) -> Values:
         """One broker, explained. Raises ``InvalidRequestError`` if there is no such broker."""
-        now, _ = self._view.samples()
+        cluster = self._view.kept("/partitions", self._admin.describe_cluster)
         text = parameters.get("id", "")
-        found = next((each for each in now.cluster.brokers if str(each.id) == text), None)
+        found = next((each for each in cluster.brokers if str(each.id) == text), None)
         if found is None:
             raise InvalidRequestError(f"the cluster has no broker {text[:20]}")
-        partitions = [part for part in now.cluster.partitions if found.id in part.replicas]
+        partitions = [part for part in cluster.partitions if found.id in part.replicas]
         return {
             "broker": found,
-            "sentences": explaining.explain_broker(
-                now.cluster, found, self._admin.describe_events()
-            ),
+            "sentences": explaining.explain_broker(cluster, found, self._admin.describe_events()),
             "page": page_of(partitions, PARTITION_ROWS, "/broker", parameters),
         }
 
@@ -131,7 +129,9 @@ class Pages:
     def partition(self, parameters: Parameters) -> Values:
         """One partition, explained. Raises ``UnknownPartitionError``."""
         name, number = check_topic_name(parameters["name"]), parameters["partition"]
-        described = self._view.samples()[0].cluster
+        described = self._view.kept(
+            f"/partitions/{name}", lambda: self._admin.describe_cluster([name])
+        )
         found = next(
             (
                 part

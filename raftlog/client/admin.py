@@ -61,6 +61,7 @@ class Admin(AdminBase, PlainClient):
     list_offsets = _waiting(AsyncAdmin.list_offsets)
     offsets = _waiting(AsyncAdmin.offsets)
     describe_cluster = _waiting(AsyncAdmin.describe_cluster)
+    summarize_cluster = _waiting(AsyncAdmin.summarize_cluster)
     verify_copies = _waiting(AsyncAdmin.verify_copies)
     describe_disks = _waiting(AsyncAdmin.describe_disks)
     describe_events = _waiting(AsyncAdmin.describe_events)

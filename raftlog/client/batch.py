@@ -126,6 +126,7 @@ class PendingBatch:
         "order",
         "outcome_unknown",
         "queue",
+        "sent_at",
         "size_bytes",
         "timestamps_ms",
         "values",
@@ -151,6 +152,7 @@ class PendingBatch:
         self.header = b""  # sealed; empty before the first attempt
         self.outcome_unknown = False  # an attempt had no response: may be stored
         self.leader_epoch = NO_EPOCH  # of the last attempt
+        self.sent_at = 0.0  # monotonic seconds; of the last attempt, if it is traced
         self.error: RaftlogError | None = None  # of the last attempt
 
     @property

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from threading import RLock
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from raftlog.client.waiting import wait_for
 from raftlog.errors import RaftlogError
@@ -34,6 +34,21 @@ T = TypeVar("T")
 _resolving: Final = RLock()  # held while a batch becomes done
 
 
+class Journey(NamedTuple):
+    """Times of a batch, for traces. ``sent_at``, ``answered_at``: monotonic seconds of the client.
+
+    ``appended_s``, ``synced_s``, ``done_s``: seconds since ``broker`` began with the request (see
+    ``ProduceTimes``).
+    """
+
+    broker: int
+    sent_at: float
+    answered_at: float
+    appended_s: float
+    synced_s: float
+    done_s: float
+
+
 class Delivery:
     """Outcome of one batch. Invariant: once ``done``, only ``retrieved`` changes."""
 
@@ -44,6 +59,7 @@ class Delivery:
         "base_offset",
         "done",
         "error",
+        "journey",
         "partition",
         "retrieved",
         "timestamps_ms",
@@ -59,6 +75,7 @@ class Delivery:
         self.base_offset = NO_OFFSET
         self.append_timestamp_ms: TimestampMs = NO_TIMESTAMP  # set if the leader sets timestamps
         self.error: RaftlogError | None = None
+        self.journey: Journey | None = None  # of a traced batch that was stored
         self.done = False
         self.retrieved = False  # the application has seen the outcome
         self._callbacks: deque[Callable[[], object]] = deque()
@@ -304,6 +321,12 @@ class DeliveryFuture(_Future[RecordMetadata]):
     def _mark_retrieved(self) -> None:
         self._delivery.retrieved = True
 
+    @property
+    def journeys(self) -> list[Journey]:
+        """The times of the batch, for traces; empty if it was not traced."""
+        journey = self._delivery.journey
+        return [] if journey is None else [journey]
+
     def _error(self) -> RaftlogError | None:
         return self._delivery.error
 
@@ -349,6 +372,12 @@ class RangesFuture(_Future[list[OffsetRange]]):
     def _mark_retrieved(self) -> None:
         for delivery, _, _ in self._parts:
             delivery.retrieved = True
+
+    @property
+    def journeys(self) -> list[Journey]:
+        """The times of the batches, for traces; empty if they were not traced."""
+        found = {id(delivery): delivery.journey for delivery, _, _ in self._parts}
+        return [journey for journey in found.values() if journey is not None]
 
     def _error(self) -> RaftlogError | None:
         """Return the first error, in the order of the records."""

@@ -9,6 +9,7 @@ partition, the newest leader epoch counts, and within this epoch the leader's ow
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from raftlog.client.cluster import Cluster
@@ -21,6 +22,7 @@ from raftlog.client.descriptions import (
     PartitionOverview,
     ReplicaDescription,
     TopicDiskUse,
+    TopicSummary,
 )
 from raftlog.config import Address
 from raftlog.errors import (
@@ -31,6 +33,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
+from raftlog.protocol import cluster as wire
 from raftlog.protocol.api import Api
 from raftlog.protocol.cluster import (
     BrokerStatus,
@@ -65,6 +68,30 @@ async def describe_cluster(
     request = DescribeClusterRequest(
         topics=None if topics is None else list(topics), include_partitions=partitions
     )
+    described = _described(cluster, await _answers_of(cluster, request))
+    if not partitions:
+        return replace(described, partitions=())
+    missing = set(topics or ()) - {partition.topic for partition in described.partitions}
+    if missing:
+        raise UnknownTopicError(f"topic {min(missing)!r} does not exist")
+    return described
+
+
+async def summarize_cluster(cluster: Cluster) -> ClusterDescription:
+    """Return the brokers, all topics in numbers, and some partitions with a problem.
+
+    Raises ``BrokerUnavailableError`` if no broker responds.
+    """
+    answers = await _answers_of(cluster, DescribeClusterRequest(summary=True))
+    if any(answer.topics is None for _, answer in _responses(answers)):
+        # A broker of an earlier release lists all partitions.
+        described = await describe_cluster(cluster, None, partitions=True)
+        return replace(described, topics=topics_in(described.partitions))
+    return replace(_described(cluster, answers), topics=_merged_topics(answers))
+
+
+async def _answers_of(cluster: Cluster, request: DescribeClusterRequest) -> _Answers:
+    """Return the response or the error of every broker. Raises the error if none responds."""
 
     async def attempt() -> _Answers:
         await cluster.refresh()
@@ -82,20 +109,70 @@ async def describe_cluster(
         _check_answered(answers, DescribeClusterResponse)
         return answers
 
-    answers = await cluster.persist(attempt, repeatable=True)
+    return await cluster.persist(attempt, repeatable=True)
+
+
+def _described(cluster: Cluster, answers: _Answers) -> ClusterDescription:
     brokers = _merged_brokers(cluster, answers)
-    down = {broker.id for broker in brokers if not broker.live}
-    found = _merged_partitions(answers, down) if partitions else ()
-    missing = set(topics or ()) - {partition.topic for partition in found}
-    if partitions and missing:
-        raise UnknownTopicError(f"topic {min(missing)!r} does not exist")
     return ClusterDescription(
         cluster_id=cluster.view.cluster_id,
         brokers=brokers,
         controller=_controller(answers),
-        partitions=found,
+        partitions=_merged_partitions(answers, brokers),
         move_throttle=_move_throttle(answers),
     )
+
+
+def _merged_topics(answers: _Answers) -> tuple[TopicSummary, ...]:
+    """Sum the reports of all brokers. Of a topic that was created again, the topic counts that most
+    brokers know.
+    """
+    reported: dict[str, list[wire.TopicSummary]] = {}
+    for _, answer in _responses(answers):
+        for topic in answer.topics or ():
+            reported.setdefault(topic.topic, []).append(topic)
+    return tuple(_topic(reported[name]) for name in sorted(reported))
+
+
+def _topic(reported: Sequence[wire.TopicSummary]) -> TopicSummary:
+    ids = [topic.topic_id for topic in reported]
+    same = [topic for topic in reported if topic.topic_id == max(ids, key=ids.count)]
+    partitions = max(topic.partitions for topic in same)
+    return TopicSummary(
+        name=same[0].topic,
+        id=same[0].topic_id,
+        partitions=partitions,
+        available=min(sum(topic.led for topic in same), partitions),
+        records=sum(topic.records for topic in same),
+        end=sum(topic.end for topic in same),
+        under_replicated=sum(topic.under_replicated for topic in same),
+        at_min_isr=sum(topic.at_min_isr for topic in same),
+    )
+
+
+def topics_in(partitions: Sequence[PartitionOverview]) -> tuple[TopicSummary, ...]:
+    """Return the topics of these partitions in numbers, in the order of the partitions."""
+    by_topic: dict[str, list[PartitionOverview]] = {}
+    for partition in partitions:
+        by_topic.setdefault(partition.topic, []).append(partition)
+    found = []
+    for name, parts in by_topic.items():
+        led = [part for part in parts if part.is_available]
+        found.append(
+            TopicSummary(
+                name=name,
+                id=parts[0].topic_id,
+                partitions=len(parts),
+                available=len(led),
+                records=sum(
+                    max(part.high_watermark - max(part.log_start_offset, 0), 0) for part in parts
+                ),
+                end=sum(max(part.high_watermark, 0) for part in led),
+                under_replicated=sum(part.is_under_replicated for part in led),
+                at_min_isr=sum(part.is_at_min_isr for part in led),
+            )
+        )
+    return tuple(found)
 
 
 async def describe_disks(cluster: Cluster) -> list[DiskUseDescription]:
@@ -245,6 +322,8 @@ def _broker(
         draining=status.draining,
         has_vote=status.has_vote,
         disk=_disk(status.disk),
+        leads=None if status.leads == _UNKNOWN else status.leads,
+        replicas=None if status.replicas == _UNKNOWN else status.replicas,
     )
 
 
@@ -260,19 +339,28 @@ def _disk(status: DiskStatus | None) -> DiskDescription | None:
     )
 
 
-def _merged_partitions(answers: _Answers, down: set[int]) -> tuple[PartitionOverview, ...]:
+def _merged_partitions(
+    answers: _Answers, brokers: Sequence[BrokerDescription]
+) -> tuple[PartitionOverview, ...]:
+    down = {broker.id for broker in brokers if not broker.live}
+    summarized = {source for source, answer in _responses(answers) if answer.topics is not None}
     reported: dict[tuple[str, int], list[_Reported]] = {}
     for source, answer in _responses(answers):
         for status in answer.partitions:
             reported.setdefault((status.topic, status.partition), []).append((source, status))
-    return tuple(_overview(reported[key], down) for key in sorted(reported))
+    return tuple(_overview(reported[key], down, summarized) for key in sorted(reported))
 
 
-def _overview(reported: Sequence[_Reported], down: set[int]) -> PartitionOverview:
+def _overview(reported: Sequence[_Reported], down: set[int], summarized: set[int]) -> PartitionOverview:
+    """Merge the reports of one partition. ``summarized``: brokers that report only partitions in
+    which they find a problem.
+    """
     source, best = max(reported, key=_weight)
-    is_available = source == best.leader
+    is_available = source == best.leader or best.leader in summarized
     # Without the leader, the highest high watermark counts, because it only grows.
-    offsets = best if is_available else max(reported, key=lambda said: said[1].high_watermark)[1]
+    offsets = (
+        best if source == best.leader else max(reported, key=lambda said: said[1].high_watermark)[1]
+    )
     failures = [status.failure for _, status in reported if status.failure is not None]
     return PartitionOverview(
         topic=best.topic,

@@ -128,7 +128,8 @@ class BrokerDescription:
     fenced it. ``live``: it responded; otherwise ``problem`` states the reason. ``clock_error_ms``:
     difference between its wall clock and the time by which it expires records (negative: its clock
     is behind); 0 if they differ by a minute or less. ``draining``: it is being decommissioned.
-    ``has_vote``: it is a voter of the cluster group. ``disk``: None if it is unknown.
+    ``has_vote``: it is a voter of the cluster group. ``disk``: None if it is unknown. ``leads``,
+    ``replicas``: numbers of partitions, in a summary only.
     """
 
     id: int
@@ -144,6 +145,8 @@ class BrokerDescription:
     draining: bool = False
     has_vote: bool = False
     disk: DiskDescription | None = None
+    leads: int | None = None
+    replicas: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,11 +254,35 @@ class PartitionVerification:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """The partitions of one topic in numbers. ``available``: those whose leader has responded.
+
+    Of these are ``records``, the offsets in use; ``end``, the sum of the high watermarks;
+    ``under_replicated``, those with a replica that is not in sync; and ``at_min_isr``.
+    """
+
+    name: str
+    id: str
+    partitions: int
+    available: int
+    records: int
+    end: int
+    under_replicated: int
+    at_min_isr: int
+
+    @property
+    def unavailable(self) -> int:
+        """The number of partitions without an available leader."""
+        return self.partitions - self.available
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """The cluster, merged from the responses of all brokers.
 
     ``controller``: id of the broker that makes the decisions for the cluster; None without one.
     ``move_throttle``: bytes per second that moves copy to each broker; 0 for no limit.
+    ``topics``: in a summary only, else None; ``partitions`` then has some with a problem.
     """
 
     cluster_id: str
@@ -263,6 +290,7 @@ class ClusterDescription:
     controller: int | None = None
     partitions: tuple[PartitionOverview, ...] = ()
     move_throttle: int = 0
+    topics: tuple[TopicSummary, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,10 @@ class ProducerCore:
         """Set ``schedule``, which runs a function on the core's loop."""
         self._schedule = schedule
 
+    def trace(self) -> None:
+        """Request the times of batches from brokers, from now on."""
+        self._sender.is_traced = True
+
     def wake(self) -> None:
         """Wake the sender, which then sends what was added."""
         assert self._schedule is not None, "attach() first"

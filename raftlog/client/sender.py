@@ -20,7 +20,7 @@ from raftlog.client.batch import PartitionQueue, PendingBatch, ProducerIdAndEpoc
 from raftlog.client.broker_connections import BrokerConnection, BrokerConnections
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Answer, Connection
-from raftlog.client.delivery import NO_OFFSET
+from raftlog.client.delivery import NO_OFFSET, Journey
 from raftlog.client.in_flight import (
     InFlightBatches,
     ResumableInFlightBatches,
@@ -48,6 +48,7 @@ from raftlog.protocol.produce import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    ProduceTimes,
 )
 from raftlog.record import BatchBody
 from raftlog.types import NO_BASE_OFFSET, NO_TIMESTAMP, Buffer
@@ -114,6 +115,7 @@ class Sender:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._closed = False
+        self.is_traced = False  # brokers report the times of batches
         cluster.on_view.append(self._on_view)
 
     # -- main step
@@ -245,7 +247,13 @@ class Sender:
             attachment += (batch.header, body.payload)
         batches = [batch for batch, _ in load.batches]
         acks = self._settings.acks
-        request = ProduceRequest(acks=acks, partitions=parts, producer=self._name)
+        request = ProduceRequest(
+            acks=acks, partitions=parts, producer=self._name, traced=self.is_traced
+        )
+        if self.is_traced:
+            now = self._now()
+            for batch in batches:
+                batch.sent_at = now
         is_sent = self._links.send(
             load.link, load.connection, batches, apis.PRODUCE, request, attachment
         )
@@ -292,7 +300,19 @@ class Sender:
         elif part.failure is not None:
             self._attempt_failed(link, batch, part.failure.to_error())
         else:
+            if part.times is not None:
+                batch.delivery.journey = self._journey(link, batch, part.times)
             self._succeed(batch, part.base_offset, part.append_timestamp_ms)
+
+    def _journey(self, link: _Link, batch: PendingBatch, times: ProduceTimes) -> Journey:
+        return Journey(
+            broker=link.broker_id,
+            sent_at=batch.sent_at,
+            answered_at=self._now(),
+            appended_s=times.appended / 1e6,
+            synced_s=times.synced / 1e6,
+            done_s=times.done / 1e6,
+        )
 
     def _succeed(self, batch: PendingBatch, base_offset: int, append_timestamp_ms: int) -> None:
         self._flight(batch.queue).succeeded(batch)

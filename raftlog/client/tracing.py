@@ -3,20 +3,22 @@
 ``TracedProducer`` is a producer whose calls have a span each: from the call to the acknowledgement,
 which with ``acks="all"`` follows the append, the replication and the commit. The context of the
 span is in the header ``traceparent`` of the record (W3C Trace Context), and ``process`` continues
-the trace where the record is consumed. Brokers store the header and do not read it. Other producers
-and consumers contain no code for traces. Names and attributes follow OpenTelemetry's semantic
-conventions for messaging.
+the trace where the record is consumed. Brokers store the header and do not read it; on request they
+report the progress of each batch, from which the producer makes the spans of its way through the
+leader. Names and attributes follow OpenTelemetry's semantic conventions for messaging.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from raftlog.client.aio.producer import AsyncProducer
-from raftlog.client.delivery import DeliveryFuture, RangesFuture
+from raftlog.client.delivery import DeliveryFuture, Journey, RangesFuture
 from raftlog.client.producer import Producer
+from raftlog.client.producer_core import ProducerCore
 from raftlog.client.records import checked_headers
 from raftlog.errors import RaftlogError
 from raftlog.types import ConsumerRecord, Headers, OffsetRange, RecordMetadata
@@ -31,6 +33,7 @@ except ImportError as error:
 
 SYSTEM: Final = "raftlog"
 _OFFSET: Final = "messaging.raftlog.offset"
+_BROKER: Final = "messaging.raftlog.broker"
 
 F = TypeVar("F", DeliveryFuture, RangesFuture)
 
@@ -51,7 +54,7 @@ class TracedProducer(Producer):
         partition: int | None = None,
     ) -> DeliveryFuture:
         """``Producer.send``, in a span that ends with the acknowledgement."""
-        with _SendSpan(topic, self._core.cluster.settings.client_id) as span:
+        with _SendSpan(topic, self._core) as span:
             return span.follow(
                 super().send(topic, value, key, span.headers(headers), timestamp_ms, partition)
             )
@@ -67,7 +70,7 @@ class TracedProducer(Producer):
         partition: int | None = None,
     ) -> RangesFuture:
         """``Producer.send_many``, in one span, whose context all records have."""
-        with _SendSpan(topic, self._core.cluster.settings.client_id, len(values)) as span:
+        with _SendSpan(topic, self._core, len(values)) as span:
             found = super().send_many(
                 topic,
                 values,
@@ -95,7 +98,7 @@ class TracedAsyncProducer(AsyncProducer):
         partition: int | None = None,
     ) -> DeliveryFuture:
         """``AsyncProducer.send``, in a span that ends with the acknowledgement."""
-        with _SendSpan(topic, self._core.cluster.settings.client_id) as span:
+        with _SendSpan(topic, self._core) as span:
             return span.follow(
                 await super().send(
                     topic, value, key, span.headers(headers), timestamp_ms, partition
@@ -113,7 +116,7 @@ class TracedAsyncProducer(AsyncProducer):
         partition: int | None = None,
     ) -> RangesFuture:
         """``AsyncProducer.send_many``, in one span, whose context all records have."""
-        with _SendSpan(topic, self._core.cluster.settings.client_id, len(values)) as span:
+        with _SendSpan(topic, self._core, len(values)) as span:
             found = await super().send_many(
                 topic,
                 values,
@@ -191,10 +194,10 @@ _GETTER: Final = _HeaderGetter()
 class _SendSpan:
     """Span of one call. Leaving its block with an exception ends it; otherwise, the delivery."""
 
-    def __init__(self, topic: str, client_id: str, count: int | None = None) -> None:
+    def __init__(self, topic: str, core: ProducerCore, count: int | None = None) -> None:
         attributes: dict[str, str | int] = {
             **_attributes(topic, "send"),
-            "messaging.client.id": client_id,
+            "messaging.client.id": core.cluster.settings.client_id,
         }
         if count is not None:
             attributes["messaging.batch.message_count"] = count
@@ -202,6 +205,10 @@ class _SendSpan:
             f"send {topic}", kind=SpanKind.PRODUCER, attributes=attributes
         )
         self._context = trace.set_span_in_context(self._span)
+        self._topic = topic
+        self._began_at = core.monotonic()
+        if self._span.is_recording():
+            core.trace()
 
     def headers(self, headers: Any) -> Any:
         """Return the headers of a record, with the context."""
@@ -222,11 +229,13 @@ class _SendSpan:
 
     def follow(self, future: F) -> F:
         """End the span when the outcome of the records is known."""
-        future.observe(self._delivered)
+        future.observe(partial(self._delivered, future))
         return future
 
-    def _delivered(self, value: Any, error: RaftlogError | None) -> None:
+    def _delivered(self, future: F, value: Any, error: RaftlogError | None) -> None:
         span = self._span
+        for journey in future.journeys:
+            self._show(journey)
         if error is not None:
             self._failed(error)
         elif isinstance(value, RecordMetadata):
@@ -237,6 +246,40 @@ class _SendSpan:
             span.set_attribute("messaging.destination.partition.id", str(only.partition))
             span.set_attribute(_OFFSET, only.first)
         span.end()
+
+    def _show(self, journey: Journey) -> None:
+        """Add the spans of a batch that is acknowledged now: its wait in the producer, its request,
+        and its progress on the leader.
+        """
+        began_ns = getattr(self._span, "start_time", None)  # of the SDK
+        if not (self._span.is_recording() and began_ns):
+            return
+        tracer, topic = trace.get_tracer(SYSTEM), self._topic
+
+        def add(name: str, kind: SpanKind, start: float, end: float, context: Context) -> Context:
+            """Add a span from ``start`` to ``end``, in monotonic seconds; return its context."""
+            start_ns, end_ns = (
+                began_ns + round((at - self._began_at) * 1e9) for at in (start, end)
+            )
+            span = tracer.start_span(
+                f"{name} {topic}", context, kind, {_BROKER: journey.broker}, start_time=start_ns
+            )
+            span.end(end_ns)
+            return trace.set_span_in_context(span, context)
+
+        sent, answered = journey.sent_at, journey.answered_at
+        add("wait", SpanKind.INTERNAL, min(self._began_at, sent), sent, self._context)
+        request = add("produce", SpanKind.CLIENT, sent, answered, self._context)
+        # The clocks of brokers may differ: both ways of the request are taken to be equally long.
+        began = sent + max(answered - sent - journey.done_s, 0.0) / 2
+        appended, synced, done = (
+            began + seconds for seconds in (journey.appended_s, journey.synced_s, journey.done_s)
+        )
+        broker = add("broker", SpanKind.SERVER, began, done, request)
+        add("append", SpanKind.INTERNAL, began, appended, broker)
+        add("sync", SpanKind.INTERNAL, appended, synced, broker)
+        if done > synced:
+            add("replicate", SpanKind.INTERNAL, synced, done, broker)
 
     def _failed(self, error: BaseException) -> None:
         self._span.set_attribute("error.type", type(error).__name__)

@@ -35,12 +35,14 @@ _Topics = Annotated[list[TopicName], Meta(max_length=limits.TOPICS_PER_REQUEST_M
 class DescribeClusterRequest(Message):
     """Request cluster state. ``topics``: None for all topics, an empty list for no topic.
 
-    ``include_disk``: also what uses the disk of the responding broker, for all topics.
+    ``include_disk``: also what uses the disk of the responding broker, for all topics. ``summary``:
+    respond with numbers of each topic, and only the partitions with a problem.
     """
 
     topics: _Topics | None = None
     include_partitions: bool = True
     include_disk: bool = False
+    summary: bool = False
 
 
 class LogDirStatus(Message):
@@ -70,6 +72,7 @@ class DiskStatus(Message):
 
 
 _Bytes = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+_Count = Annotated[int, Meta(ge=-1, le=limits.PARTITIONS_PER_CLUSTER_MAX)]
 
 
 class TopicDiskUse(Message):
@@ -106,7 +109,8 @@ class BrokerStatus(Message):
     ``clock_error_ms``: for the responding broker only; ms by which its wall clock is ahead of the
     trusted time (negative: behind) after a clock step, else 0. ``draining``: the broker is being
     decommissioned. ``has_vote``: it is a voter of the cluster group. ``disk``: of the responding
-    broker only, else None.
+    broker only, else None. ``leads`` and ``replicas``: numbers of partitions; -1 unless the request
+    is for a ``summary``.
     """
 
     id: NodeId
@@ -121,6 +125,8 @@ class BrokerStatus(Message):
     draining: bool = False
     has_vote: bool = False
     disk: DiskStatus | None = None
+    leads: _Count = -1
+    replicas: _Count = -1
 
 
 class ReplicaStatus(Message):
@@ -174,11 +180,30 @@ class PartitionStatus(Message):
     target: NodeIds = []
 
 
+class TopicSummary(Message):
+    """Partitions of one topic in numbers.
+
+    ``led``: those that the responding broker leads; the other values are of these. ``records``:
+    offsets in use. ``end``: sum of the high watermarks. ``under_replicated``, ``at_min_isr``:
+    numbers of partitions.
+    """
+
+    topic: TopicName
+    topic_id: TopicId
+    partitions: Annotated[int, Meta(ge=0, le=limits.PARTITIONS_PER_TOPIC_MAX)]
+    led: _Count = 0
+    records: Counter = 0
+    end: Counter = 0
+    under_replicated: _Count = 0
+    at_min_isr: _Count = 0
+
+
 class DescribeClusterResponse(Message):
     """Cluster state.
 
     ``controller``: Raft leader of the cluster group, or None. ``move_throttle``: bytes per second
-    that moves copy to each broker; 0 for no limit.
+    that moves copy to each broker; 0 for no limit. ``topics``: None unless the request is for a
+    ``summary``; ``partitions`` then has at most ``CLUSTER_SUMMARY_PARTITIONS_MAX``, with a problem.
     """
 
     cluster_id: ClusterId
@@ -189,6 +214,9 @@ class DescribeClusterResponse(Message):
     ] = []
     disk_use: DiskUse | None = None
     move_throttle: Counter = 0
+    topics: (
+        Annotated[list[TopicSummary], Meta(max_length=limits.PARTITIONS_PER_CLUSTER_MAX)] | None
+    ) = None
 
 
 class TransferLeaderRequest(Message):

@@ -45,7 +45,7 @@ class ProduceRequest(Message):
     """Append batches. ``acks``: -1 all (committed), 1 the leader's disk, 0 none (no response).
 
     ``producer``: name of a named producer, to which the producer ID of the batches belongs. Access
-    rules for the name apply.
+    rules for the name apply. ``traced``: respond with the ``times`` of each batch.
     """
 
     acks: Literal[-1, 0, 1]
@@ -53,13 +53,30 @@ class ProduceRequest(Message):
         list[ProducePartition], Meta(min_length=1, max_length=limits.PARTITIONS_PER_REQUEST_MAX)
     ]
     producer: Annotated[str, Meta(max_length=limits.PRODUCER_NAME_CHARS_MAX)] = ""
+    traced: bool = False
+
+
+_Microseconds = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class ProduceTimes(Message):
+    """Progress of a batch on its leader, in microseconds since the leader began with the request.
+
+    ``appended``: it was in the log. ``synced``: it was on the leader's disk. ``done``: it was as
+    durable as ``acks`` requires; with ``acks=-1``, on the disks of all in-sync replicas.
+    """
+
+    appended: _Microseconds
+    synced: _Microseconds
+    done: _Microseconds
 
 
 class ProducedPartition(Message):
     """Result for one partition.
 
     ``base_offset``: offset of the batch's first record; for a duplicate, its original offset.
-    ``append_timestamp_ms``: -1 unless the topic uses the leader's time as the timestamp.
+    ``append_timestamp_ms``: -1 unless the topic uses the leader's time as the timestamp. ``times``:
+    of a ``traced`` request, if the batch is stored.
     """
 
     topic: TopicName
@@ -68,6 +85,7 @@ class ProducedPartition(Message):
     base_offset: WireOffset = -1
     append_timestamp_ms: WireTimestamp = -1
     log_start_offset: WireOffset = -1
+    times: ProduceTimes | None = None
 
 
 class ProduceResponse(Message):

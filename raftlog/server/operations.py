@@ -6,8 +6,12 @@ for a cluster.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
+
+from msgspec.structs import replace
 
 from raftlog import limits
 from raftlog.config.keys import DAY_MS
@@ -28,6 +32,7 @@ from raftlog.protocol.cluster import (
     ThrottleMovesRequest,
     ThrottleMovesResponse,
     TopicDiskUse,
+    TopicSummary,
     TransferLeaderRequest,
     TransferLeaderResponse,
     UpgradeFeaturesResponse,
@@ -50,6 +55,7 @@ from raftlog.storage import Store
 from raftlog.types import LeaderEpoch, Offset
 
 DESCRIBED_PER_STEP: Final = 20  # partitions per step
+SUMMARIZED_PER_STEP: Final = 200  # the same, of a summary
 # Yields where other requests may run first (``turns``).
 Describing: TypeAlias = Generator[None, Any, DescribeClusterResponse]
 
@@ -146,9 +152,14 @@ class AloneOperations:
             clock_error_ms=self._clock.error_ms(),
             disk=disk_status(self._space, self._log_dirs),
         )
-        partitions = yield from describe_partitions(
-            self._topics, request, identity.broker_id, self._now()
-        )
+        summary = Summary()
+        if request.summary:
+            summary = yield from summarize(self._topics, me.id, self._now(), lambda _leader: True)
+            me = replace(me, leads=summary.leads[me.id], replicas=summary.replicas[me.id])
+        else:
+            summary.partitions = yield from describe_partitions(
+                self._topics, request, me.id, self._now(), self.target
+            )
         quarantined = self._space.quarantine_bytes + self._log_dirs.quarantine_bytes
         disk_use = yield from describe_disk(
             self._topics, request, self._clock, quarantine_bytes=quarantined
@@ -157,8 +168,9 @@ class AloneOperations:
             cluster_id=identity.cluster_id,
             controller=identity.broker_id,
             brokers=[me],
-            partitions=partitions,
+            partitions=summary.partitions,
             disk_use=disk_use,
+            topics=summary.topics if request.summary else None,
         )
 
     async def transfer_leader(self, _request: TransferLeaderRequest) -> TransferLeaderResponse:
@@ -266,8 +278,15 @@ def describe_disk(
     return DiskUse(journal_bytes=journal_bytes, quarantine_bytes=quarantine_bytes, topics=found)
 
 
+Target: TypeAlias = Callable[[str, int], list[int]]  # of ``Operations.target``
+
+
 def describe_partitions(
-    topics: TopicTable, request: DescribeClusterRequest, broker_id: int, now: float
+    topics: TopicTable,
+    request: DescribeClusterRequest,
+    broker_id: int,
+    now: float,
+    target: Target,
 ) -> Generator[None, Any, list[PartitionStatus]]:
     """Return the requested partitions, as this broker knows them; a few in each step."""
     found: list[PartitionStatus] = []
@@ -278,8 +297,72 @@ def describe_partitions(
         for partition, host in enumerate(tuple(topic.hosts)):
             if partition % DESCRIBED_PER_STEP == 0:
                 yield None
-            found.append(_partition(topics, topic, partition, host, broker_id, now))
+            moves_to = target(topic.id, partition)
+            found.append(_partition(topics, topic, partition, host, broker_id, now, moves_to))
     return found
+
+
+@dataclass(slots=True)
+class Summary:
+    """All partitions in numbers. ``partitions``: some with a problem. ``leads``, ``replicas``: of
+    each broker.
+    """
+
+    topics: list[TopicSummary] = field(default_factory=list)
+    partitions: list[PartitionStatus] = field(default_factory=list)
+    leads: Counter[int] = field(default_factory=Counter)
+    replicas: Counter[int] = field(default_factory=Counter)
+
+
+def summarize(
+    topics: TopicTable, broker_id: int, now: float, is_live: Callable[[int], bool]
+) -> Generator[None, Any, Summary]:
+    """Return all partitions in numbers, as this broker knows them; a few in each step.
+
+    ``is_live``: whether this broker receives heartbeats of another one.
+    """
+    summary, visited = Summary(), 0
+    for topic in tuple(topics):
+        led = records = end = under_replicated = at_min_isr = 0
+        for partition, host in enumerate(tuple(topic.hosts)):
+            if visited % SUMMARIZED_PER_STEP == 0:
+                yield None
+            visited += 1
+            state = topics.state(topic, partition)
+            has_leader = state is not None and state.leader is not None and is_live(state.leader)
+            has_problem = not has_leader or (host is not None and bool(host.trouble))
+            if state is not None:
+                if state.leader is not None:
+                    summary.leads[state.leader] += 1
+                for replica in state.replicas:
+                    summary.replicas[replica] += 1
+                has_problem |= state.unclean_epoch >= 0
+            if host is not None and host.leadership is not None:
+                own = host.leadership.state
+                led += 1
+                records += max(host.high_watermark - host.log.log_start_offset, 0)
+                end += host.high_watermark
+                is_short = len(own.isr) < len(own.replicas)
+                under_replicated += is_short
+                at_min_isr += len(own.replicas) > 1 and len(own.isr) <= own.min_isr
+                has_problem |= is_short
+            if has_problem and len(summary.partitions) < limits.CLUSTER_SUMMARY_PARTITIONS_MAX:
+                summary.partitions.append(
+                    _partition(topics, topic, partition, host, broker_id, now, [])
+                )
+        summary.topics.append(
+            TopicSummary(
+                topic=topic.name,
+                topic_id=topic.id,
+                partitions=len(topic.hosts),
+                led=led,
+                records=records,
+                end=end,
+                under_replicated=under_replicated,
+                at_min_isr=at_min_isr,
+            )
+        )
+    return summary
 
 
 def _partition(
@@ -289,6 +372,7 @@ def _partition(
     host: Partition | None,
     broker_id: int,
     now: float,
+    target: list[int],
 ) -> PartitionStatus:
     state = topics.state(topic, partition)
     if state is None:
@@ -303,6 +387,7 @@ def _partition(
             witnesses=[],
             elr=[],
             min_isr=0,
+            target=target,
         )
     return PartitionStatus(
         topic=topic.name,
@@ -320,6 +405,7 @@ def _partition(
         replica_status=[] if host is None else _replicas(host, broker_id, now),
         unclean_epoch=state.unclean_epoch,
         unclean_offset=-1 if host is None else _begin_of(host, state.unclean_epoch),
+        target=target,
     )
 
 

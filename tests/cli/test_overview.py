@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from raftlog.cli import health
 from raftlog.cli import overview as module
 from raftlog.cli.overview import Sample, findings, overview, rates_of, topic_rows
+from raftlog.client.describe_cluster import topics_in
 from raftlog.client.descriptions import ClusterDescription, PartitionOverview
 from raftlog.client.group_descriptions import GroupDescription, PartitionLag
 from tests.cli.test_health import DOWN, FENCED, GONE, SHORT, UP, WELL, replica
@@ -48,17 +50,19 @@ def test_partitions_with_the_same_problem_are_one_finding() -> None:
     assert found.what == ("1,234 partitions have replicas that are not in sync (t:0, t:1, t:2, …).")
 
 
-def test_rates_count_the_partitions_that_both_samples_have() -> None:
-    before = Sample(10.0, cluster(WELL, replace(WELL, partition=1, high_watermark=-1)))
+def test_rates_are_of_topics_whose_leaders_responded_to_both() -> None:
+    moved = replace(WELL, topic="moved", topic_id="moved")
+    before = Sample(10.0, cluster(WELL, moved, replace(moved, partition=1, is_available=False)))
     now = Sample(
         12.0,
         cluster(
             replace(WELL, high_watermark=30),
-            replace(WELL, partition=1, high_watermark=500),  # unknown before
+            moved,
+            replace(moved, partition=1, high_watermark=500),  # unknown before
             replace(WELL, topic="new", topic_id="other", high_watermark=500),
         ),
     )
-    assert rates_of(now, before) == {"t": 10.0, "new": 0.0}
+    assert rates_of(now, before) == {"t": 10.0, "moved": 0.0, "new": 0.0}
     assert rates_of(now, None) is None
     assert rates_of(before, before) is None
     again = Sample(14.0, cluster(replace(WELL, topic_id="again", high_watermark=3)))
@@ -95,3 +99,30 @@ def test_rows_are_sorted(sort: str, topics: list[str], groups: list[str]) -> Non
     assert [row.name for row in shown.groups] == groups
     assert shown.rate == 89.0
     assert json.loads(json.dumps(shown.to_json()))["records_per_second"] == 89.0
+
+
+def test_a_summary_shows_what_a_full_description_shows() -> None:
+    parts = (WELL, SHORT, GONE, replace(WELL, topic="u", topic_id="u", min_isr=3))
+    full = ClusterDescription("c", (UP,), 1, parts)
+    brief = replace(
+        full,
+        brokers=(replace(UP, leads=3, replicas=4),),
+        partitions=(SHORT, GONE),
+        topics=topics_in(parts),
+    )
+    before, later = Sample(0.0, brief), Sample(1.0, brief)
+    shown, expected = overview(later, before), overview(later, Sample(0.0, full))
+    assert shown.topics == expected.topics
+    # Partitions at their minimal ISR are counted while their leader responds.
+    assert shown.summary == {**health.summary(full), "at_min_isr": 2}
+    assert shown.findings == findings(full)
+    assert [(row["leads"], row["replicas"]) for row in shown.brokers] == [(3, 4)]
+    assert [(row["leads"], row["replicas"]) for row in health.broker_rows(full)] == [(3, 4)]
+
+
+def test_a_finding_counts_partitions_that_a_summary_does_not_name() -> None:
+    many = [replace(SHORT, partition=number) for number in range(1_234)]
+    brief = replace(cluster(*many[:2]), topics=topics_in(many))
+    (found,) = findings(brief)
+    assert found.what == "1,234 partitions have replicas that are not in sync (t:0, t:1, …)."
+    assert findings(replace(brief, partitions=())) == []

@@ -73,7 +73,7 @@ def test_the_display_says_what_is_wrong_and_what_to_do() -> None:
     assert "raftlog explain partition t:2 has the reason." in joined
     assert "! Broker 2 (h:9101) does not respond: connection refused. Start it." in joined
     assert "2 h:9101 down" in joined
-    assert "t 3 30 15 2 1 unavailable" in joined
+    assert "t 3 30 10 2 1 unavailable" in joined
 
 
 def test_an_empty_cluster_says_how_to_begin() -> None:

@@ -9,9 +9,16 @@ import pytest
 from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.errors import BrokerUnavailableError, UnknownTopicError, UnsupportedVersionError
 from raftlog.protocol import api as apis
-from raftlog.protocol.cluster import DescribeClusterRequest
+from raftlog.protocol.cluster import (
+    BrokerStatus,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    PartitionStatus,
+    TopicSummary,
+)
+from raftlog.protocol.connection import Request
 from tests.client.test_fetcher import fill
-from tests.client.world import FakeCluster, refuse, run
+from tests.client.world import Behaviour, FakeCluster, Peer, refuse, run
 from tests.running import runs
 
 
@@ -164,3 +171,94 @@ async def test_a_topic_that_one_broker_does_not_know_yet_is_described_by_the_oth
         fake.cut_off(2)
         del fake.topics["u"]
         assert await admin.describe_topics() == [], "the controller knows what there is"
+
+
+def summary_of(broker: int, *topics: TopicSummary, **parts: PartitionStatus) -> Behaviour:
+    """Answer with a summary by ``broker``."""
+    status = BrokerStatus(
+        id=broker,
+        host=f"broker-{broker}",
+        port=9100,
+        directory_id="d",
+        broker_epoch=broker,
+        fenced=False,
+        live=True,
+        leads=4,
+        replicas=6,
+    )
+
+    def behave(peer: Peer, request: Request) -> None:
+        answer = DescribeClusterResponse(
+            cluster_id="fake",
+            controller=1,
+            brokers=[status],
+            partitions=list(parts.values()),
+            topics=list(topics),
+        )
+        peer.write(peer.state.reply(request, answer))
+
+    return behave
+
+
+@runs(run, brokers=3)
+async def test_a_summary_adds_what_each_leader_knows(fake: FakeCluster) -> None:
+    def topic(led: int, **numbers: int) -> TopicSummary:
+        return TopicSummary(topic="t", topic_id="id", partitions=10, led=led, **numbers)
+
+    def part(leader: int | None, number: int) -> PartitionStatus:
+        return PartitionStatus(
+            topic="t",
+            topic_id="id",
+            partition=number,
+            leader=leader,
+            leader_epoch=1,
+            replicas=[1, 2],
+            isr=[1],
+            witnesses=[],
+            elr=[],
+            min_isr=1,
+        )
+
+    old = TopicSummary(topic="t", topic_id="deleted", partitions=99, led=99)
+    behaviours = {
+        1: summary_of(1, topic(4, records=5, end=7, under_replicated=1), a=part(2, 1)),
+        2: summary_of(2, topic(3, records=1, end=1, at_min_isr=1), a=part(3, 2)),
+        3: summary_of(3, old),
+    }
+    fake.always[apis.DESCRIBE_CLUSTER] = lambda peer, request: behaviours[peer.broker_id](
+        peer, request
+    )
+    fake.kill(3)
+    async with admin_of(fake) as admin:
+        found = await admin.summarize_cluster()
+    assert found.topics is not None
+    (told,) = found.topics
+    assert (told.name, told.id, told.partitions, told.available, told.unavailable) == (
+        *("t", "id"),
+        *(10, 7, 3),
+    )
+    assert (told.records, told.end, told.under_replicated, told.at_min_isr) == (6, 8, 1, 1)
+    assert [
+        (broker.id, broker.live, broker.leads, broker.replicas) for broker in found.brokers
+    ] == [
+        *((1, True, 4, 6), (2, True, 4, 6)),
+        (3, False, None, None),
+    ]
+    # A leader that responds, and names no problem of the partition, leads it.
+    assert [(each.partition, each.is_available) for each in found.partitions] == [
+        *((1, True), (2, False))
+    ]
+
+
+@runs(run, brokers=2)
+async def test_brokers_of_an_older_release_list_their_partitions(fake: FakeCluster) -> None:
+    fake.create("t", 2)
+    fake.create("u")
+    fill(fake, 5)
+    async with admin_of(fake) as admin:
+        found = await admin.summarize_cluster()
+    assert found.topics is not None
+    assert [
+        (topic.name, topic.partitions, topic.available, topic.end) for topic in found.topics
+    ] == [*(("t", 2, 2, 5), ("u", 1, 1, 0))]
+    assert len(found.partitions) == 3

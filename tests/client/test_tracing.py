@@ -16,12 +16,17 @@ from raftlog.client.environment import ClientEnvironment
 from raftlog.client.tracing import TracedAsyncProducer, TracedProducer, context_of, process
 from raftlog.errors import ClosedError
 from raftlog.protocol import api as apis
+from raftlog.protocol.produce import ProduceRequest
 from raftlog.types import TopicPartition
 from tests.client.world import FakeCluster, ignore, run
 from tests.running import runs
 
 EXPORTER = InMemorySpanExporter()
 TIMEOUT_S = 20
+UNSAMPLED = trace.NonRecordingSpan(
+    trace.SpanContext(1, 1, is_remote=True, trace_flags=trace.TraceFlags(0))
+)
+WAY = ("wait", "produce", "broker", "append", "sync", "replicate")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,10 +43,16 @@ def exporter() -> Iterator[InMemorySpanExporter]:
     return EXPORTER
 
 
-def spans() -> list[ReadableSpan]:
+def all_spans() -> list[ReadableSpan]:
     found = list(EXPORTER.get_finished_spans())
     EXPORTER.clear()
     return found
+
+
+def spans() -> list[ReadableSpan]:
+    """All spans except those of the way of a batch."""
+    way = {f"{name} t" for name in WAY}
+    return [span for span in all_spans() if span.name not in way]
 
 
 def attributes(span: ReadableSpan) -> dict[str, object]:
@@ -101,6 +112,63 @@ async def test_a_trace_continues_where_the_record_is_consumed(fake: FakeCluster)
         "raftlog.offset": 0,
         "consumer.group.name": "g",
     }
+
+
+@runs(run)
+async def test_the_way_of_a_batch_has_spans(fake: FakeCluster) -> None:
+    fake.create("t")
+    async with TracedAsyncProducer(fake.bootstrap, host=fake.host) as producer:
+        await (await producer.send("t", b"v"))
+    found = {span.name.removesuffix(" t"): span for span in all_spans()}
+    assert set(found) == {"send", *WAY}
+    parents = {name: found[name].parent for name in WAY}
+    contexts = {name: span.get_span_context() for name, span in found.items()}
+    assert parents["wait"] == parents["produce"] == contexts["send"]
+    assert parents["broker"] == contexts["produce"]
+    assert [parents[name] for name in WAY[3:]] == [contexts["broker"]] * 3
+    assert {(found[name].attributes or {})["messaging.raftlog.broker"] for name in WAY} == {1}
+    assert [found[name].kind for name in WAY] == [
+        *(SpanKind.INTERNAL, SpanKind.CLIENT, SpanKind.SERVER),
+        *[SpanKind.INTERNAL] * 3,
+    ]
+    assert [took_us(found[name]) for name in WAY[3:]] == [100, 200, 400]
+    assert took_us(found["broker"]) == 700
+    sent = found["send"]
+    for span in found.values():
+        assert (sent.start_time or 0) <= (span.start_time or 0) <= (span.end_time or 0)
+
+
+@runs(run)
+async def test_a_way_without_replication_and_of_an_older_broker(fake: FakeCluster) -> None:
+    fake.create("t")
+    fake.times = (100, 300, 300)
+    async with TracedAsyncProducer(fake.bootstrap, host=fake.host) as producer:
+        await (await producer.send_many("t", [b"1", b"2"]))
+        assert [span.name for span in all_spans()][-2:] == ["sync t", "send t"]
+        fake.times = None
+        await (await producer.send("t", b"v"))
+    assert [span.name for span in all_spans()] == ["send t"]
+
+
+@runs(run)
+async def test_brokers_report_times_from_the_first_sampled_call_on(fake: FakeCluster) -> None:
+    fake.create("t")
+
+    def traced() -> list[bool]:
+        found = [m.traced for _, m in fake.requests if isinstance(m, ProduceRequest)]
+        fake.requests.clear()
+        return found
+
+    async with TracedAsyncProducer(fake.bootstrap, host=fake.host) as producer:
+        with trace.use_span(UNSAMPLED):
+            await (await producer.send("t", b"v"))
+        assert traced() == [False]
+        await (await producer.send("t", b"v"))
+        assert traced() == [True]
+
+
+def took_us(span: ReadableSpan) -> float:
+    return round(((span.end_time or 0) - (span.start_time or 0)) / 1_000)
 
 
 @runs(run)

@@ -58,6 +58,7 @@ from raftlog.protocol.produce import (
     ProducedPartition,
     ProduceRequest,
     ProduceResponse,
+    ProduceTimes,
 )
 from raftlog.protocol.schema import Failure, Message
 from raftlog.protocol.topics import DescribeTopicsRequest, DescribeTopicsResponse
@@ -177,6 +178,7 @@ class FakeCluster:
         self.api_ranges: dict[int, tuple[int, int]] = {}  # what differs from this release
         self.producer_ids = iter(range(1_000, 2_000))
         self._next: dict[Api, deque[Behaviour]] = defaultdict(deque)
+        self.times: tuple[int, int, int] | None = (100, 300, 700)  # of a traced produce request
         self.always: dict[Api, Behaviour] = {}  # for what is not planned with ``next``
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -398,7 +400,8 @@ class FakeCluster:
                 topic = self._topic(broker_id, part.topic, part.partition)
                 log = topic.log_at(broker_id, part.partition, part.leader_epoch)
                 base = log.append(batch)
-                done.append(produced(base_offset=base))
+                times = ProduceTimes(*self.times) if message.traced and self.times else None
+                done.append(produced(base_offset=base, times=times))
             except RaftlogError as error:
                 done.append(produced(failure=Failure.of(error)))
         return ProduceResponse(partitions=done)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from raftlog import limits
 from raftlog.errors import UnsupportedFeatureError
 from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import (
@@ -15,10 +16,11 @@ from raftlog.protocol.cluster import (
     PartitionStatus,
     RecoverClusterRequest,
     RecoverClusterResponse,
+    TopicSummary,
     TransferLeaderRequest,
 )
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.operations import describe_partitions
+from raftlog.server.operations import Summary, describe_partitions, summarize
 from raftlog.server.partition import Partition
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from tests.running import runs
@@ -27,7 +29,8 @@ from tests.server.harness import Client, FakeClock, RunningBroker, batch_of, fin
 
 
 def described(*arguments: Any) -> list[PartitionStatus]:
-    found: list[PartitionStatus] = finished(describe_partitions(*arguments))
+    steps = describe_partitions(*arguments, lambda _topic_id, _partition: [])
+    found: list[PartitionStatus] = finished(steps)
     return found
 
 
@@ -169,3 +172,55 @@ async def test_damage_is_told(s: Scene) -> None:
     (told,) = described(table({0: state}, host, s=s), DescribeClusterRequest(), 1, 0.0)
     (mine,) = told.replica_status
     assert (mine.damage, mine.in_isr, mine.lag_ms) == ("a flipped bit", False, -1)
+
+
+@runs(play)
+async def test_a_summary_counts_what_is_led_and_names_partitions_with_a_problem(s: Scene) -> None:
+    state = state_of(1, 2, 3, isr=[1, 2], min_isr=2)
+    host = s.host()
+    host.lead(state, 1, lag_max_seconds=10)
+    append(host, b"a", b"b")
+    await s.settle()
+    host.on_follower(2, DISKS[2], fetch_offset=2, durable_offset=2)
+    states = {
+        0: state,
+        1: state_of(2, 3, isr=[2, 3]),
+        2: state_of(3, 2, isr=[3, 2]),
+        3: state_of(3, 2, isr=[3, 2]),
+    }
+    topics = table(states, host, None, None, None, s=s)
+    found: Summary = finished(summarize(topics, 1, 0.0, lambda leader: leader != 3))
+    assert found.topics == [
+        TopicSummary(
+            topic="t",
+            topic_id=TOPIC_ID,
+            partitions=4,
+            led=1,
+            records=2,
+            end=2,
+            under_replicated=1,
+            at_min_isr=1,
+        )
+    ]
+    assert [part.partition for part in found.partitions] == [0, 2, 3]
+    assert (found.leads, found.replicas) == ({1: 1, 2: 1, 3: 2}, {1: 1, 2: 4, 3: 4})
+
+
+@runs(play)
+async def test_a_summary_names_a_bounded_number_of_partitions(s: Scene) -> None:
+    topics = table({}, *[None] * 5, s=s)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "CLUSTER_SUMMARY_PARTITIONS_MAX", 2)
+        found: Summary = finished(summarize(topics, 1, 0.0, lambda _leader: True))
+    assert [part.partition for part in found.partitions] == [0, 1]
+    assert (found.topics[0].partitions, found.topics[0].led) == (5, 0)
+
+
+def test_a_summary_of_a_broker_alone(client: Client) -> None:
+    client.create("t", 2)
+    client.produce("t", batch_of(b"a", b"b"))
+    told = describe(client, summary=True)
+    assert (told.partitions, told.brokers[0].leads, told.brokers[0].replicas) == ([], 2, 2)
+    assert told.topics is not None
+    assert [(topic.led, topic.records, topic.end) for topic in told.topics] == [(2, 2, 2)]
+    assert (describe(client).topics, describe(client).brokers[0].leads) == (None, -1)

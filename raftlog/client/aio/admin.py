@@ -23,6 +23,7 @@ from raftlog.client.describe_cluster import (
     describe_cluster,
     describe_disks,
     describe_topics,
+    summarize_cluster,
 )
 from raftlog.client.describe_events import describe_events
 from raftlog.client.describe_features import describe_features
@@ -415,6 +416,16 @@ class AsyncAdmin(LoopBound, AdminBase):
         self._bind()
         names = None if topics is None else _names(topics)
         return await describe_cluster(self._cluster, names, partitions=partitions)
+
+    async def summarize_cluster(self) -> ClusterDescription:
+        """Return the brokers, and all topics in numbers: as ``describe_cluster``, at a small part
+        of its cost for a cluster with thousands of partitions.
+
+        ``partitions`` has some with a problem: at most ``CLUSTER_SUMMARY_PARTITIONS_MAX`` of each
+        broker.
+        """
+        self._bind()
+        return await summarize_cluster(self._cluster)
 
     async def describe_disks(self) -> list[DiskUseDescription]:
         """Return what uses the disk of each broker, by broker ID.

@@ -64,9 +64,11 @@ from raftlog.server.disk_space import DiskSpace
 from raftlog.server.log_dirs import LogDirMonitor
 from raftlog.server.operations import (
     Describing,
+    Summary,
     describe_disk,
     describe_partitions,
     disk_status,
+    summarize,
 )
 from raftlog.server.topic_table import TopicTable
 from raftlog.types import TopicPartition
@@ -117,10 +119,14 @@ class ClusterOperations:
         return self._node.other_brokers(for_kafka=for_kafka)
 
     def describe(self, request: DescribeClusterRequest) -> Describing:
-        node = self._node
-        partitions = yield from describe_partitions(
-            self._topics, request, node.broker_id, asyncio.get_running_loop().time()
-        )
+        node, now, summary = self._node, asyncio.get_running_loop().time(), Summary()
+        if request.summary:
+            is_live = node.liveness.is_live
+            summary = yield from summarize(self._topics, node.broker_id, now, is_live)
+        else:
+            summary.partitions = yield from describe_partitions(
+                self._topics, request, node.broker_id, now, self.target
+            )
         disk_use = yield from describe_disk(
             self._topics,
             request,
@@ -145,6 +151,8 @@ class ClusterOperations:
                     clock_error_ms=self._clock.error_ms() if record.id == node.broker_id else 0,
                     draining=record.draining,
                     has_vote=record.id in voters,
+                    leads=summary.leads[record.id] if request.summary else -1,
+                    replicas=summary.replicas[record.id] if request.summary else -1,
                     disk=(
                         disk_status(self._space, self.log_dirs)
                         if record.id == node.broker_id
@@ -153,12 +161,10 @@ class ClusterOperations:
                 )
                 for _, record in sorted(node.machine.brokers.items())
             ],
-            partitions=[
-                msgspec.structs.replace(each, target=self.target(each.topic_id, each.partition))
-                for each in partitions
-            ],
+            partitions=summary.partitions,
             disk_use=disk_use,
             move_throttle=node.machine.move_throttle,
+            topics=summary.topics if request.summary else None,
         )
 
     def target(self, topic_id: str, partition: int) -> list[int]:

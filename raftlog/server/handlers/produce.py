@@ -7,6 +7,7 @@ batches are validated in a thread while the connection's later requests wait.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
@@ -19,16 +20,18 @@ from raftlog.protocol.produce import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    ProduceTimes,
 )
 from raftlog.protocol.schema import Failure
 from raftlog.record import KAFKA_ROWS, BatchHeader, layout_at, uncompressed_length_at, validate
 from raftlog.server.context import BrokerContext
 from raftlog.server.once import check_once
+from raftlog.server.partition import Partition
 from raftlog.server.reply import Reply
 from raftlog.server.requests.append import Stored, append
 from raftlog.server.requests.outcomes import Outcomes
 from raftlog.server.turns import Steps
-from raftlog.types import AUDIT_TOPIC, Buffer, check_not_internal
+from raftlog.types import AUDIT_TOPIC, Buffer, Offset, check_not_internal
 
 
 def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
@@ -43,21 +46,58 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
             f"PRODUCE_UNCOMPRESSED_BYTES_MAX ({limits.PRODUCE_UNCOMPRESSED_BYTES_MAX}). Nothing "
             "was stored. Send fewer batches per request"
         )
-    produce = _Produce(reply, message.acks, len(batches))
+    now = context.clock.monotonic if message.traced else None
+    produce = _Produce(reply, message.acks, len(batches), now)
     for index, part in enumerate(parts):
         if index:
             yield None
         yield from produce.append(context, index, part, batches[index], sizes[index])
 
 
+class _Times:
+    """Progress of one batch of a traced request, in monotonic seconds."""
+
+    __slots__ = ("_appended", "_began", "_now", "_synced")
+
+    def __init__(self, began: float, now: Callable[[], float]) -> None:
+        self._began = began
+        self._now = now
+        self._appended: float | None = None
+        self._synced: float | None = None
+
+    def follow(self, host: Partition, end_offset: Offset) -> None:
+        """Note the time now, as that of the append, and the time at which the batch is on disk."""
+        self._appended = self._now()
+        host.when_on_disk(end_offset, self._on_disk)
+
+    def _on_disk(self, _error: RaftlogError | None) -> None:
+        self._synced = self._now()
+
+    def ended(self) -> ProduceTimes:
+        """Return the times of a batch that is acknowledged now. It may be so at once."""
+        done = self._now()
+        return ProduceTimes(
+            appended=self._micros(done if self._appended is None else self._appended),
+            synced=self._micros(done if self._synced is None else self._synced),
+            done=self._micros(done),
+        )
+
+    def _micros(self, seconds: float) -> int:
+        return max(round((seconds - self._began) * 1e6), 0)
+
+
 class _Produce:
     """One request. Its response is sent when every partition has a result."""
 
-    __slots__ = ("_acks", "_outcomes", "_reply")
+    __slots__ = ("_acks", "_now", "_outcomes", "_reply")
 
-    def __init__(self, reply: Reply, acks: int, count: int) -> None:
+    def __init__(
+        self, reply: Reply, acks: int, count: int, now: Callable[[], float] | None
+    ) -> None:
+        """``now``: monotonic seconds, of a traced request; else None."""
         self._reply = reply
         self._acks = acks
+        self._now = now
         self._outcomes: Outcomes[ProducedPartition] = Outcomes(count, self._complete)
 
     def append(
@@ -77,12 +117,21 @@ class _Produce:
             check = partial(validate, batch, keys_required=host.log.config.is_compacted)
             is_large = uncompressed_bytes > limits.VALIDATED_ON_LOOP_BYTES_MAX
             header: BatchHeader = (yield check) if is_large else check()
-            done = partial(self._done, index, part)
-            append(host, batch, header, self._acks, done, at_offset=part.base_offset)
+            times = None if self._now is None else _Times(self._reply.began, self._now)
+            done = partial(self._done, index, part, times)
+            end = append(host, batch, header, self._acks, done, at_offset=part.base_offset)
+            if times is not None:
+                times.follow(host, end)
         except RaftlogError as error:
             self._resolve(index, self._failed(part, error))
 
-    def _done(self, index: int, part: ProducePartition, stored: Stored | RaftlogError) -> None:
+    def _done(
+        self,
+        index: int,
+        part: ProducePartition,
+        times: _Times | None,
+        stored: Stored | RaftlogError,
+    ) -> None:
         """Process an acknowledged batch, or the reason why it is not acknowledged."""
         if isinstance(stored, RaftlogError):
             self._resolve(index, self._failed(part, stored))
@@ -95,6 +144,7 @@ class _Produce:
                 base_offset=stored.base_offset,
                 append_timestamp_ms=stored.append_timestamp_ms,
                 log_start_offset=stored.log_start_offset,
+                times=None if times is None else times.ended(),
             ),
         )
 

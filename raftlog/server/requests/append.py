@@ -39,8 +39,9 @@ def append(
     done: OnStored,
     *,
     at_offset: Offset = NO_BASE_OFFSET,
-) -> None:
+) -> Offset:
     """Append a batch of a producer, and call ``done`` once it is as durable as ``acks`` requires.
+    Returns the offset after its last record.
 
     ``at_offset``: as in ``Log.append``. Raises the errors of ``Partition.append``; ``done`` is
     then not called.
@@ -55,6 +56,7 @@ def append(
         host.when_on_disk(end_offset, acknowledge)
     else:
         acknowledge(None)
+    return end_offset
 
 
 def _acknowledge(

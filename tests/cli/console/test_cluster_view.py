@@ -20,7 +20,7 @@ class Described:
     calls: int = 0
     clusters: list[ClusterDescription] = field(default_factory=list)
 
-    def describe_cluster(self) -> ClusterDescription:
+    def summarize_cluster(self) -> ClusterDescription:
         self.calls += 1
         self.now += self.cost_s
         part = replace(WELL, high_watermark=10 * self.calls)

@@ -269,3 +269,19 @@ def test_the_limits_of_the_topic_are_those_of_the_source_of_a_mirrored_batch(
     assert isinstance(error_of(client.produce("t", old)), InvalidRequestError)
     assert mirrored(client, large, 0).base_offset == 0
     assert mirrored(client, old, 1).base_offset == 1
+
+
+def test_a_traced_request_reports_the_progress_of_its_batches(client: Client) -> None:
+    client.create("t")
+    batch = batch_of(b"v")
+    parts = [ProducePartition(topic="t", partition=0, length=len(batch))]
+    for acks in (-1, 1):
+        request = ProduceRequest(acks=acks, partitions=parts, traced=True)
+        (part,) = client.ask(apis.PRODUCE, request, [batch]).partitions
+        assert part.times is not None
+        assert 0 <= part.times.appended <= part.times.synced <= part.times.done < 10_000_000
+    assert client.produce("t", batch).times is None
+    missing = [ProducePartition(topic="no", partition=0, length=len(batch))]
+    request = ProduceRequest(acks=-1, partitions=missing, traced=True)
+    (part,) = client.ask(apis.PRODUCE, request, [batch]).partitions
+    assert part.times is None
