@@ -227,6 +227,8 @@ CONSOLE_POINTS_MAX: Final = 150  # of a plot
 CLUSTER_SUMMARY_PARTITIONS_MAX: Final = 500  # with a problem, which a summary names
 METRICS_KEPT_S: Final = 1.0  # for which the values of a request serve later ones
 METRICS_TOPICS_MAX: Final = 1_000  # with their own series; the others are counted only
+METRICS_LAG_PARTITIONS_MAX: Final = 2_000  # whose lag in seconds is exported
+METRICS_LAG_SAMPLES_MAX: Final = 32  # of the high watermark of one partition
 METRICS_GROUPS_MAX: Final = 1_000  # the same: pairs of a consumer group and a topic
 EVENTS_KEPT_MAX: Final = 5_000  # per broker, in memory
 

@@ -257,7 +257,9 @@ class Broker:
             context.loop,
             responses=context.responses,
             counters=context.counters,
-            turns=Turns(context.loop, context.clock.monotonic),
+            turns=Turns(
+                context.loop, context.clock.monotonic, context.counters.queue_seconds.observe
+            ),
             workers=validation,
             on_request=partial(dispatch, context),
             on_kafka_request=partial(kafka_dispatch, context),

@@ -94,6 +94,7 @@ class Counters:
     fsync_seconds: Durations = field(default_factory=Durations)
     commit_seconds: Durations = field(default_factory=Durations)
     replica_append_seconds: Durations = field(default_factory=Durations)
+    queue_seconds: Durations = field(default_factory=Durations)  # waits for a turn of the loop
 
     def request_ended(self, api: str, began: float) -> None:
         """Count a request that began at ``began`` and is answered now."""
@@ -106,6 +107,7 @@ class Counters:
         self.fsync_seconds.settle()
         self.commit_seconds.settle()
         self.replica_append_seconds.settle()
+        self.queue_seconds.settle()
 
     def request_failed(self, error: Exception) -> None:
         """Count an error that a client receives, for a request or for one of its partitions."""

@@ -48,13 +48,20 @@ class Worker(Protocol):
 class Turns:
     """Turns of one event loop.
 
-    ``now``: seconds, monotonic; read after each step.
+    ``now``: seconds, monotonic; read after each step. ``observe``: called with the seconds that a
+    connection has waited for its turn.
     """
 
-    def __init__(self, loop: AbstractEventLoop, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        now: Callable[[], float],
+        observe: Callable[[float], None] = lambda _seconds: None,
+    ) -> None:
         self._loop = loop
         self._now = now
-        self._waiting: deque[Worker] = deque()
+        self._observe = observe
+        self._waiting: deque[tuple[Worker, float]] = deque()  # with the start of its wait
         self.share_began = 0.0  # seconds of ``now``; of the current share
         self._turn_ends = 0.0
         self._share_ends = 0.0
@@ -75,7 +82,7 @@ class Turns:
 
     def wait(self, worker: Worker) -> None:
         """Call ``worker.take_turn`` in a later turn of the loop, in order."""
-        self._waiting.append(worker)
+        self._waiting.append((worker, self._now()))
         if not self._in_turn:
             self._in_turn = True
             self._loop.call_soon(self._next_turn)
@@ -92,7 +99,9 @@ class Turns:
         for _ in range(len(self._waiting)):
             self.share_began = now
             self._share_ends = now + SHARE_SECONDS
-            self._waiting.popleft().take_turn()
+            worker, since = self._waiting.popleft()
+            self._observe(now - since)
+            worker.take_turn()
             now = self._now()
             if now >= self._turn_ends:
                 break

@@ -65,6 +65,7 @@ class Scene:
     def __init__(self, handle: Callable[[Connection, Request], Steps | None]) -> None:
         self.answered: list[str] = []
         self.threads = ByHand()
+        self.waits: list[float] = []
         self._now_s = 0.0
         loop = asyncio.get_running_loop()
         self.connections = Connections(
@@ -72,7 +73,7 @@ class Scene:
             loop,
             responses=ResponseBudget(1 << 20),
             counters=Counters(),
-            turns=Turns(loop, self._tick),
+            turns=Turns(loop, self._tick, self.waits.append),
             workers=cast(Workers, self.threads),
             on_request=handle,
             on_kafka_request=lambda _connection, _request: None,
@@ -128,6 +129,8 @@ async def test_a_long_request_gives_way_to_a_short_one_of_another_connection() -
     ask(*scene.connect("short"), steps=1)
     await until(lambda: len(scene.answered) == 2)
     assert scene.answered == ["short", "long"]
+    assert scene.waits
+    assert min(scene.waits) > 0
     scene.connections.abort("over")
 
 

@@ -20,6 +20,7 @@ from raftlog.server.broker import Broker
 from raftlog.server.http.authentication import METRICS, HttpAuthentication, respond
 from raftlog.server.http.collect import readiness_of, values_of
 from raftlog.server.http.exposition import render
+from raftlog.server.http.lag_times import LagTimes
 from raftlog.server.http.survey import Readiness
 from raftlog.server.metrics import Durations
 
@@ -81,8 +82,8 @@ def make_app(
     broker: Broker, loop_delay: Durations, more_routes: Sequence[BaseRoute] = ()
 ) -> Starlette:
     """Return the ASGI application. ``loop_delay``: filled by the server."""
-    now = broker.context.loop.time
-    values = Kept(lambda: values_of(broker, loop_delay), now)
+    now, lags = broker.context.loop.time, LagTimes()
+    values = Kept(lambda: values_of(broker, loop_delay, lags), now)
     ready = Kept(lambda: readiness_of(broker), now)
 
     async def healthz(_request: Request) -> Response:

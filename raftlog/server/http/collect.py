@@ -17,6 +17,7 @@ from raftlog.errors import RaftlogError
 from raftlog.replication.events import KINDS
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.broker import Broker
+from raftlog.server.http.lag_times import LagTimes
 from raftlog.server.http.series import Values
 from raftlog.server.http.survey import Readiness, Standing, Survey, readiness
 from raftlog.server.metrics import Durations
@@ -74,14 +75,14 @@ async def readiness_of(broker: Broker) -> Readiness:
     return readiness(await survey_of(broker), standing_of(broker))
 
 
-async def values_of(broker: Broker, loop_delay: Durations) -> Values:
-    """Return the values of all metrics."""
+async def values_of(broker: Broker, loop_delay: Durations, lags: LagTimes) -> Values:
+    """Return the values of all metrics. ``lags``: of the same broker, for all calls."""
     values = Values()
     survey = await survey_of(broker)
     _put_broker(broker, values, readiness(survey, standing_of(broker)))
     _put_counters(broker, values)
     _put_partitions(values, survey)
-    omitted_groups = await _put_groups(broker, values)
+    omitted_groups = await _put_groups(broker, values, lags)
     values.put("raftlog_omitted_series", survey.omitted_topics + omitted_groups)
     values.put_durations("raftlog_event_loop_delay_seconds", loop_delay)
     return values
@@ -150,6 +151,7 @@ def _put_counters(broker: Broker, values: Values) -> None:
     values.put_all("raftlog_events_total", dict.fromkeys(KINDS, 0) | broker.context.events.counts)
     for api, durations in sorted(counters.request_seconds.items()):
         values.put_durations("raftlog_request_seconds", durations, api)
+    values.put_durations("raftlog_request_queue_seconds", counters.queue_seconds)
     values.put_durations("raftlog_fsync_seconds", counters.fsync_seconds)
     values.put_durations("raftlog_commit_seconds", counters.commit_seconds)
     values.put_durations("raftlog_replica_append_seconds", counters.replica_append_seconds)
@@ -174,7 +176,7 @@ def _put_partitions(values: Values, survey: Survey) -> None:
         values.put("raftlog_replica_lag_seconds", lag.seconds, str(follower))
 
 
-async def _put_groups(broker: Broker, values: Values) -> int:
+async def _put_groups(broker: Broker, values: Values, lags: LagTimes) -> int:
     """Add the consumer groups that this broker coordinates. Returns the number of omitted ones."""
     try:
         shards = broker.context.coordinator.shards()
@@ -199,21 +201,26 @@ async def _put_groups(broker: Broker, values: Values) -> int:
             values.put("raftlog_group_members", listed.members, name)
             for topic in topics:
                 await asyncio.sleep(0)
-                _put_lag(broker, values, groups, name, topic)
+                _put_lag(broker, values, groups, name, topic, lags)
     values.put_all("raftlog_groups", states)
     return omitted
 
 
-def _put_lag(broker: Broker, values: Values, groups: GroupShard, group: str, topic: str) -> None:
+def _put_lag(
+    broker: Broker, values: Values, groups: GroupShard, group: str, topic: str, lags: LagTimes
+) -> None:
     hosted = broker.context.topics.get(topic)
     if hosted is None:
         return
-    lag = unknown = 0
+    lag, unknown, seconds, now = 0, 0, 0.0, broker.context.clock.monotonic()
     for partition, offset in groups.committed_in(group, topic):
         host = hosted.hosts[partition] if partition < len(hosted.hosts) else None
         if host is None:
             unknown += 1
         else:
-            lag += max(0, host.high_watermark - offset)
+            end = host.high_watermark
+            lag += max(0, end - offset)
+            seconds = max(seconds, lags.age_s(hosted.id, partition, offset, end, now))
     values.put("raftlog_group_lag_offsets", lag, group, topic)
+    values.put("raftlog_group_lag_seconds", seconds, group, topic)
     values.put("raftlog_group_lag_unknown_partitions", unknown, group, topic)

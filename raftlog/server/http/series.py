@@ -93,6 +93,9 @@ METRICS: Final = (
            "request is handled. api: the name of the request. fetch, replica_fetch and "
            "group_heartbeat include the wait for news; produce includes the wait for acks.",
            ("api",)),
+    Metric("raftlog_request_queue_seconds", "histogram",
+           "Time for which connections with received requests waited for their turn of the event "
+           "loop, because others used it. Requests that are handled at once are not counted."),
     Metric("raftlog_request_errors_total", "counter",
            "Errors in responses, for a request or one partition of it. error: the class.",
            ("error",)),
@@ -161,6 +164,10 @@ METRICS: Final = (
            "Committed offsets of the group lag the high watermarks by this number, summed over "
            "the partitions of the topic. Reported by the coordinator of the group, from its own "
            "replicas.", ("group", "topic")),
+    Metric("raftlog_group_lag_seconds", "gauge",
+           "Age of the oldest record of the topic that the group has not committed, from high "
+           "watermarks of the coordinator's replicas at the requests for metrics; at most the time "
+           "since the first one. raftlog group describe has the exact value.", ("group", "topic")),
     Metric("raftlog_group_lag_unknown_partitions", "gauge",
            "Partitions with a committed offset that raftlog_group_lag_offsets omits, because the "
            "coordinator stores no replica of them.", ("group", "topic")),

@@ -60,6 +60,7 @@ def test_a_group_lags_by_what_it_has_not_committed(
     found = http.metrics()
     assert found["raftlog_group_lag_offsets", "g", "t"] == 2
     assert found["raftlog_group_lag_unknown_partitions", "g", "t"] == 0
+    assert found["raftlog_group_lag_seconds", "g", "t"] == 0  # no earlier sample
     assert found["raftlog_group_members", "g"] == 0
     assert found["raftlog_groups", "empty"] == 1
     monkeypatch.setattr(limits, "METRICS_KEPT_S", 0.0)
