@@ -9,6 +9,8 @@ from tests.mutation.guard import Guard
 
 _TURNS: Final = "tests/server/test_turns.py"
 _HTTP: Final = "tests/server/http/test_server.py"
+_LAG: Final = "tests/server/http/test_lag_times.py"
+_OPERATIONS: Final = "tests/server/test_operations.py"
 
 GUARDS: Final = [
     Guard(
@@ -117,6 +119,22 @@ GUARDS: Final = [
         function="_Connection.connection_made",
         change=never("if HTTP_CONNECTIONS_MAX"),
         tests=(f"{_HTTP}::test_connections_beyond_the_limit_are_closed_and_the_broker_serves",),
+    ),
+    Guard(
+        name="a summary of the cluster names a bounded number of partitions",
+        why="one request of an operator blocks a broker whose 10,000 partitions have a problem",
+        module="raftlog/server/operations.py",
+        function="summarize",
+        change=always("compare CLUSTER_SUMMARY_PARTITIONS_MAX"),
+        tests=(f"{_OPERATIONS}::test_a_summary_names_a_bounded_number_of_partitions",),
+    ),
+    Guard(
+        name="lags in seconds are kept for a bounded number of partitions",
+        why="samples of the partitions of all groups fill the memory",
+        module="raftlog/server/http/lag_times.py",
+        function="LagTimes.age_s",
+        change=never("while METRICS_LAG_PARTITIONS_MAX"),
+        tests=(f"{_LAG}::test_the_partitions_asked_least_recently_are_forgotten",),
     ),
     Guard(
         name="HTTP connections end",
