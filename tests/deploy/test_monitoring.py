@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ import yaml
 from raftlog.server.http.series import METRICS
 from tests.tidy.sources import ROOT
 
+PROMTOOL = shutil.which("promtool") or ""
 FOLDER = ROOT / "deploy" / "monitoring"
 ALERTS = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"][0]["rules"]
 DASHBOARDS = sorted((FOLDER / "dashboards").glob("*.json"))
@@ -94,3 +98,21 @@ def test_every_runbook_has_an_alert() -> None:
 def test_dashboards_are_distinct() -> None:
     uids = [json.loads(path.read_text())["uid"] for path in DASHBOARDS]
     assert sorted(uids) == [f"raftlog-{path.stem}" for path in DASHBOARDS]
+
+
+@pytest.mark.skipif(not PROMTOOL, reason="needs promtool (Debian: prometheus)")
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [("rules", FOLDER / "alerts.yml"), ("config", ROOT / "deploy/compose/prometheus.yml")],
+)
+def test_prometheus_accepts_the_files(kind: str, path: Path, tmp_path: Path) -> None:
+    # The configuration names the rules by their place in the container.
+    copy = tmp_path / path.name
+    copy.write_text(
+        path.read_text().replace("/etc/prometheus/alerts.yml", str(FOLDER / "alerts.yml"))
+    )
+    ran = subprocess.run(
+        [PROMTOOL, "check", kind, str(copy)], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "SUCCESS" in ran.stdout
