@@ -31,7 +31,9 @@ def test_clients_authenticate_and_a_user_is_revoked() -> None:
 
 def test_writes_of_a_deleted_user_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Broker, "_end_revoked", lambda _broker: None)
-    assert {violation.kind for violation in secured().violations} == {"REVOKED"}
+    verdicts = map(secured, range(1, 31))  # each finds it with a chance of a third
+    found = next(verdict for verdict in verdicts if not verdict.is_good)
+    assert {violation.kind for violation in found.violations} == {"REVOKED"}
 
 
 def test_a_share_of_the_seeds_is_secured() -> None:
