@@ -351,7 +351,9 @@ def _merged_partitions(
     return tuple(_overview(reported[key], down, summarized) for key in sorted(reported))
 
 
-def _overview(reported: Sequence[_Reported], down: set[int], summarized: set[int]) -> PartitionOverview:
+def _overview(
+    reported: Sequence[_Reported], down: set[int], summarized: set[int]
+) -> PartitionOverview:
     """Merge the reports of one partition. ``summarized``: brokers that report only partitions in
     which they find a problem.
     """
