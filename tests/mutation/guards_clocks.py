@@ -79,8 +79,8 @@ GUARDS: Final = [
         name="records are stamped with the trusted time",
         why=("a leader whose clock is behind stamps batches that expire when it is right again"),
         module="raftlog/server/broker_clock.py",
-        function="BrokerClock.wall_ms",
-        change=value("return _trusted", "(lambda _now, wall_ms: wall_ms)(0, _.args[1])"),
+        function="BrokerClock.read",
+        change=replace("call record_ms", "_.args[1]"),
         tests=(f"{_CLUSTERS}::test_a_producer_writes_on_after_its_leaders_clock_was_behind",),
     ),
     Guard(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Literal, TypeVar, Unpack
 
@@ -232,7 +232,9 @@ class AsyncAdmin(LoopBound, AdminBase):
                     config=admin_arguments.config_text(topic.config),
                 )
             )
-        return await self._change(
+        self._bind()
+        return await change_topics(
+            self._cluster,
             apis.CREATE_TOPICS,
             wanted,
             lambda part: CreateTopicsRequest(topics=part, validate_only=validate_only),
@@ -247,7 +249,8 @@ class AsyncAdmin(LoopBound, AdminBase):
         failures: list[RaftlogError] = []
         self._bind()
         ids = await topic_ids(self._cluster, _names(topics), failures)
-        await self._change(
+        await change_topics(
+            self._cluster,
             apis.DELETE_TOPICS,
             list(ids),
             lambda part: DeleteTopicsRequest(topics=part, ids={name: ids[name] for name in part}),
@@ -264,7 +267,9 @@ class AsyncAdmin(LoopBound, AdminBase):
         setting is not valid.
         """
         check_topic_name(name)
-        await self._change(
+        self._bind()
+        await change_topics(
+            self._cluster,
             apis.ALTER_TOPICS,
             [TopicToAlter(name=name, config=admin_arguments.config_text(config))],
             lambda part: AlterTopicsRequest(topics=part),
@@ -280,7 +285,9 @@ class AsyncAdmin(LoopBound, AdminBase):
         """
         check_topic_name(name)
         integer("total", total, 1, limits.PARTITIONS_PER_TOPIC_MAX)
-        await self._change(
+        self._bind()
+        await change_topics(
+            self._cluster,
             apis.ADD_PARTITIONS,
             [TopicToExtend(name=name, partitions=total)],
             lambda part: AddPartitionsRequest(topics=part),
@@ -955,17 +962,6 @@ class AsyncAdmin(LoopBound, AdminBase):
         answer = await self._cluster.call(apis.METADATA, MetadataRequest(topics=topics))
         assert isinstance(answer, MetadataResponse)
         return answer
-
-    async def _change(
-        self,
-        api: Api,
-        changes: Sequence[T],
-        request: Callable[[list[T]], Message],
-        failures: list[RaftlogError],
-    ) -> dict[str, str]:
-        """Carry out the changes, and return the topic ids by name. Raises the first error."""
-        self._bind()
-        return await change_topics(self._cluster, api, changes, request, failures)
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
