@@ -1,9 +1,8 @@
-"""Many runs: mixes of workloads, faults and clusters in turn, for hours, and a table of the
-results.
+"""Campaigns: series of runs with different workloads, faults and clusters, and a table of results.
 
-Each run is a separate process (``raftlog chaos run``) in a separate sandbox, so several run at the
-same time and none can affect another. All files of a run that fails are kept, and it is never
-repeated (h3, h5).
+Each run is a separate process (``raftlog chaos run``) in a separate sandbox, so that runs can
+execute in parallel without affecting each other. All files of a failed run are kept. A failed run
+is never repeated (h3, h5).
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 STATUS: Final = {0: "valid", 1: "invalid", 3: "unknown"}
-USAGE: Final = 2  # wrong usage: all other command lines would fail too
-OVERHEAD_S: Final = 600.0  # a run that takes longer than its load plus this time hangs
+USAGE: Final = 2  # invalid options: all other command lines would fail too
+OVERHEAD_S: Final = 600.0  # a run that takes longer than its load plus this time counts as hung
 SUMMARY: Final = "summary.json"
 KEPT: Final = ("report.html", "verdict.json", SUMMARY)  # kept files of a valid run
 
@@ -104,8 +103,8 @@ MIXES: Final[tuple[Mix, ...]] = (
 class Row:
     """One run.
 
-    ``verdict``: valid, invalid, unknown, or the reason why there is none. ``summary``: the content
-    of summary.json (``jepsen_like.summary``); empty if the run ended before it was written.
+    ``verdict``: valid, invalid, unknown, or the reason why the run has no verdict. ``summary``: the
+    content of summary.json (``jepsen_like.summary``); empty if the run ended before writing it.
     """
 
     mix: Mix
@@ -126,8 +125,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignOptions:
-    """Options of a campaign. ``time_s``: new runs start for this time. ``run_s``: load of one run,
-    seconds. ``jobs``: runs at a time."""
+    """Options of a campaign. ``time_s``: seconds in which new runs start. ``run_s``: load of one
+    run, seconds. ``jobs``: number of parallel runs."""
 
     directory: Path
     time_s: float
@@ -139,7 +138,7 @@ class CampaignOptions:
 
 
 def campaign(options: CampaignOptions) -> list[Row]:
-    """Execute runs until the time is over. Each run adds its row to the table in
+    """Execute runs until ``time_s`` has passed. Each run adds a row to the table in
     ``campaign.md``."""
     options.directory.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + options.time_s
@@ -181,7 +180,7 @@ def run(mix: Mix, seed: int, options: CampaignOptions) -> Row:
                 stderr=subprocess.STDOUT,
                 timeout=options.run_s + OVERHEAD_S,
                 check=False,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1"},  # for brokers, too
+                env={**os.environ, "PYTHONFAULTHANDLER": "1"},  # the brokers inherit it
             ).returncode
         except subprocess.TimeoutExpired:
             status = None
@@ -198,7 +197,7 @@ def run(mix: Mix, seed: int, options: CampaignOptions) -> Row:
 
 
 def _keep_little(directory: Path) -> None:
-    """Delete all files of a valid run except the results: gigabytes of logs would fill the disk."""
+    """Delete all files of a valid run except the results: logs of many runs would fill the disk."""
     for path in directory.iterdir():
         if path.name in KEPT:
             continue

@@ -1,9 +1,9 @@
 """Recording of client operations in the history: new values, outcomes, entries.
 
-Each call is a call of raftlog's client, with a recording around it. The workloads decide which
-calls are made, when and how often. All run on one event loop.
+Each function calls raftlog's client and records the invocation and the completion. The workloads
+decide which calls are made, when and how often. All clients run on one event loop.
 
-An error of raftlog determines the outcome of the operation. All other exceptions are bugs, and are
+An error of raftlog determines the outcome of the operation. All other exceptions are bugs and are
 not caught.
 """
 
@@ -31,18 +31,18 @@ Outcome: TypeAlias = RecordMetadata | Sequence[OffsetRange]  # of one record, or
 Failed: TypeAlias = Literal["fail", "info"]
 Source: TypeAlias = Literal["leader", "replica"]
 
-# Size limit of the records in one call of ``send_many``: they go into one batch, so that an error
-# applies to all of them. A larger record is sent alone.
+# Maximum bytes of the records in one call of ``send_many``: one batch contains them all, so that an
+# error applies to all of them. A larger record is sent separately.
 GROUP_BYTES_MAX: Final = 900_000
-# Size in addition to a record's padding: its value as text, and the overhead of the format.
+# Bytes of a record in addition to its padding: its value as text and the overhead of the format.
 RECORD_BYTES: Final = 40
 ERROR_CHARS_MAX: Final = 300
 
 # Outcome of a send by error class: "fail" if it certainly had no effect. A class that is not in the
-# table counts as its nearest base class that is. "fail" is for requests that the broker (or the
-# client, before sending) rejects before the append: not the leader, another leader epoch, too few
-# replicas, no disk space, no connection, invalid requests. All others are "info", also where
-# raftlog may guarantee more: a history must not depend on a guarantee that it tests.
+# table has the outcome of its nearest base class in the table. "fail" is for requests that the
+# broker (or the client, before sending) rejects before the append: not the leader, another leader
+# epoch, too few replicas, no disk space, no connection, invalid requests. All others are "info",
+# even if raftlog guarantees more: the history must not depend on a guarantee that it tests.
 OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     RaftlogError: "info",
     # No effect, by definition of the class.
@@ -71,18 +71,18 @@ OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     errors.UnknownTopicError: "fail",
     errors.UnknownPartitionError: "fail",
     errors.RecordTooLargeError: "fail",
-    errors.BadRecordError: "info",  # of a consumer
+    errors.BadRecordError: "info",  # raised by consumers only
     errors.CorruptBatchError: "fail",
     errors.KafkaBatchError: "info",
     errors.DeserializationError: "info",
-    # A wrong sequence may mean that the broker lost data that an attempt had stored.
+    # The sequence can be wrong because the broker lost data that an earlier attempt had stored.
     errors.OutOfOrderSequenceError: "info",
     errors.UnknownProducerError: "info",
     errors.ProducerFencedError: "info",
-    # A connection or a client ended: requests in flight may have arrived.
+    # The connection or the client was closed: requests in flight may have arrived.
     errors.FrameError: "info",
     errors.ClosedError: "info",
-    # Not raised by sends, or not in this setup; if raised, the outcome is unknown.
+    # Sends do not raise these, or not in this setup. If raised, the outcome is unknown.
     errors.UnsupportedApiError: "info",
     errors.UnsupportedVersionError: "info",
     errors.UnsupportedFeatureError: "info",
@@ -134,7 +134,7 @@ def outcome_of(error: RaftlogError) -> Failed:
 
 
 def describe(error: RaftlogError) -> str:
-    """Return the error for a history: its class, and the beginning of its text."""
+    """Return the error as text for the history: its class and the beginning of its message."""
     return f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]
 
 
@@ -142,8 +142,8 @@ def describe(error: RaftlogError) -> str:
 class Process:
     """The process name of a client's operations in the history.
 
-    A process with an unknown outcome is *retired*: the client continues under a new name, as in
-    Jepsen, so that the checker concludes nothing from the earlier operations.
+    After an operation with an unknown outcome, the name is *retired*, as in Jepsen: the client
+    continues under a new name, so that the checker does not combine the operations of both names.
     """
 
     client: str
@@ -154,14 +154,15 @@ class Process:
         return f"{self.client}.{self._names}" if self._names else self.client
 
     def retire(self, name: str) -> None:
-        """Take a new name, unless ``name`` is an old one: several operations may be in flight."""
+        """Change the name, unless ``name`` is already retired: several operations of it can be in
+        flight."""
         if name == self.name:
             self._names += 1
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """An append in flight. ``parts``: futures, with the first value of each."""
+    """An append in flight. ``parts``: the futures, each with its first value."""
 
     process: str
     partition: str
@@ -170,13 +171,13 @@ class Group:
     acks: int
     idempotent: bool
     parts: Sequence[tuple[Awaitable[Outcome], int]]
-    error: RaftlogError | None = None  # of the values that are in no part
+    error: RaftlogError | None = None  # of the values without a future
 
 
 @dataclass(slots=True)
 class Clients:
-    """Shared state of the clients of a run. ``acked``: by partition, the end of the acknowledged
-    appends; only of appends that all in-sync replicas acknowledge."""
+    """Shared state of the clients of a run. ``acked``: by partition, the offset after the last
+    acknowledged append with acks=all."""
 
     recorder: Recorder
     acked: dict[str, Offset] = field(default_factory=dict)
@@ -199,9 +200,9 @@ class Clients:
     ) -> Group:
         """Queue ``count`` new values, each with ``padding`` bytes, and record the invocation.
 
-        With ``send_many``, or ``one_by_one`` with ``send``. Groups of one producer are sent in the
-        order of these calls. The caller must pass the result to ``finish``. ``keys``: number of
-        keys of the partition; 0 for records without keys.
+        Calls ``send_many``, or ``send`` for each value with ``one_by_one``. A producer sends its
+        groups in the order of these calls. ``keys``: number of keys of the partition; 0 for records
+        without keys. The caller must pass the result to ``finish``.
         """
         assert count == 1 or count * (padding + RECORD_BYTES) <= GROUP_BYTES_MAX
         first, self._next_value = self._next_value, self._next_value + count
@@ -299,7 +300,7 @@ class Clients:
     ) -> int:
         """Call ``poll`` once, update ``positions``, and return the number of records.
 
-        Raises the exception of ``poll``, after it was recorded.
+        Records an error of ``poll``, then raises it.
         """
         at = {str(partition): offset for partition, offset in positions.items()}
         self.recorder.record(
@@ -321,9 +322,10 @@ class Clients:
     async def ends(
         self, consumer: AnyConsumer, process: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, Offset]:
-        """Return the end offsets of the partitions, from their leaders. Raises recorded errors.
+        """Return the end offsets of the partitions, from their leaders.
 
-        ``consumer`` has to read from leaders: a replica may know less.
+        ``consumer`` must read from leaders: the end offset of a follower can be lower. Records an
+        error, then raises it.
         """
         self.recorder.record(Ends(time=0, process=process, type="invoke"))
         try:
@@ -337,7 +339,7 @@ class Clients:
 
 
 def _record(value: int, padding: int, count: int) -> tuple[bytes | None, dict[str, Any]]:
-    """Return the record to send; with key and headers, if there are ``count`` keys."""
+    """Return the record to send and its other arguments: key and headers if ``count`` is not 0."""
     if not count:
         return values.encode(value, padding), {}
     key, record, headers = keys_.encode(value, padding, count)
@@ -345,7 +347,7 @@ def _record(value: int, padding: int, count: int) -> tuple[bytes | None, dict[st
 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the same for all records of a group."""
+    """Return the keys and headers of all records of a group, as ``send_many`` expects them."""
     if not rows[0]:
         return {}
     return {"keys": [r["key"] for r in rows], "headers": [r["headers"] for r in rows]}
@@ -354,7 +356,8 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def by_partition(
     records: Sequence[ConsumerRecord],
 ) -> dict[TopicPartition, list[tuple[int, int, int]]]:
-    """Return (offset, value, leader epoch) of each record, in the order of delivery."""
+    """Return (offset, value, leader epoch) of each record by partition, in the order of the
+    poll."""
     decode = values.decode
     found: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
     for record in records:

@@ -1,8 +1,8 @@
 """The cluster under test, on this machine: broker processes with their networks and disks.
 
-Its components depend on the shape of the run and on the needs of the nemeses: brokers in network
-namespaces or on the loopback device, links through relays, disks in files, separate clocks. All
-files are in one directory; ``close`` ends all processes. This module injects no faults.
+The shape of the run and the requirements of the nemeses determine its components: brokers in
+network namespaces or on the loopback device, links through relays, disks in files, separate clocks.
+All files are in one directory. ``close`` ends all processes. This module injects no faults.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ __all__ = [
 PORT: Final = 9100  # of every broker with a separate network
 POLL_S: Final = 0.2  # interval of convergence checks
 ACTS: Final = ("kill", "start", "pause", "resume")
-CLIENTS: Final = 0  # the id of their network
+CLIENTS: Final = 0  # id of the clients' network
 TIME_COMMAND: Final = ("unshare", "--time", "--fork", "--kill-child")
 TIME_BASE_S: Final = 100_000  # times the broker's id: offset of its monotonic clock, in seconds
-# Defaults of every broker: rare events must happen in a short run.
+# Settings of every broker, so that rare events occur in a short run.
 SETTINGS: Final[Mapping[str, str]] = {
     "log.checkpoint.interval.ms": "2000",
     "log.retention.check.interval.ms": "2000",
@@ -70,10 +70,10 @@ class Needs:
     """Requirements of the nemeses. The first, third and fourth need root on Linux.
 
     ``namespaces``: a separate network for each broker. ``relays``: links between brokers pass
-    through relays; ``client_relays``: those of clients, too. ``loop_disks``: file systems in files.
-    ``time_namespaces``: monotonic clocks that differ by days. ``fake_time``: wall clocks that can
-    be set. ``failpoints``: brokers read failpoint files. ``member_places``: a separate network for
-    each member of a consumer group; needs ``namespaces``, and is ignored without them.
+    through relays. ``client_relays``: links of clients pass through relays. ``loop_disks``: file
+    systems in files. ``time_namespaces``: monotonic clocks that differ by days. ``fake_time``: wall
+    clocks that can be set. ``failpoints``: brokers read failpoint files. ``member_places``: a
+    separate network for each member of a consumer group; ignored without ``namespaces``.
     """
 
     namespaces: bool = False
@@ -87,12 +87,12 @@ class Needs:
 
 
 class ClusterUnderTest:
-    """The cluster. The constructor creates it and does not start it; the owner must call ``close``.
+    """The cluster. The constructor creates it but does not start it. The owner must call ``close``.
 
     ``settings``: of every broker, as in its configuration file. ``source``: a directory with
     another package ``raftlog``, which brokers run. ``secure``: brokers use TLS and require
-    authentication. Raises ``OSError`` if the machine lacks a
-    requirement; then all that was created is removed.
+    authentication. Raises ``OSError`` if the machine lacks a requirement, after removing all that
+    was created.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ClusterUnderTest:
         self.directory = directory.resolve()
         self.hosts: dict[int, Host] = {}
         self.namespaces: Namespaces | None = None
-        self.members: Members | None = None  # of consumer groups, None before they exist
+        self.members: Members | None = None  # of consumer groups; None until they are created
         self.member_places: MemberPlaces | None = None
         self.net: Net
         self._settings = {**SETTINGS, **(settings or {})}
@@ -124,7 +124,7 @@ class ClusterUnderTest:
             self._stack.close()
             raise
 
-    # -- all of them
+    # -- all brokers
 
     @property
     def bootstrap(self) -> str:
@@ -142,15 +142,15 @@ class ClusterUnderTest:
     def start(self) -> None:
         """Start all brokers that do not run. Return when all are ready and members of the cluster.
 
-        Raises ``BrokerUnavailableError`` if one ends or is not ready, ``TimeoutError`` if they do
-        not connect to each other.
+        Raises ``BrokerUnavailableError`` if a broker ends or is not ready in time, ``TimeoutError``
+        if the brokers do not form a cluster in time.
         """
         self._start(host for host in self.hosts.values() if not host.process.running)
         deadline = time.monotonic() + READY_TIMEOUT_S
         while self.answers().members != self.hosts.keys():
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"no cluster after {READY_TIMEOUT_S:g} s: the controller counts "
+                    f"no cluster after {READY_TIMEOUT_S:g} s: the controller reports the members "
                     f"{sorted(self.answers().members)}. See the logs in {self.directory}"
                 )
             time.sleep(POLL_S)
@@ -158,17 +158,18 @@ class ClusterUnderTest:
             self.secured.admit(self.bootstrap)
 
     def stop(self) -> None:
-        """Send SIGTERM to all, and SIGKILL to those that do not end."""
+        """Send SIGTERM to all brokers, and SIGKILL to those that do not end in time."""
         for host in self.hosts.values():
             host.process.send_stop()
         for host in self.hosts.values():
             host.process.stop()
 
     def close(self) -> None:
-        """Kill all processes, unmount, remove the network; files remain. Can be called twice."""
+        """Kill all processes, unmount disks, remove the network. Files remain. Can be called
+        twice."""
         self._stack.close()
 
-    # -- single ones
+    # -- single brokers
 
     def up(self) -> set[int]:
         """Return the brokers that run and are not paused."""
@@ -178,8 +179,8 @@ class ClusterUnderTest:
     def start_broker(self, broker_id: int) -> float:
         """Start a broker, unless it runs. Returns the seconds until it was ready.
 
-        Raises ``BrokerUnavailableError`` with its final log output if it ends or is not ready in 30
-        s.
+        Raises ``BrokerUnavailableError`` with its final log output if it ends or is not ready in
+        time.
         """
         host = self.hosts[broker_id]
         began = time.monotonic()
@@ -198,10 +199,9 @@ class ClusterUnderTest:
         return "" if act in ACTS else f"the action {act} on brokers is not supported"
 
     def kill(self, broker_ids: Collection[int]) -> dict[int, str]:
-        """Send SIGKILL to these brokers, at the same time if possible. Returns when they have
-        ended.
+        """Send SIGKILL to these brokers without a delay between them, and wait for their end.
 
-        Returns how each running one ended, as the system reports: "signal 9".
+        Returns how each running broker ended, as the system reports it: "signal 9".
         """
         processes = [self.hosts[broker_id].process for broker_id in broker_ids]
         ran = [process for process in processes if process.running]
@@ -212,12 +212,12 @@ class ClusterUnderTest:
         return {process.id: how_it_ended(process.exit_status) for process in ran}
 
     def pause(self, broker_ids: Collection[int]) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         for broker_id in broker_ids:
             self.hosts[broker_id].process.pause()
 
     def resume(self, broker_ids: Collection[int]) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         for broker_id in broker_ids:
             self.hosts[broker_id].process.resume()
 
@@ -228,19 +228,19 @@ class ClusterUnderTest:
     # -- unexpected ends
 
     def expect_exit(self, broker_ids: Collection[int]) -> None:
-        """Mark these brokers: until their next successful start, their end is expected."""
+        """Expect these brokers to end, until their next successful start."""
         for broker_id in broker_ids:
             self.hosts[broker_id].may_exit = True
 
     def exits(self) -> list[Exit]:
-        """All brokers that ended without a command of the harness, expected or not, in the order of
-        detection."""
+        """Return all ends of brokers without a command of the harness, expected or not, in the
+        order of detection."""
         self.up()  # checks every process
         found = (each for host in self.hosts.values() for each in host.exits)
         return sorted(found, key=lambda each: each.monotonic_ns)
 
     def unexpected_exits(self) -> list[str]:
-        """Return the unexpected ends: status and final log output."""
+        """Return the unexpected ends, with status and final log output."""
         return [str(each) for each in self.exits() if not each.expected]
 
     def kills(self) -> dict[int, int]:
@@ -266,29 +266,30 @@ class ClusterUnderTest:
             reported.append(f"broker {host.id} was still down: started")
         return reported
 
-    # -- what they say
+    # -- status
 
     def answers(self) -> Answers:
         """Return the responses of the running brokers, in at most 3 s."""
         return self._asking.answers(self.up())
 
     def status(self) -> ClusterStatus:
-        """Return all partitions, by the newest leader epoch that any broker reports; in at most 3
-        s."""
+        """Return all partitions, from the newest leader epoch that any broker reports; in at most
+        3 s."""
         return self.answers().status()
 
     def wait_quiet(self, timeout_s: float) -> list[str]:
         """Wait until every broker is a running member, and every replica is in the ISR and
         complete.
 
-        Returns what is still missing after ``timeout_s``; empty if the cluster has converged.
+        Returns the conditions that are not met after ``timeout_s``; empty if the cluster has
+        converged.
         """
         return until_nothing(self._lacking, timeout_s=timeout_s)
 
     def _lacking(self) -> list[str]:
         return lacking(self.hosts.keys(), self.up(), self.answers())
 
-    # -- making it
+    # -- construction
 
     def _start(self, starting: Iterable[Host]) -> None:
         down = list(starting)
@@ -359,8 +360,7 @@ class ClusterUnderTest:
     def _make_host(
         self, broker_id: int, listen: Mapping[int, Address], links: RelayLinks | None
     ) -> None:
-        """Return a host, with its broker's configuration: addresses of its peers, and networks that
-        may connect."""
+        """Create a host and the configuration of its broker: listen address, peers and security."""
         voters = dict(listen)
         address = listen[broker_id]
         settings = dict(self._settings)
@@ -371,7 +371,7 @@ class ClusterUnderTest:
         if links is not None and self.needs.client_relays:
             address = links.address(CLIENTS, broker_id)
             settings["advertised.listen"] = str(address)
-        if listen[broker_id].host != HOST:  # a network of the harness, which is not secured
+        if listen[broker_id].host != HOST:  # a private network of the harness, without security
             settings.setdefault("insecure.allowed", "true")
         if len(listen) > 1 or self._is_secure:
             settings["voters"] = ",".join(f"{number}@{where}" for number, where in voters.items())
@@ -413,7 +413,7 @@ class ClusterUnderTest:
         return environment
 
     def _prefix(self, broker_id: int) -> tuple[str, ...]:
-        """Return the command that moves a broker into its namespaces."""
+        """Return the command that runs a broker in its namespaces."""
         prefix: tuple[str, ...] = ()
         if self.namespaces is not None:
             prefix += self.namespaces.prefix(broker_id)

@@ -1,8 +1,8 @@
 """Recording of committed offsets in the history; see ``client`` for other operations.
 
-Each call is a call of raftlog's client, with a recording around it. A fetched offset has to match
-the note that was committed with it. If it does not, it is recorded as an offset that was never
-committed.
+Each function calls raftlog's client and records the invocation and the completion. A fetched offset
+must match the metadata that was committed with it. Otherwise it is recorded as an offset that was
+never committed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from raftlog.testing.history.entries import Commit, Committed, Recorder
 from raftlog.types import Offset, OffsetAndMetadata, TopicPartition
 
 NOTHING: Final = -1
-MISMATCH: Final = 1 << 40  # above all existing offsets: an offset with the note of another one
-# Errors after which certainly no offset was committed: the client or the broker validated the
-# request first. Any other error may be about a later attempt than the one that committed.
+MISMATCH: Final = 1 << 40  # added to an offset whose metadata differs; above all existing offsets
+# Errors after which certainly no offset was committed: the client or the broker validates the
+# request first. Any other error can be that of a retry after an attempt that has committed.
 CERTAIN: Final[tuple[type[RaftlogError], ...]] = (
     errors.InvalidGroupError,
     errors.InvalidRequestError,
@@ -33,7 +33,7 @@ def outcome_of(error: RaftlogError) -> Failed:
 
 
 def noted(offsets: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return each offset with a note that contains it, too."""
+    """Return each offset with the offset as text in its metadata."""
     return {tp: OffsetAndMetadata(offset, str(offset)) for tp, offset in offsets.items()}
 
 
@@ -44,8 +44,8 @@ async def commit(
     group: str,
     offsets: Mapping[TopicPartition, Offset],
 ) -> bool:
-    """Commit these offsets, recorded. Returns whether they certainly are. Raises no error of
-    raftlog."""
+    """Commit these offsets and record it. Returns whether they are certainly committed. Raises no
+    error of raftlog."""
     named = {str(tp): offset for tp, offset in offsets.items()}
     recorder.record(Commit(time=0, process=process, type="invoke", group=group, offsets=named))
     done = Commit(time=0, process=process, type="ok", group=group, offsets=named)
@@ -64,7 +64,7 @@ async def committed(
     group: str,
     partitions: Sequence[TopicPartition],
 ) -> dict[TopicPartition, Offset] | None:
-    """Fetch the committed offsets of the group, recorded. None without a response."""
+    """Fetch the committed offsets of the group and record them. Returns None after an error."""
     recorder.record(Committed(time=0, process=process, type="invoke", group=group))
     done = Committed(time=0, process=process, type="ok", group=group)
     try:
@@ -80,9 +80,10 @@ async def committed(
 
 
 def offset_of(found: OffsetAndMetadata | None) -> Offset:
-    """The reported offset; ``NOTHING`` for none.
+    """Return the reported offset; ``NOTHING`` if no offset is committed.
 
-    A note is there only where it was committed by hand; it says the offset.
+    Only manual commits have metadata, which contains the offset. Adds ``MISMATCH`` to an offset
+    whose metadata differs.
     """
     if found is None:
         return NOTHING

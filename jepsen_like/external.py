@@ -1,11 +1,11 @@
 """An external cluster: its addresses, and a user's script that injects faults into its brokers.
 
-The script is called with an action and its targets: ``kill 2``, ``start 2``, ``pause 2``, ``resume
-2``, ``wipe 2`` (remove the data of a broker that is down), ``cut 1 2`` (messages from 1 do not
-arrive at 2 any more; 0 stands for the clients), ``heal`` (undo all cuts), ``state 2`` (write
-running, stopped or gone on standard output). Status 0: done; 3: not possible there, which is
-reported as not injected; any other: failed, with the reason on standard error. ``start`` may return
-before the broker responds. Calls for the same time overlap.
+The arguments of the script are an action and its targets: ``kill 2``, ``start 2``, ``pause 2``,
+``resume 2``, ``wipe 2`` (remove the data of a broker that is down), ``cut 1 2`` (block messages
+from 1 to 2; 0 is the id of the clients), ``heal`` (undo all cuts), ``state 2`` (write running,
+stopped or gone to standard output). Exit status 0: done; 3: not supported, reported as not
+injected; any other: failed, with the reason on standard error. ``start`` may return before the
+broker responds. Calls for several brokers run in parallel.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from raftlog.jepsen_like.plan import Shape
 from raftlog.jepsen_like.status import Answers, Asking, ClusterStatus, lacking, until_nothing
 from raftlog.testing.probes import POLL_INTERVAL_S, answers
 
-CANNOT: Final = 3  # the script's status for an impossible action
+CANNOT: Final = 3  # exit status of the script for an action that it does not support
 SCRIPT_TIMEOUT_S: Final = 120.0
 READY_TIMEOUT_S: Final = 60.0
 STATES: Final = ("running", "stopped", "gone")
 
 
 class ScriptError(OSError):
-    """The script failed: its arguments, and its output."""
+    """The script failed. The text contains its arguments and its output."""
 
 
 class CannotError(ScriptError):
-    """The script reports that the action is not possible."""
+    """The script does not support the action."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteHost:
-    """An external broker. Properties of local brokers only are None, or empty."""
+    """An external broker. Properties that only local brokers have are None or empty."""
 
     id: int
     address: Address
@@ -53,22 +53,22 @@ class RemoteHost:
 
 
 class Script:
-    """The user's script; None: no faults can be injected into brokers."""
+    """The user's script. ``path`` None: no faults can be injected into brokers."""
 
     def __init__(self, path: Path | None, *, timeout_s: float = SCRIPT_TIMEOUT_S) -> None:
         self.path = path
         self._timeout_s = timeout_s
-        self._cannot: dict[str, str] = {}  # actions that it has rejected
+        self._cannot: dict[str, str] = {}  # reason, by action that the script does not support
 
     def cannot(self, act: str) -> str:
-        """Return why the action is not possible; empty if it is, or was not tried yet."""
+        """Return why the action is not possible; empty if it is possible or was not tried yet."""
         if self.path is None:
             return "no control script. Set --control"
         return self._cannot.get(act, "")
 
     def do(self, act: str, *ids: int) -> str:
-        """Run the script, and return its output. Raises ``ScriptError``, and ``CannotError`` if it
-        is not possible."""
+        """Run the script and return its output. Raises ``ScriptError`` if it fails, and
+        ``CannotError`` if it does not support the action."""
         return self.do_all(act, [ids])[0]
 
     def do_all(self, act: str, calls: Sequence[tuple[int, ...]]) -> list[str]:
@@ -121,7 +121,7 @@ def _start(command: Sequence[str]) -> subprocess.Popen[str]:
 
 
 class ScriptNet:
-    """The network as the script blocks it. Only the view of clients can be observed."""
+    """The network, blocked by the script. Only the links of clients can be observed."""
 
     backend: Final = "script"
     links: None = None
@@ -132,13 +132,13 @@ class ScriptNet:
         self._cut: set[tuple[int, int]] = set()
 
     def cut(self, pairs: Collection[tuple[int, int]]) -> None:
-        """Block pairs. Raises ``OSError``: ``CannotError`` if the script does not support it."""
+        """Block pairs. Raises ``ScriptError``; ``CannotError`` if the script does not support
+        it."""
         self._cut |= set(pairs)  # recorded first, so that a partial failure is undone too
         self._script.do_all("cut", sorted(pairs))
 
     def mend(self, pairs: Collection[tuple[int, int]]) -> None:
-        """Heal all, because the script can only undo everything, and block the other pairs
-        again."""
+        """Undo all cuts, because the script cannot undo one, and block the other pairs again."""
         rest = self._cut - set(pairs)
         self.heal()
         self.cut(rest)
@@ -149,14 +149,16 @@ class ScriptNet:
             self._cut = set()
 
     def reaches(self, a: int, b: int) -> bool:
-        """Observe for clients (0). Between brokers: the state requested from the script, in both
-        directions."""
+        """Return whether b accepts connections, observed if a is 0 (clients).
+
+        Between brokers, return whether the script was not called to block a direction.
+        """
         if a == 0:
             return answers(self._addresses[b])
         return self._cut.isdisjoint({(a, b), (b, a)})
 
     def passes(self, a: int, b: int) -> bool:
-        """Return the state requested from the script."""
+        """Return whether the script was not called to block this direction."""
         return (a, b) not in self._cut
 
     def slow(self, broker: int, bits_per_s: int) -> None:
@@ -168,11 +170,11 @@ class ScriptNet:
 
 
 class ExternalCluster:
-    """An external cluster, with the interface of ``ClusterUnderTest`` as far as possible.
+    """An external cluster, with the parts of ``ClusterUnderTest``'s interface that apply to it.
 
     ``bootstrap``: "host:port,host:port". ``script``: see the module; None: no faults are injected.
-    ``shape``: the shape in the plan. Raises ``ValueError`` if its brokers' ids are not those of the
-    plan, from 1 on, and ``RaftlogError`` if it cannot be reached.
+    ``shape``: the shape in the plan. Raises ``ValueError`` if the broker ids differ from those of
+    the plan, which begin at 1, and ``RaftlogError`` if the cluster does not respond.
     """
 
     def __init__(self, bootstrap: str, script: Path | None, *, shape: Shape | None = None) -> None:
@@ -187,8 +189,8 @@ class ExternalCluster:
         self.shape = shape or Shape(brokers=len(self.hosts), topics=())
         if self.hosts.keys() != set(self.shape.broker_ids):
             raise ValueError(
-                f"the cluster's brokers are {sorted(self.hosts)}, the plan's "
-                f"{list(self.shape.broker_ids)}: brokers' ids have to go from 1 to their number"
+                f"the cluster has the brokers {sorted(self.hosts)}, the plan has "
+                f"{list(self.shape.broker_ids)}. Use a cluster with the broker ids 1 to --brokers"
             )
         places = {host.id: host.address for host in self.hosts.values()}
         self._asking = Asking(places)
@@ -197,20 +199,20 @@ class ExternalCluster:
         self._paused: set[int] = set()
         self._kills = dict.fromkeys(self.hosts, 0)
 
-    # -- all of them
+    # -- all brokers
 
     def addresses(self) -> dict[int, str]:
         """Return the address of each broker for clients, by broker id."""
         return {host.id: str(host.address) for host in self.hosts.values()}
 
     def data_directories(self) -> dict[int, Path]:
-        """Empty: they are not accessible."""
+        """Return an empty mapping: the data directories are not accessible."""
         return {}
 
     def start(self) -> None:
-        """Wait until all respond and are members; raises ``BrokerUnavailableError`` after 60 s.
+        """Wait until all brokers respond and are members. Starts no broker.
 
-        Starts nothing: the operator of the cluster has done that.
+        Raises ``BrokerUnavailableError`` after 60 s.
         """
         missing = until_nothing(
             lambda: lacking(self.hosts.keys(), self.hosts.keys(), self.answers()),
@@ -223,21 +225,21 @@ class ExternalCluster:
         """Do nothing: the cluster continues to run."""
 
     def close(self) -> None:
-        """Disconnect from the cluster, and leave it unchanged."""
+        """Disconnect from the cluster. Does not change the cluster."""
         self._asking.close()
 
-    # -- single ones
+    # -- single brokers
 
     def cannot(self, act: str) -> str:
-        """Return why the script cannot do that, as far as known."""
+        """Return why the action is not possible; empty if it is possible or was not tried yet."""
         return self.script.cannot(act)
 
     def up(self) -> set[int]:
-        """Return the brokers that the script was not asked to kill or pause."""
+        """Return the brokers that the script has not killed or paused."""
         return self.hosts.keys() - self._down - self._paused
 
     def kill(self, broker_ids: Collection[int]) -> dict[int, str]:
-        """Kill the running brokers. Returns the script's result. Raises ``ScriptError``."""
+        """Kill those of these brokers that run. Returns how each ended. Raises ``ScriptError``."""
         ran = sorted(set(broker_ids) - self._down)
         self._down |= set(ran)  # recorded first, so that a partial failure is undone too
         self.script.do_all("kill", [(broker_id,) for broker_id in ran])
@@ -247,15 +249,15 @@ class ExternalCluster:
         return dict.fromkeys(ran, "killed, as the script reports")
 
     def spawn(self, broker_id: int) -> None:
-        """Start it with the script, unless it runs."""
+        """Start the broker with the script, unless it runs."""
         if broker_id in self._down:
             self.script.do("start", broker_id)
             self._down.discard(broker_id)
 
     def start_broker(self, broker_id: int) -> float:
-        """Start it with the script, unless it runs. Returns the seconds until it responds.
+        """Start the broker with the script, unless it runs. Returns the seconds until it responds.
 
-        Raises ``ScriptError``; ``BrokerUnavailableError`` if it does not respond in 60 s.
+        Raises ``ScriptError``, and ``BrokerUnavailableError`` if it does not respond in 60 s.
         """
         began = time.monotonic()
         self.spawn(broker_id)
@@ -270,27 +272,30 @@ class ExternalCluster:
         return time.monotonic() - began
 
     def pause(self, broker_ids: Collection[int]) -> None:
-        """Raises ``ScriptError``."""
+        """Pause the running brokers with the script. Raises ``ScriptError``."""
         ids = sorted(set(broker_ids) - self._down)
         self._paused |= set(ids)
         self.script.do_all("pause", [(broker_id,) for broker_id in ids])
 
     def resume(self, broker_ids: Collection[int]) -> None:
-        """Raises ``ScriptError``."""
+        """Resume the paused brokers with the script. Raises ``ScriptError``."""
         ids = sorted(self._paused & set(broker_ids))
         self.script.do_all("resume", [(broker_id,) for broker_id in ids])
         self._paused -= set(ids)
 
     def wipe(self, broker_id: int) -> None:
-        """Remove a broker's data with the script; it has to be down. Raises ``ScriptError``."""
+        """Remove the data of a broker with the script.
+
+        Raises ``ValueError`` if the broker runs, and ``ScriptError``.
+        """
         if broker_id not in self._down:
             raise ValueError(f"broker {broker_id} is running. Kill it first")
         self.script.do("wipe", broker_id)
 
     def state(self, broker_id: int) -> str:
-        """Return the state of the broker's process, as the script reports.
+        """Return the state of the broker's process, as the script reports it.
 
-        Without such an action: ``running`` if the broker responds, else ``unknown``.
+        If the script does not report it: ``running`` if the broker responds, else ``unknown``.
         """
         try:
             said = self.script.do("state", broker_id)
@@ -301,7 +306,7 @@ class ExternalCluster:
         return "running" if answers(self.hosts[broker_id].address) else "unknown"
 
     def exits(self) -> list[object]:
-        """Empty: unexpected ends cannot be observed."""
+        """Return an empty list: unexpected ends cannot be observed."""
         return []
 
     def expect_exit(self, broker_ids: Collection[int]) -> None:
@@ -312,11 +317,12 @@ class ExternalCluster:
         return []
 
     def kills(self) -> dict[int, int]:
-        """Return how often the script has killed each broker."""
+        """Return the number of kills of each broker by the script."""
         return dict(self._kills)
 
     def ensure_all_up(self) -> list[str]:
-        """Resume and start the brokers that the script paused and killed. Returns the actions."""
+        """Resume and start the brokers that the script has paused and killed. Returns the actions
+        and failures."""
         reported = []
         for act, ids in (("resume", self._paused), ("start", self._down)):
             for broker_id in sorted(ids):
@@ -337,13 +343,16 @@ class ExternalCluster:
         return self._asking.answers(self.up())
 
     def status(self) -> ClusterStatus:
-        """Return all partitions, by the newest leader epoch that any broker reports; in at most 3
-        s."""
+        """Return all partitions, from the newest leader epoch that any broker reports; in at most
+        3 s."""
         return self.answers().status()
 
     def wait_quiet(self, timeout_s: float) -> list[str]:
-        """Return what is missing until all brokers are members and all replicas complete, after at
-        most ``timeout_s``."""
+        """Wait until all brokers are members and all replicas are complete.
+
+        Returns the conditions that are not met after ``timeout_s``; empty if the cluster has
+        converged.
+        """
         return until_nothing(
             lambda: lacking(self.hosts.keys(), self.up(), self.answers()), timeout_s=timeout_s
         )

@@ -1,8 +1,8 @@
 """The final state: read by new consumers, and read offline from every replica's files.
 
-The history is compared with both, so neither depends on earlier observations: readers are new,
-start at the log's start, and read to its end; a dump reads the bytes on a disk whose broker is
-down.
+The checker compares the history with both, so neither depends on earlier observations. Readers are
+new consumers that read each log from its start to its end. A dump reads the files of a broker that
+is down.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ FETCH_BYTES: Final = (1 << 20, 20_000, 100_000)
 class _Reader:
     """One new reader. ``found`` and ``ends``: of the current attempt, by partition.
 
-    ``farthest``: highest end that any of the readers has seen. A producer that was closed during a
-    network partition can have left a request in a connection. It arrives up to several seconds
-    after the partition has healed, and appends between the requests of two readers.
+    ``farthest``: highest end that any of the readers has observed. It can grow: a producer that was
+    closed during a network partition can have left a request in a connection. The request can
+    arrive several seconds after the partition has healed, between the requests of two readers.
     """
 
     context: WorkloadContext
@@ -79,7 +79,7 @@ class _Reader:
     _attempt: int = 0
 
     async def run(self) -> None:
-        """Read until all is read; the caller sets the time limit."""
+        """Read until all partitions are read. The caller sets the time limit."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         await self._read_all()
@@ -100,7 +100,7 @@ class _Reader:
 
     async def _forget_gone(self) -> None:
         """Forget partitions of side topics that were deleted after the list was made."""
-        with suppress(TimeoutError):  # another attempt checks again
+        with suppress(TimeoutError):  # the next attempt checks again
             there = await existing_partitions(self.context, timeout_s=METADATA_TIMEOUT_S)
             self.left -= {tp for tp in self.left if tp not in there and not self._is_stable(tp)}
 
@@ -109,7 +109,7 @@ class _Reader:
         return partition.topic in {topic.name for topic in self.context.plan.shape.topics}
 
     async def _read(self) -> None:
-        """Make one attempt at all remaining partitions."""
+        """Make one attempt to read all remaining partitions."""
         partitions = sorted(self.left)
         process = f"{self.name}/{self._attempt}"
         async with consumer_of(self.context.bootstrap) as asking:
@@ -130,8 +130,8 @@ class _Reader:
                 errors += not await self._poll(consumer)
 
     async def _poll(self, consumer: AsyncConsumer) -> bool:
-        """Poll once. Returns whether it succeeded. A partition with an error must not stop the
-        others."""
+        """Poll once. Returns whether the poll succeeded. Raises no error of raftlog: an error of
+        one partition must not stop the others."""
         try:
             records = await consumer.poll(POLL_WAIT_MS, POLL_RECORDS)
             if not records:  # compaction may have removed the last records before an end
@@ -149,8 +149,8 @@ class _Reader:
         return True
 
     def _take_whole(self) -> bool:
-        """Record partitions that are read to an acceptable end. Returns whether there is more to
-        read."""
+        """Record the partitions that are read to an acceptable end. Returns whether a partition is
+        not read to its end."""
         for partition in sorted(self.left):
             is_whole = self.positions[partition] >= self.ends[partition]
             if is_whole and self.ends[partition] >= self._least(partition):
@@ -158,7 +158,7 @@ class _Reader:
         return any(self.positions[partition] < self.ends[partition] for partition in self.left)
 
     def _acked(self, partition: TopicPartition) -> Offset:
-        if not self._is_stable(partition):  # it may have been recreated since
+        if not self._is_stable(partition):  # its topic may have been recreated
             return 0
         return self.context.clients.acked.get(str(partition), 0)
 
@@ -184,8 +184,8 @@ class _Reader:
             )
 
     def give_up(self) -> None:
-        """Report what could not be read, and record logs that end too early: the rest of them is
-        lost."""
+        """Report the partitions that could not be read. Record a log that was read to its end
+        although that end is too low: the missing records are lost."""
         stuck = []
         for partition in sorted(self.left):
             position, end = self.positions.get(partition), self.ends.get(partition)
@@ -208,11 +208,11 @@ async def final_reads(
     timeout_s: float = CAUGHT_UP_TIMEOUT_S,
 ) -> bool:
     """Read each partition from its start to its end: ``readers`` times from its leader, and once
-    from any replica. All at the same time, each with a separate consumer.
+    from any replica. All readers run in parallel, each with a separate consumer.
 
-    A partition whose end is below the acknowledged offset, or below the end that another reader has
-    seen, is read again, until it is not. Returns whether all was read; the rest is noted as trouble
-    after ``timeout_s``.
+    Reads a partition again while its end is below the acknowledged offset or below the end that
+    another reader has observed. Returns whether all was read before ``timeout_s``; notes the
+    partitions that were not as trouble.
     """
     sources: list[Source] = ["leader"] * readers
     farthest: dict[TopicPartition, Offset] = {}
@@ -247,7 +247,7 @@ async def final_reads(
 
 
 def _parts(found: Sequence[Seen]) -> Iterator[list[Seen]]:
-    """Yield at least one part, also without records."""
+    """Split records into parts of ``RUNS_MAX`` entries. Yields one part if there are no records."""
     for start in range(0, max(len(found), 1), RUNS_MAX):
         yield list(found[start : start + RUNS_MAX])
 
@@ -264,9 +264,9 @@ def dump_replicas(
 ) -> int:
     """Record the content of each broker's files of each partition. Returns the number of records.
 
-    ``hosts``: the data directory of each broker; all brokers are down. ``isr``: the ISR after
-    convergence. Only data of current topics counts: remains of deletions and quarantined copies are
-    skipped.
+    ``hosts``: the data directory of each broker; all brokers must be down. ``isr``: by partition,
+    the brokers whose copy must be complete. Reads current topics only: skips remains of deletions
+    and quarantined copies.
     """
     disk = disk or OsDisk()
     return sum(
@@ -288,7 +288,7 @@ class _Dumping:
 
     def run(self) -> int:
         try:
-            # No topic is created here, so no id is needed.
+            # No topic is created here: ``new_id`` is not called.
             catalog = Catalog(self.disk, f"{self.directory}/catalog", new_id=str)
         except DamagedLogError as error:
             self._note(f"broker {self.broker_id}: {error}", is_trouble=True)
@@ -307,7 +307,7 @@ class _Dumping:
         self._chain = ""
         try:
             report = next(inspect.verify(self.disk, directory))
-        except DataDirectoryError:  # it was never written to, or lost all its data
+        except DataDirectoryError:  # the copy was never written, or all its data is lost
             self._record(partition, 0, 0, is_whole, "", [])
             return 0
         damage = [p.message for p in report.problems if p.kind == inspect.DAMAGE]
@@ -315,7 +315,7 @@ class _Dumping:
             if problem.kind != inspect.DAMAGE:  # the next start repairs it
                 self._note(f"broker {self.broker_id}, {problem.path}: {problem.message}")
         records = self._records(directory, report.log_start_offset)
-        # its records are not those of clients: only its hash chain is checked
+        # an internal topic has no records of clients: only its hash chain is checked
         if is_internal(partition.topic):
             deque(records, 0)
             records = iter(())
@@ -332,8 +332,8 @@ class _Dumping:
         return sum(run[1] for run in found)
 
     def _records(self, directory: str, log_start_offset: Offset) -> Iterator[tuple[int, int, int]]:
-        """Yield records of every valid batch, from the log start on; notes the hash-chain value of
-        the last one."""
+        """Yield the records of every valid batch, from the log start on. Stores the hash-chain
+        value of the last batch."""
         names = self.disk.list_dir(directory)
         for base in live_bases(base_offsets(names, LOG_SUFFIX), log_start_offset):
             for row in inspect.scan(self.disk, f"{directory}/{file_name(base, LOG_SUFFIX)}"):

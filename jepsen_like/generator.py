@@ -1,8 +1,7 @@
 """Clients and topics of a run, drawn from its seed. Pure.
 
-Shapes vary widely (small and large, fast and slow, strict and lax settings), because a uniform
-workload hides defects. The same state of the random generator and the same arguments give the same
-shapes.
+Shapes vary in size, rate and strictness of settings, because a uniform workload hides bugs. The
+same state of the random generator and the same arguments give the same shapes.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ GROUP_MAX: Final = 100  # records
 GROUPS_PER_S: Final = 25.0
 # Maximum bytes per second of all producers, with large records.
 BYTES_PER_S: Final = 4_000_000.0
-# Bytes of padding at most, how often, and whether such a producer is a rare one. The limit of a
-# batch is 1 MiB by default: the largest records are just below it.
+# Maximum bytes of padding, and relative frequency. The default limit of a batch is 1 MiB: the
+# largest records are just below it.
 PADDINGS: Final = ((0, 1), (10, 3), (100, 6), (1_000, 2), (20_000, 1), (1_000_000, 1))
 LARGE_BYTES: Final = 20_000
-LARGE_RATE: Final = 1.0  # records per second of a producer of large ones
+LARGE_RATE: Final = 1.0  # records per second of a producer of large records
 
 SEGMENT_BYTES: Final = ("16384", "65536", "65536", "65536", "1048576")
-# With this much data, tiny segments are too many files for the file system.
+# With ``pressure``, smaller segments would be too many files for the file system.
 PRESSURE_SEGMENT_BYTES: Final = ("65536", "262144", "1048576")
 ADMIN_RATES: Final = (0.2, 0.5, 1.0)
 
@@ -56,7 +55,7 @@ WITH_GROUPS: Final = frozenset(("offsets", "groups"))
 COORDINATORS: Final = (1, 4)  # partitions of the internal topic
 GROUPS: Final = (2, 4)
 MEMBERS: Final = (3, 6)
-MEMBERS_ALL_MAX: Final = 14  # each is a process, and all share some processors with the brokers
+MEMBERS_ALL_MAX: Final = 14  # each is a process that shares the machine's CPUs with the brokers
 SESSION_TIMEOUTS_S: Final = (2.0, 4.0, 6.0)
 GROUP_PROTOCOLS: Final[tuple[GroupProtocol, ...]] = ("classic", "consumer")
 KAFKA_SESSION_MS: Final = 6_000
@@ -70,7 +69,7 @@ GROUP_RATES: Final = (100.0, 300.0, 600.0)
 OFFSETS_RATES: Final = (50.0, 200.0)
 ADD_PARTITIONS_RATES: Final = (0.0, 0.05, 0.1)  # per second
 
-# -- where other operations than appends matter most
+# -- workloads with few clients, which focus on operations other than appends
 FEW_CLIENTS: Final = frozenset(("offsets", "groups", "compact"))
 FEW_PRODUCERS: Final = (3, 6)
 FEW_CONSUMERS: Final = (2, 4)
@@ -78,7 +77,7 @@ FEW_PADDING_MAX: Final = 1_000
 
 # -- compaction
 COMPACT_RATES: Final = (200.0, 1_000.0, 3_000.0)
-# The longest run is shorter than a day, and clocks jump by ten days (``nemesis.clocks``).
+# -1: indefinitely. Clocks that jump by ten days (``nemesis.clocks``) must not delete records.
 RETENTIONS_MS: Final = ("-1", "86400000", "604800000")
 KEYS: Final = (20, 200, 2_000)
 CLEANER: Final[Mapping[str, str]] = {"log.cleaner.interval.ms": "300"}
@@ -98,17 +97,18 @@ def draw_shape(
     lossy: bool = False,
     available: bool = False,
 ) -> Shape:
-    """The cluster, 1 to 15 ``brokers``, and the topics of the workload.
+    """Draw the cluster, with 1 to 15 ``brokers``, and the topics of the workload.
 
-    ``lossy``: disks will be lost: every topic has three copies at least, and acknowledges nothing
-    that is on one alone. ``available``: writes have to go on while a replica is away: so do the
-    copies, with a min ISR below their number. Raises ``ValueError`` if there are too few brokers.
+    ``lossy``: the faults lose disks: each topic has at least three replicas, and a min ISR of at
+    least 2. ``available``: writes must continue while a replica is down: each topic has at least
+    three replicas, and a min ISR below their number. Raises ``ValueError`` if there are too few
+    brokers.
     """
     factors = [factor for factor in FACTORS if factor <= brokers]
     if lossy or available:
         factors = [factor for factor in factors if factor >= FACTORS[1]]
     if not factors:
-        raise ValueError(f"{brokers} brokers: three copies of a partition need three of them")
+        raise ValueError(f"{brokers} brokers are too few for three replicas. Use at least 3")
     count = random.randint(1, TOPICS_MAX)
     sizes = GROUP_PARTITIONS if workload == "groups" else (1, 2, 4, 8, PARTITIONS_MAX)
     left = max(count, random.choice(sizes))
@@ -136,7 +136,7 @@ def draw_shape(
 
 
 def _compacted(random: Random, topic: TopicShape) -> TopicShape:
-    """Return the same topic with keys; compacted as early and as often as possible."""
+    """Return the topic with keys, and with settings that compact it early and often."""
     config = {
         **dict(topic.config),
         "cleanup.policy": random.choice(("compact", "compact", "compact,delete")),
@@ -151,8 +151,8 @@ def _compacted(random: Random, topic: TopicShape) -> TopicShape:
 
 
 def _topic_config(random: Random, mode: RateMode) -> tuple[tuple[str, str], ...]:
-    """Return the settings without min.insync.replicas, which the shape has. No record may expire by
-    age under any clock: no run takes as long as the shortest retention."""
+    """Draw the settings except min.insync.replicas, which is part of the shape. No record must
+    expire by age: every run is shorter than the shortest retention."""
     sizes = PRESSURE_SEGMENT_BYTES if mode == "pressure" else SEGMENT_BYTES
     config = {
         "retention.ms": random.choice(RETENTIONS_MS),
@@ -174,9 +174,10 @@ def draw_workload(
     producers: int | None = None,
     consumers: int | None = None,
 ) -> WorkloadShape:
-    """The clients. ``rate``: records per second of all producers, default: the mode's.
+    """Draw the clients. ``rate``: records per second of all producers; default: that of ``mode``.
 
-    ``producers``, ``consumers``: how many; default: 8 to 32 and 4 to 16, more for higher rates.
+    ``producers``, ``consumers``: their number; default: 8 to 32 producers, more for higher rates,
+    and 4 to 16 consumers; 3 to 6 and 2 to 4 for workloads with few clients.
     """
     total = RATES[mode] if rate is None else rate
     if name in FEW_CLIENTS:
@@ -208,7 +209,7 @@ def _draw_admin_rate(random: Random, name: WorkloadName) -> float:
 
 
 def draw_settings(random: Random, *, workload: WorkloadName) -> tuple[tuple[str, str], ...]:
-    """Return settings of every broker that make the relevant events frequent in a short run."""
+    """Draw settings of every broker that make the relevant events frequent in a short run."""
     if workload in WITH_GROUPS:
         size = random.choice(("16384", "65536", "1048576"))
         settings = {"offsets.topic.segment.bytes": size, **CLEANER}
@@ -220,7 +221,7 @@ def draw_settings(random: Random, *, workload: WorkloadName) -> tuple[tuple[str,
 
 
 def draw_rate(random: Random, *, workload: WorkloadName) -> float | None:
-    """Return records per second, if the workload overrides the rate mode."""
+    """Draw the records per second; None if the workload does not override the rate mode."""
     rates = {"groups": GROUP_RATES, "offsets": OFFSETS_RATES, "compact": COMPACT_RATES}
     return random.choice(rates[workload]) if workload in rates else None
 
@@ -228,7 +229,8 @@ def draw_rate(random: Random, *, workload: WorkloadName) -> float | None:
 def draw_groups(
     random: Random, *, workload: WorkloadName, topics: Sequence[TopicShape]
 ) -> tuple[GroupShape, ...]:
-    """The consumer groups: with members in the group workload, else without; or none."""
+    """Draw the consumer groups: with members for the groups workload, without members for the
+    offsets workload; no groups for other workloads."""
     if workload not in WITH_GROUPS:
         return ()
     count = random.randint(*GROUPS)
@@ -240,8 +242,8 @@ def draw_groups(
 
 
 def with_protocols(groups: Sequence[GroupShape], random: Random) -> tuple[GroupShape, ...]:
-    """Return the same groups with members that are Kafka clients: classic, or of KIP-848. The
-    brokers set the session timeout of the latter."""
+    """Return the groups with a protocol for Kafka clients: classic, or that of KIP-848. The brokers
+    set the session timeout of the latter."""
     drawn: list[GroupShape] = []
     for group in groups:
         protocol = random.choice(GROUP_PROTOCOLS)
@@ -287,17 +289,17 @@ def _draw_paddings(random: Random, producers: int) -> list[int]:
 def _draw_producer(
     random: Random, padding: int, share: float, producers: int, *, bursts: bool
 ) -> ProducerShape:
-    """``share``: of the rate, for one of those that have small records."""
+    """Draw a producer. ``share``: records per second of one producer with small records."""
     if padding >= LARGE_BYTES:
         rate = LARGE_RATE
     else:
-        # As paddings are drawn, their average is less than a quarter of the largest.
+        # The average of the drawn paddings is less than a quarter of the largest.
         rate = min(share, BYTES_PER_S / producers / (padding / 4 + 20))
-    # One that only its leader acknowledges fills logs with what may be cut off again.
+    # acks=1 appends records that a new leader may truncate.
     acks = random.choices((-1, 1), (12, 1))[0]
     idempotent = acks == -1 and random.random() < 0.7
     delivery_timeout_s = random.choice((5.0, 10.0, 30.0, 30.0))
-    least = round(rate / GROUPS_PER_S * 2)  # groups are of half the largest, on average
+    least = round(rate / GROUPS_PER_S * 2)  # the average group has half the maximum of records
     return ProducerShape(
         idempotent=idempotent,
         acks=acks,

@@ -24,7 +24,7 @@ PROC: Final = Path("/proc")
 class Exit:
     """An end of a broker without a command of the harness. ``status``: negative for a signal.
 
-    ``expected``: a nemesis had announced it.
+    ``expected``: a nemesis expected it.
     """
 
     broker: int
@@ -42,8 +42,8 @@ class Exit:
 class Host:
     """One broker. ``address``: for clients; ``process.address``: where it listens.
 
-    ``disk``: None if the data directory is an ordinary one. ``may_exit``: an end of the broker is
-    expected now. ``leaves``: it may be removed from the cluster, and ends when it is.
+    ``disk``: None if the data directory is an ordinary directory. ``may_exit``: the broker is
+    expected to end. ``leaves``: the broker may be removed from the cluster, and then ends.
     """
 
     process: BrokerProcess
@@ -73,11 +73,11 @@ class Host:
 
     @property
     def broker_pid(self) -> int | None:
-        """The process id of the broker itself, also under a wrapper command."""
+        """Process id of the broker itself, also if a wrapper command started it."""
         return self.process.broker_pid
 
     def join(self) -> None:
-        """Configure the broker to join the cluster of its former voters at the next start."""
+        """Configure the broker to join the cluster of its configured voters at the next start."""
         settings = dict(self.process.settings)
         voters = parse_voters(settings.pop("voters", ""))
         if voters:
@@ -94,7 +94,7 @@ class Host:
         """Return when the broker's log reports that it is ready.
 
         Sends no request, because the network may be blocked. Raises ``BrokerUnavailableError`` if
-        it ends, with its final log output, or is not ready in time.
+        the broker ends (with its final log output) or is not ready in time.
         """
         deadline = time.monotonic() + timeout_s
         while not self._says_ready():
@@ -111,10 +111,8 @@ class Host:
             time.sleep(POLL_INTERVAL_S)
 
     def state(self) -> str:
-        """Return the state of the process: ``gone``, ``stopped`` (every thread), ``running``.
-
-        ``unknown`` without /proc.
-        """
+        """Return the state of the process: ``gone``, ``stopped`` (all threads), ``running``, or
+        ``unknown`` without /proc."""
         pid = self.broker_pid
         if pid is None:
             return "running" if self.process.running else "gone"
@@ -139,14 +137,17 @@ def how_it_ended(status: int | None) -> str:
 
 
 def state_of(pid: int) -> str:
-    """``gone``, ``stopped`` if all threads of the process are, or ``running``; see proc(5)."""
+    """Return the state of a process, from the states of its threads; see proc(5).
+
+    ``gone``; ``stopped`` if all threads are stopped; ``running``; ``unknown`` without /proc.
+    """
     if not PROC.exists():
         return "unknown"
     states = set()
     for stat in (PROC / str(pid) / "task").glob("*/stat"):
         try:
             states.add(stat.read_text().rpartition(")")[2].split()[0])
-        except OSError:  # this thread has ended since
+        except OSError:  # the thread has ended
             continue
     if not states - {"Z", "X"}:
         return "gone"

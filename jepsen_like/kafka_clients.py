@@ -1,8 +1,8 @@
-"""Producers and consumers of the workloads that use Kafka's protocol: those of confluent-kafka.
+"""Workload clients for Kafka's protocol: producers and consumers of confluent-kafka.
 
-They have the methods of raftlog's clients that workloads call, with the same meaning. librdkafka
-reports the last error of a record and not those of earlier attempts, so that the outcome of every
-failed request is unknown.
+They have those methods of raftlog's clients that workloads call. librdkafka reports the last error
+of a record, but not those of earlier attempts. The outcome of every failed request is therefore
+unknown.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ T = TypeVar("T")
 
 logger: Final = logging.getLogger("raftlog.librdkafka")
 
-SERVE_S: Final = 0.1  # interval of checks whether a producer has been closed
+SERVE_S: Final = 0.1  # interval at which a producer's thread checks whether it must close
 PURGE_TIMEOUT_S: Final = 10.0
-ANSWERS_MIN_S: Final = 0.2  # for the request of one partition
+ANSWERS_MIN_S: Final = 0.2  # minimum time limit for the request of one partition
 RECORD_BYTES_MAX: Final = 1_048_576
-# Brokers come back within seconds: a client must not wait longer than they are away.
+# Brokers restart within seconds: the back-off must not be longer than their outage.
 PATIENCE: Final[Mapping[str, int]] = {
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 500,
@@ -54,7 +54,7 @@ _RANGE_ERRORS: Final = (
 
 
 def error_of(error: kafka.KafkaError) -> RaftlogError:
-    """Return the error of raftlog: the outcome of the request is unknown."""
+    """Convert an error of librdkafka to one of raftlog, by default ``OutcomeUnknownError``."""
     text = f"librdkafka: {error.name()}{' (fatal)' if error.fatal() else ''}: {error.str()}"
     if error.code() in _RANGE_ERRORS:
         return OffsetOutOfRangeError(text)
@@ -80,7 +80,7 @@ def record_of(message: kafka.Message) -> ConsumerRecord[bytes, bytes]:
 
 
 def _present(value: T | None) -> T:
-    assert value is not None, "every received message has a place"
+    assert value is not None, "every received message has a topic, partition and offset"
     return value
 
 
@@ -88,7 +88,7 @@ def _present(value: T | None) -> T:
 
 
 class _Group:
-    """Records of one call. ``future``: its ranges of offsets, or the first error."""
+    """Records of one call. ``future``: their offset ranges, or the first error."""
 
     def __init__(self, topic: str, partition: int, count: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -101,7 +101,7 @@ class _Group:
     def delivered(
         self, index: int, error: kafka.KafkaError | None, message: kafka.Message | None
     ) -> None:
-        """Note the outcome of one record. Called in the thread of the producer."""
+        """Record the outcome of one record. Called in the thread of the producer."""
         if error is not None:
             self.failed(error_of(error))
             return
@@ -137,7 +137,7 @@ class _Group:
 
 
 class KafkaProducer:
-    """See ``AsyncProducer``. A producer without sequences sends nothing twice."""
+    """See ``AsyncProducer``. A producer without idempotence does not retry."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class KafkaProducer:
         await self._ended
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Call the callbacks of deliveries, in a thread, until the end."""
+        """Run the delivery callbacks in a thread until ``close``."""
         producer = _present(self._producer)
         while not self._closing.is_set():
             producer.poll(SERVE_S)
@@ -244,9 +244,9 @@ class KafkaProducer:
 
 
 class KafkaConsumer:
-    """See ``AsyncConsumer``: a consumer of assigned partitions. It reads from leaders.
+    """See ``AsyncConsumer``: a consumer of assigned partitions. Reads from leaders.
 
-    ``group``: for its commits; it is never a member.
+    ``group``: group of its commits. The consumer never joins it.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class KafkaConsumer:
                 **PATIENCE,
                 "bootstrap.servers": bootstrap,
                 "group.id": group or "no-group",
-                "session.timeout.ms": request_timeout_ms,  # the limit of commits, too
+                "session.timeout.ms": request_timeout_ms,  # also limits commits
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "auto.offset.reset": "error" if group is None else "earliest",
@@ -281,7 +281,7 @@ class KafkaConsumer:
         self._thread = ThreadPoolExecutor(1, "librdkafka")
         self._positions: dict[TopicPartition, Offset] = {}
         self._is_assigned = False
-        self._error: RaftlogError | None = None  # behind the last returned records
+        self._error: RaftlogError | None = None  # raised by the next poll
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Assign partitions. ``seek`` sets the position of each."""
@@ -350,7 +350,7 @@ class KafkaConsumer:
     async def committed(
         self, partitions: Iterable[TopicPartition], *, metadata: bool
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets, with their notes; ``metadata`` is always true."""
+        """Return the committed offsets with their metadata. ``metadata`` must be true."""
         assert metadata
         asked = [kafka.TopicPartition(*tp) for tp in partitions]
         answer = await self._run(lambda: self._consumer.committed(asked, self._timeout_s))
@@ -375,7 +375,8 @@ class KafkaConsumer:
 
 
 def commit(consumer: kafka.Consumer, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-    """Commit, and wait for the response. Raises ``KafkaException`` or the error of a partition."""
+    """Commit and wait for the response. Raises ``KafkaException``, or the error of a partition as
+    a ``RaftlogError``."""
     asked = [
         kafka.TopicPartition(*tp, given.offset, given.metadata) for tp, given in offsets.items()
     ]

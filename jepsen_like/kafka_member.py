@@ -1,4 +1,4 @@
-"""The application of a group member that uses Kafka's protocol: a consumer of confluent-kafka."""
+"""Application of a group member with Kafka's protocol, around a consumer of confluent-kafka."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLASSIC_STRATEGIES: Final = {"range": "range", "uniform": "cooperative-sticky"}
 
 
 class Subscriber:
-    """Polls, processes and commits. All callbacks run inside of a poll, or of the end."""
+    """Polls, processes and commits. All callbacks run within ``poll`` or ``close``."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -50,7 +50,7 @@ class Subscriber:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": mine.commits == "auto",
             "auto.commit.interval.ms": int(mine.auto_commit_s * 1_000),
-            "enable.auto.offset.store": False,  # a record counts once it is processed
+            "enable.auto.offset.store": False,  # only offsets of processed records are stored
             "max.poll.interval.ms": POLL_INTERVAL_MS_MAX,
             "fetch.error.backoff.ms": 100,
             "check.crcs": True,
@@ -108,7 +108,7 @@ class Subscriber:
         self._commit(self.work.due())
 
     def _process(self) -> None:
-        """Process what was polled; also before its partitions are revoked."""
+        """Process the polled records. Also called before their partitions are revoked."""
         if not self._held:
             return
         held, self._held = self._held, []

@@ -1,12 +1,12 @@
 """One member of a consumer group, as a separate process, so that it can be killed and stopped.
 
-``python -m raftlog.jepsen_like.member JSON`` reads, processes records, commits, and reports all of
-it: a line of JSON for each event, with the time of the system's monotonic clock. Records are
-reported after they were processed and before the next poll. Records that are not reported were not
+``python -m raftlog.jepsen_like.member JSON`` reads and processes records, commits offsets, and
+reports each event as a line of JSON, with the time of the system's monotonic clock. It reports
+records after processing them and before the next poll. Records that are not reported were not
 processed, and must not be committed.
 
-It ends when it reads ``stop`` from its standard input, as an application would; and immediately
-when its standard input ends, because its parent process has ended.
+It leaves the group and ends when it reads ``stop`` from its standard input. It ends immediately at
+the end of its standard input, because its parent process has ended.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ POLL_MS: Final = 200
 PATIENCE_S: Final = 0.2  # after an error; seconds
 REQUEST_TIMEOUT_MS: Final = 5_000
 METADATA_MAX_AGE_MS: Final = 2_000
-HEARTBEATS: Final = (3, 10, 15)  # heartbeats per session: the minimum, and more
+HEARTBEATS: Final = (3, 10, 15)  # heartbeats per session timeout; 3 is the minimum
 STOP_S: Final = 1.0  # time limit for an iteration to notice the stop
 SLOW: Final = 0.1  # share of polls with slow processing
-ITERATED: Final = 50  # records of an iteration that count as a poll
+ITERATED: Final = 50  # records of an iteration that count as one poll
 SLOW_RECORDS: Final = 0.002  # share of records with slow processing, in an iteration
 OUT: Final = 1  # standard output
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the member; see ``plan.GroupShape`` and ``plan.MemberShape``."""
+    """Settings of one member; see ``plan.GroupShape`` and ``plan.MemberShape``."""
 
     bootstrap: str
     name: str
@@ -60,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     instance: str = ""
     assignor: str = ""
     session_timeout_s: float = 6.0
-    protocol: str = ""  # of a Kafka client; empty for raftlog's
+    protocol: str = ""  # group protocol of a Kafka client; empty for raftlog's client
 
 
 class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -88,7 +88,7 @@ def emit(event: Event) -> None:
 
 
 class Work:
-    """Processed and committed offsets of the application. ``stopping``: it has to end."""
+    """Processed and committed offsets of the application. ``stopping``: set when it must end."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -123,7 +123,8 @@ class Work:
         }
 
     def pause_s(self, share: float) -> float:
-        """Draw the time for processing the records: none, or sometimes a while."""
+        """Draw the seconds of processing: up to ``handling_s`` with the probability ``share``,
+        otherwise 0."""
         if self.settings.handling_s and self.random.random() < share:
             return self.random.uniform(0.0, self.settings.handling_s)
         return 0.0
@@ -141,7 +142,7 @@ class Work:
         self._polls += 1
 
     def due(self) -> dict[TopicPartition, Offset]:
-        """Return the offsets to commit now; empty if it is too early, or all are committed."""
+        """Return the offsets to commit now; empty if no commit is due or all are committed."""
         least = self.settings.commit_every * (ITERATED if self.settings.style == "iterate" else 1)
         if self.settings.commits != "manual" or self._polls < least:
             return {}
@@ -263,7 +264,7 @@ class Synchronous:
         self.work.forget(partitions)
 
 
-# -- with the asynchronous one ---------------------------------------------------------------------
+# -- with the asynchronous consumer ----------------------------------------------------------------
 
 
 class Asynchronous:
@@ -352,8 +353,7 @@ def _application(work: Work) -> Application:
 
 
 def main(argument: str) -> None:
-    """Run as a member until the stop. Errors that end the member are raised after they were
-    reported."""
+    """Run as a member until ``stop``. Reports an error that ends the member, then raises it."""
     work = Work(msgspec.json.decode(argument, type=Settings))
     application = _application(work)
 
@@ -372,7 +372,7 @@ def main(argument: str) -> None:
     except RaftlogError as error:
         emit(Event(what="end", error=describe(error)))
         raise
-    stopped.wait()  # the thread that set it may not be finished
+    stopped.wait()  # the thread that stops the application may still run
     emit(Event(what="end"))
     os._exit(0)  # without waiting for other threads
 

@@ -1,8 +1,8 @@
-"""The members of consumer groups: processes that are started, killed, stopped, and read from.
+"""The members of consumer groups: starts, stops and kills their processes and records their events.
 
-Each *slot* is a place in a group, with one process at a time. The events that a process reports are
-recorded in the history, with its time. A slot whose process ended unexpectedly gets a new one,
-unless a nemesis holds it down. All methods are thread-safe.
+A group has *slots*, each with one process at a time. The events that a process reports are recorded
+in the history, with the time that the process reports. A slot whose process ended unexpectedly gets
+a new process, unless a nemesis keeps the slot empty. All methods are thread-safe.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ COMMAND: Final = (sys.executable, "-P", "-m", "raftlog.jepsen_like.member")
 SOURCE: Final = Path(__file__).resolve().parents[1]
 STOP_TIMEOUT_S: Final = 20.0
 LAST_WORDS_BYTES: Final = 2_000
-FENCED: Final = "InstanceFencedError"  # an expected end of a static member
+FENCED: Final = "InstanceFencedError"  # ends a static member; expected
 _DECODER: Final = msgspec.json.Decoder(Event)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place in a group; ``number``: of all slots of the run, from 1."""
+    """A slot of a group. ``number``: unique in the run, from 1."""
 
     number: int
     group: GroupShape
@@ -55,10 +55,10 @@ class Life:
     name: str
     process: subprocess.Popen[bytes]
     reader: threading.Thread | None = None
-    generation: int = 0  # increases with every change of its assignment
-    is_ending: bool = False  # it was asked to end
+    generation: int = 0  # increases with every change of the assignment
+    is_ending: bool = False  # the harness has stopped or killed it
     is_paused: bool = False
-    error: str = ""  # its last one
+    error: str = ""  # last reported error
     owned: set[str] = field(default_factory=set)
 
     @property
@@ -97,7 +97,7 @@ class Members:
         self._lock = threading.RLock()
         self._is_closed = False
 
-    # -- what there is
+    # -- state
 
     def running(self, group: str | None = None) -> list[int]:
         """Return the slots, of one group or all, with a process that runs and is not paused."""
@@ -117,7 +117,7 @@ class Members:
         return set(life.owned) if life is not None else set()
 
     def state(self, slot: int) -> str:
-        """Return the state of its process: gone, stopped, running, or unknown."""
+        """Return the state of the slot's process: gone, stopped, running, or unknown."""
         life = self._lives.get(slot)
         return state_of(life.process.pid) if life is not None and life.runs else "gone"
 
@@ -126,10 +126,10 @@ class Members:
         life = self._lives.get(slot)
         return life.name if life is not None else f"slot {slot}"
 
-    # -- what is done to them
+    # -- actions
 
     def start(self, slots: Iterable[int]) -> None:
-        """Start processes in the slots that have none."""
+        """Start processes in those of these slots that have no running process."""
         for number in slots:
             with self._lock:
                 life = self._lives.get(number)
@@ -142,7 +142,8 @@ class Members:
         self.start(slot.number for slot in self.slots if slot.number not in self._held)
 
     def kill(self, slots: Collection[int]) -> dict[int, str]:
-        """Send SIGKILL. No new process until ``start``. Returns how each running one ended."""
+        """Send SIGKILL. The slots stay empty until ``start``. Returns how each running process
+        ended."""
         ended: dict[int, str] = {}
         lives = self._take(slots)
         for life in lives:
@@ -154,9 +155,9 @@ class Members:
         return ended
 
     def stop(self, slots: Collection[int], *, timeout_s: float = STOP_TIMEOUT_S) -> dict[int, str]:
-        """Make members leave their groups. No new process until ``start``. Returns how each ended.
+        """Make members leave their groups and end. The slots stay empty until ``start``.
 
-        A member that does not end in time is killed; it ended with "signal 9".
+        Returns how each process ended. A process that does not end in time is killed ("signal 9").
         """
         lives = self._take(slots)
         for life in lives:
@@ -170,20 +171,20 @@ class Members:
             except subprocess.TimeoutExpired:
                 life.process.kill()
                 status = life.process.wait()
-                self._record(life, "killed", error=f"it did not leave within {timeout_s:g} s")
+                self._record(life, "killed", error=f"did not end within {timeout_s:g} s")
             ended[life.slot.number] = how_it_ended(status)
             self._bury(life)
         return ended
 
     def pause(self, slots: Collection[int]) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         for life in self._lives_of(slots):
             self._record(life, "paused")
             life.is_paused = True
             life.process.send_signal(signal.SIGSTOP)
 
     def resume(self, slots: Collection[int]) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         for life in self._lives_of(slots):
             life.process.send_signal(signal.SIGCONT)
             life.is_paused = False
@@ -264,11 +265,11 @@ class Members:
         return self._directory / f"{slot.name.replace('/', '-')}.log"
 
     def _bury(self, life: Life) -> None:
-        """Wait until all its events are in the history, after its end."""
+        """Wait until all events of an ended process are in the history."""
         if life.reader is not None:
             life.reader.join()
 
-    # -- what they say
+    # -- events
 
     def _listen(self, life: Life) -> None:
         assert life.process.stdout is not None
@@ -276,7 +277,7 @@ class Members:
             for line in lines:
                 try:
                     event = _DECODER.decode(line)
-                except msgspec.DecodeError:  # it was killed during the write
+                except msgspec.DecodeError:  # the process was killed during the write
                     continue
                 self._take_down(life, event)
         status = life.process.wait()
@@ -313,7 +314,7 @@ class Members:
                     error=event.error,
                 )
             )
-        elif event.what in {"error", "end"}:  # the system reports its end in more detail
+        elif event.what in {"error", "end"}:  # ``_ended`` records the end with its exit status
             life.error = event.error or life.error
             if event.what == "error":
                 self._record(life, "error", at=event.at, error=event.error)
@@ -324,7 +325,7 @@ class Members:
             self._record(life, event.what, at=event.at, partitions=event.partitions)
 
     def _given(self, life: Life, at: int, records: dict[str, list[Seen]]) -> None:
-        """Record a poll of a process; the process name changes with its assignment."""
+        """Record a poll. Its process name changes with the assignment of the member."""
         group = life.slot.group.name
         process = f"{life.name}#{life.generation}"
         with self._lock:
@@ -374,7 +375,7 @@ _TYPES: Final[dict[str, Any]] = {name: name for name in ("invoke", "ok", "fail",
 
 def _say(life: Life, line: bytes) -> None:
     if life.process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended since
+        with contextlib.suppress(BrokenPipeError, ValueError):  # the process has ended
             life.process.stdin.write(line)
             life.process.stdin.flush()
 

@@ -1,8 +1,8 @@
 """The network between brokers and clients: block, slow down, and observe links.
 
-Pairs are directed, as in Jepsen's grudges: a cut of (a, b) means that no message from a arrives at
-b. 0 stands for the clients and the harness. ``NamespaceNet`` blocks packets, which needs root;
-``RelayNet`` blocks the bytes of connections through ``relays``; ``NoNet`` blocks nothing.
+Pairs are directed, as in Jepsen's grudges: a cut of (a, b) blocks messages from a to b. The id 0 is
+that of the clients and the harness. ``NamespaceNet`` blocks packets, which requires root.
+``RelayNet`` blocks the bytes of connections through ``relays``. ``NoNet`` blocks nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Backend: TypeAlias = Literal["namespaces", "relays", "none"]
 PROBE_TIMEOUT_S: Final = 0.3
 PROBE_INTERVAL_S: Final = 0.02
 QUEUE_MS: Final = 400  # maximum time of a packet in the queue of a slow link before it is dropped
-BURST_BYTES_MIN: Final = 3_200  # two Ethernet packets: a larger one never passes
+BURST_BYTES_MIN: Final = 3_200  # two Ethernet packets; larger packets are never forwarded
 
 
 class Net(Protocol):
-    """Operations on a network between brokers, and observations."""
+    """Operations on the network between brokers, and observations of it."""
 
     @property
     def backend(self) -> Backend: ...
@@ -49,17 +49,17 @@ class Net(Protocol):
         ...
 
     def heal(self) -> None:
-        """Undo all that ``cut`` and ``slow`` did."""
+        """Undo all effects of ``cut`` and ``slow``."""
         ...
 
     def reaches(self, a: int, b: int) -> bool:
-        """Return the observation whether a TCP connection from a's place to b's address is
-        established within 0.3 s."""
+        """Return whether a TCP connection from a's network to b's address is established within
+        0.3 s, as observed."""
         ...
 
     def passes(self, a: int, b: int) -> bool:
-        """Return the observation, if possible, whether messages from a arrive at b, without
-        replies."""
+        """Return whether messages from a arrive at b, with or without replies, as observed if
+        possible."""
         ...
 
     def slow(self, broker: int, bits_per_s: int) -> None:
@@ -67,7 +67,7 @@ class Net(Protocol):
         ...
 
     def slowed(self, broker: int) -> dict[str, int]:
-        """Return the observed effects of the limit; empty if that broker's network is not
+        """Return the observed effects of the limit; empty if the bandwidth of the broker is not
         limited."""
         ...
 
@@ -75,16 +75,16 @@ class Net(Protocol):
 
 
 class NamespaceNet:
-    """Blocks packets: silently, in one direction, of connections old and new.
+    """Drops packets without an error, in one direction, of existing and new connections.
 
     a's neighbour table maps b permanently to an unused hardware address: the bridge floods the
     packets and all hosts ignore them. Messages from b still arrive at a. But a's acknowledgements
-    of them do not return, so TCP stalls in that direction too, once its windows are full or its
-    timeout has ended. After healing TCP continues automatically, at its next retransmission: up to
-    as long after as the cut has lasted.
+    do not return, so TCP stalls in that direction too when its window is full or its timeout
+    expires. After healing, TCP continues at its next retransmission, at most as many seconds later
+    as the cut has lasted.
 
     ``addresses``: where brokers listen. ``links``: relays that brokers and clients use in addition,
-    for other faults. Their sockets have to be in the places of the initiators.
+    for other faults. Their sockets must be in the namespaces of the initiators.
     """
 
     backend: Final[Backend] = "namespaces"
@@ -104,7 +104,7 @@ class NamespaceNet:
         self._slow: set[int] = set()
 
     def cut(self, pairs: Collection[Pair]) -> None:
-        """Takes some milliseconds, for any number of pairs."""
+        """See ``Net.cut``. Takes some milliseconds for any number of pairs."""
         lines = self._lines(pairs, UNUSED_MAC)
         self._cut |= set(pairs)  # recorded first, so that a partial failure is undone too
         self._namespaces.batches(lines)
@@ -114,7 +114,7 @@ class NamespaceNet:
         self._cut -= set(pairs)
 
     def unplug(self, broker: int) -> None:
-        """Disconnect a broker's cable: no messages pass to or from it, clients included."""
+        """Disconnect a broker's cable: blocks all messages to and from it, also of clients."""
         self._unplugged.add(broker)
         self._bridge_lines([f"link set {self._namespaces.port(broker)} down"])
 
@@ -123,9 +123,9 @@ class NamespaceNet:
         self._unplugged.discard(broker)
 
     def separate(self, brokers: Collection[int]) -> None:
-        """Isolate these brokers from each other; the others and clients reach all. One set only.
+        """Isolate these brokers from each other, in both directions. Replaces the previous set.
 
-        The bridge implements it (isolated ports), in both directions.
+        The other brokers and clients reach all brokers. Uses isolated ports of the bridge.
         """
         self.join()
         self._apart = set(brokers)
@@ -145,7 +145,8 @@ class NamespaceNet:
             self.unslow(broker)
 
     def reaches(self, a: int, b: int) -> bool:
-        """True also if b refuses: then a packet came there, and one came back."""
+        """See ``Net.reaches``. True also if b refuses the connection: a packet arrived and a reply
+        returned."""
         with self._namespaces.socket(a) as probe:
             return connects(probe, self._addresses[b])
 
@@ -162,20 +163,21 @@ class NamespaceNet:
                 try:
                     mouth.sendto(b"?", ear.getsockname())
                     ear.recv(1)
-                except OSError:  # no datagram yet; or a network without a route
+                except OSError:  # no datagram yet, or no route
                     continue
                 return True
         return False
 
     def slow(self, broker: int, bits_per_s: int) -> None:
-        """Set a token bucket at both ends of its cable, with a queue of 0.4 s; more is dropped."""
+        """Set a token bucket at both ends of the broker's cable, with a queue of 0.4 s. Packets
+        that do not fit into the queue are dropped."""
         self._slow.add(broker)
         burst = max(BURST_BYTES_MIN, bits_per_s // 8 // 250)
         shape = f"tbf rate {bits_per_s}bit burst {burst} latency {QUEUE_MS}ms"
         self._shape(broker, f"qdisc replace dev {{}} root {shape}")
 
     def slowed(self, broker: int) -> dict[str, int]:
-        """Return ``tc``'s counters, of both ends together."""
+        """Return the counters of ``tc``, summed over both ends."""
         if broker not in self._slow:
             return {}
         ends = self._shape(broker, "-statistics -json qdisc show dev {} root")
@@ -211,21 +213,20 @@ class NamespaceNet:
 
 
 class RelayNet:
-    """Blocks connections that use relays, between brokers and, with client relays, clients.
+    """Blocks connections through relays: between brokers and, with client relays, of clients.
 
     A cut of (a, b) holds the bytes towards b on connections between the two, for either initiator.
-    No byte is lost, and after healing the held bytes are forwarded, as if TCP had sent them again.
-    It can block one direction better than packet filters: the bytes of the other direction still
-    pass, because the relay sends the acknowledgements. It cannot prevent that a connection is
-    established: the relay accepts it, and there is no response. It does not affect connections
-    without relays: those of clients without client relays.
+    No byte is lost: after healing, the held bytes are forwarded, like a retransmission of TCP. In
+    contrast to packet filters, the bytes of the other direction still pass, because the relay sends
+    the acknowledgements. The relay still accepts new connections, but there is no response. Clients
+    without client relays are not affected.
     """
 
     backend: Final[Backend] = "relays"
 
     def __init__(self, links: RelayLinks) -> None:
         self.links: RelayLinks = links
-        self._cut: dict[Pair, int] = {}  # bytes that had been sent when it was blocked
+        self._cut: dict[Pair, int] = {}  # bytes that had been sent when the pair was blocked
         self._slow: set[int] = set()
 
     def cut(self, pairs: Collection[Pair]) -> None:
@@ -252,17 +253,15 @@ class RelayNet:
             self.unslow(broker)
 
     def reaches(self, a: int, b: int) -> bool:
-        """Connect through the relay between them, which connects to b.
-
-        False without a relay.
-        """
+        """See ``Net.reaches``. Connects through the relay between a and b; False without a
+        relay."""
         return (a, b) in self.links.pairs and self.links.carries((a, b), timeout_s=PROBE_TIMEOUT_S)
 
     def passes(self, a: int, b: int) -> bool:
-        """Return for a blocked pair whether bytes have passed since; otherwise the result of
-        ``reaches``.
+        """Return for a blocked pair whether bytes have passed since it was blocked; for other pairs
+        the result of ``reaches``.
 
-        No process connects to clients: they try to reach the broker.
+        Brokers do not connect to clients. For a pair to the clients, checks the other direction.
         """
         if (a, b) not in self._cut:
             return self.reaches(a, b) if (a, b) in self.links.pairs else self.reaches(b, a)
@@ -270,14 +269,14 @@ class RelayNet:
         return passed > self._cut[a, b]
 
     def slow(self, broker: int, bits_per_s: int) -> None:
-        """Limit each connection; packets would share the cable."""
+        """Limit each connection of the broker. ``NamespaceNet`` limits their sum."""
         self._slow.add(broker)
         for link in self._links_of(broker):
             self.links.set(link, Bandwidth(bytes_per_s=max(1, bits_per_s // 8)))
 
     def slowed(self, broker: int) -> dict[str, int]:
-        """Return the bytes that passed its links, and the delayed ones of them, since the links
-        were created."""
+        """Return the bytes that passed the broker's links, and the bytes that were delayed, since
+        the links were created."""
         if broker not in self._slow:
             return {}
         ways = [(link, way) for link in self._links_of(broker) for way in DIRECTIONS]
@@ -317,7 +316,7 @@ class NoNet:
     def cut(self, pairs: Collection[Pair]) -> None:
         """Raise ``OSError``, unless there is nothing to block."""
         if pairs:
-            raise OSError("this cluster's network cannot be cut")
+            raise OSError("the network of this cluster cannot be blocked")
 
     def mend(self, pairs: Collection[Pair]) -> None:
         pass
@@ -325,8 +324,8 @@ class NoNet:
     def heal(self) -> None:
         pass
 
-    def reaches(self, a: int, b: int) -> bool:  # noqa: ARG002 - there is one place only
-        """Observe from the harness's place, for any ``a``."""
+    def reaches(self, a: int, b: int) -> bool:  # noqa: ARG002 - there is one network only
+        """See ``Net.reaches``. Observed from the harness for any ``a``."""
         with socket.socket() as probe:
             return connects(probe, self._addresses[b])
 
@@ -336,7 +335,7 @@ class NoNet:
     def slow(self, broker: int, bits_per_s: int) -> None:
         raise OSError(f"the network of broker {broker} cannot be slowed to {bits_per_s} bit/s")
 
-    def slowed(self, broker: int) -> dict[str, int]:  # noqa: ARG002 - none is
+    def slowed(self, broker: int) -> dict[str, int]:  # noqa: ARG002 - no broker is limited
         return {}
 
     def unslow(self, broker: int) -> None:
@@ -344,7 +343,7 @@ class NoNet:
 
 
 def connects(probe: socket.socket, address: Address) -> bool:
-    """Return whether a packet arrives and a reply returns within 0.3 s; a refusal counts, too."""
+    """Return whether a reply arrives within 0.3 s: an accepted or a refused connection."""
     probe.settimeout(PROBE_TIMEOUT_S)
     try:
         probe.connect(address)

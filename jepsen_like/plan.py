@@ -1,6 +1,6 @@
-"""The plan of a run, as data: all drawn from one seed, and independent of the machine. Pure.
+"""The plan of a run, as data: drawn from one seed and independent of the machine. Pure.
 
-The same seed and options give the same plan. The events of the run depend on the machine; the
+The same seed and options give the same plan. The events of a run also depend on the machine; the
 history records them.
 """
 
@@ -38,7 +38,7 @@ class TopicShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The cluster under test: brokers have the ids 1 to ``brokers``.
+    """The cluster under test. Brokers have the ids 1 to ``brokers``.
 
     ``coordinators``: number of partitions of the internal topic whose leaders coordinate consumer
     groups; 0 without groups.
@@ -55,13 +55,13 @@ class Shape:
 
     @property
     def minority(self) -> int:
-        """Return how many voters can be down while the rest is still a majority."""
+        """Number of voters that can be down while the other voters are a majority."""
         return (self.brokers - 1) // 2
 
     @property
     def losses(self) -> int:
-        """Return how many disks can be lost at once while every ISR is full: n-1 of the smallest
-        n."""
+        """Number of disks that can be lost at once if every ISR is complete: the lowest replication
+        factor minus 1."""
         return min(topic.replication_factor for topic in self.topics) - 1
 
 
@@ -78,9 +78,9 @@ class ProducerShape:
     padding_max: int = 100  # bytes in addition to the value
     rate: float = 1_000.0  # records per second, at most
     bursts: bool = False  # a second of twice the rate, then a second without records
-    session_s: float = 30.0  # then it is closed, or abandoned, and a new one replaces it
+    session_s: float = 30.0  # seconds until a new producer replaces it
     delivery_timeout_s: float = 30.0
-    pinned: bool = False  # knows only one broker, at first
+    pinned: bool = False  # bootstraps from one broker only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +117,10 @@ class MemberShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShape:
-    """One consumer group. ``topics``: by name; ``by_pattern``: it subscribes to a pattern that
-    matches them. ``assignor``: empty for the broker's default. ``members``: empty if the committing
-    clients assign partitions to themselves. ``protocol``: of members that are Kafka clients."""
+    """One consumer group. ``topics``: names of its topics. ``members``: empty if the clients that
+    commit assign partitions to themselves. ``by_pattern``: members subscribe to a pattern that
+    matches the topics. ``assignor``: empty for the broker's default. ``protocol``: of members that
+    are Kafka clients."""
 
     name: str
     topics: tuple[str, ...]
@@ -132,7 +133,7 @@ class GroupShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadShape:
-    """The clients. ``admin_rate``: changes per second of an operator, 0 for none."""
+    """The clients. ``admin_rate``: administrative changes per second; 0 for none."""
 
     name: WorkloadName
     producers: tuple[ProducerShape, ...]
@@ -143,18 +144,19 @@ class WorkloadShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """A complete run. ``time_s``: duration of the load; healing and reading are additional.
+    """A complete run. ``time_s``: duration of the load, without healing and final reads.
 
-    ``client``: which clients are under load. Topics, and the final reads, are always raftlog's.
+    ``client``: implementation of the clients under load. Topics are always created, and final reads
+    made, with raftlog's clients.
     """
 
     seed: int
     shape: Shape
     workload: WorkloadShape
-    nemeses: tuple[str, ...]  # kinds of fault, by name
-    requested: tuple[tuple[str, ...], ...] = ()  # each requested name: its kinds
+    nemeses: tuple[str, ...]  # names of the kinds of fault
+    requested: tuple[tuple[str, ...], ...] = ()  # the kinds of each requested name
     time_s: float
     rate: float | None = None  # requested records per second; None: drawn
-    pairs: bool = False  # two kinds at a time
+    pairs: bool = False  # two kinds of fault overlap
     settings: tuple[tuple[str, str], ...] = field(default=())  # of every broker
     client: ClientName = "raftlog"

@@ -16,16 +16,16 @@ from raftlog.jepsen_like.plan import CLIENTS, WORKLOADS, ClientName, RunPlan, Wo
 LOSSY: Final = frozenset(
     ("corrupt", "truncate", "rollback", "wipe", "swap-disks", "old-backup", "vanish", "disk-error")
 )
-# Faults that a user's control script can inject into an external cluster, and those of any client.
+# Faults that a control script can inject into an external cluster, or that need only a client.
 ELSEWHERE: Final = frozenset(
     ("kill", "storm", "pause", "partition", "one-way", "transfer", "topics", "settings",
      "member-kill", "member-pause", "member-churn")
 )  # fmt: skip
 MEMBER_KINDS: Final = frozenset(GROUPS["members"])
-# The fault budget does not know which brokers vote while these change it.
+# While these change the voters, the fault budget does not know them.
 MEMBERSHIP_KINDS: Final = frozenset(GROUPS["membership"])
 BROKERS_MAX: Final = 9
-AVAILABLE: Final = 0.75  # share of runs whose topics stay available while a replica is down
+AVAILABLE: Final = 0.75  # share of runs whose topics accept writes while a replica is down
 FACTOR_LEAST: Final = 3  # replication factor of such a topic
 TIME_MAX_S: Final = 7 * 86_400.0
 
@@ -36,13 +36,13 @@ def _silent(_text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options of a run. ``directory``: location of all files of the run.
+    """Options of a run. ``directory``: contains all files of the run.
 
-    ``time_s``: load in seconds, 5 s to a week. ``brokers``: 1 to 9. ``rate``: records per second of
-    all producers; default: drawn from the seed. ``source``: a directory with another raftlog
-    package, which brokers run. ``secure``: brokers with TLS, users and access rules. ``bootstrap``,
-    ``control``: an external cluster, and the script that injects faults into it. ``client``:
-    "kafka" for clients of Kafka's protocol.
+    ``time_s``: seconds of load, 5 to 604,800. ``brokers``: 1 to 9. ``rate``: records per second of
+    all producers; default: drawn from the seed. ``pairs``: two kinds of fault overlap. ``client``:
+    "kafka" for clients with Kafka's protocol. ``source``: a directory with another raftlog package,
+    which brokers run. ``bootstrap``, ``control``: an external cluster, and the script that injects
+    faults into it. ``secure``: brokers with TLS, users and access rules.
     """
 
     workload: WorkloadName
@@ -64,9 +64,9 @@ class RunOptions:
 
 
 def draw_plan(options: RunOptions) -> RunPlan:
-    """Draw the plan of a run: the same plan for the same options.
+    """Draw the plan of a run. The same options give the same plan.
 
-    Raises ``ValueError`` with the name of the option that is out of range or contradicts others.
+    Raises ``ValueError`` if an option is out of range or contradicts another. The text names it.
     """
     if options.workload not in WORKLOADS:
         raise ValueError(f"unknown workload {options.workload!r}. Use {', '.join(WORKLOADS)}")
@@ -126,7 +126,9 @@ def draw_plan(options: RunOptions) -> RunPlan:
 
 
 def _kinds(options: RunOptions) -> tuple[str, ...]:
-    """Return the kinds of fault. Without consumer groups, ``all`` excludes faults of members."""
+    """Return the kinds of fault. Excludes those of members from ``all`` without consumer groups,
+    and changes of the membership if another kind loses data. Raises ``ValueError`` if such a kind
+    was requested by name."""
     kinds = expand(options.nemeses)
     if not LOSSY.isdisjoint(kinds):
         named = sorted(MEMBERSHIP_KINDS & set(expand([n for n in options.nemeses if n != "all"])))

@@ -1,8 +1,8 @@
 """One run, from an empty directory to a verdict: cluster, clients, faults, healing, checking.
 
 Clients run on an event loop in one thread, the nemesis in another. The caller's thread waits for
-them and shows the progress. All events go into one history, and the verdict depends on that history
-alone (``checker``), so that it can be checked again.
+them and shows the progress. All events are recorded in one history. The verdict depends on that
+history only (``checker``), so that it can be checked again.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ MAKERS: Final[Mapping[WorkloadName, Callable[[], Workload]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a run, for display. Times in seconds since the load started."""
+    """Progress of a run, for display. ``elapsed_s``: seconds since the load started."""
 
     phase: str
     elapsed_s: float
     time_s: float
     acknowledged: int  # records
     unknown: int  # records
-    faults: tuple[str, ...]  # kinds that are active now
+    faults: tuple[str, ...]  # kinds of the active faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ class ChaosError(Exception):
 def run(options: RunOptions) -> Outcome:
     """Execute a run with ``options``.
 
-    Raises ``ChaosError`` if the cluster or its topics cannot be created, ``ValueError`` for
-    contradictory options. Later failures are part of the verdict.
+    Raises ``ChaosError`` if the cluster or its topics cannot be created, ``ValueError`` for invalid
+    or contradictory options. Later failures are part of the verdict.
     """
     plan = draw_plan(options)
     directory = options.directory
@@ -118,7 +118,7 @@ def run(options: RunOptions) -> Outcome:
 
 
 def facts() -> dict[str, str]:
-    """Return the environment of the run, which readers need to interpret its results."""
+    """Return the versions and the machine of the run, which readers need to interpret results."""
     return {
         "raftlog": raftlog.__version__,
         "pysyncobj": version("pysyncobj"),
@@ -129,10 +129,10 @@ def facts() -> dict[str, str]:
 
 
 def needs(kinds: Collection[str], *, with_root: bool) -> Needs:
-    """Return what a cluster needs for these kinds of fault.
+    """Return the requirements of these kinds of fault.
 
-    Without root there are no namespaces and no disks in files: relays inject network partitions,
-    and kinds that need the others report that they cannot be injected.
+    Without root, namespaces and disks in files are not available. Relays then inject network
+    partitions, and kinds with other requirements report that they cannot be injected.
     """
     names = needs_of(kinds)
     if not with_root:
@@ -154,7 +154,7 @@ class _Run:
         self.began_s = 0.0
 
     def go(self) -> None:
-        """Run every phase in turn, and stop everything that was started, also after an error."""
+        """Run all phases in order. Stops everything that was started, also after an error."""
         with contextlib.ExitStack() as stack:
             cluster = stack.enter_context(self._cluster())
             stack.callback(self.clients.close)
@@ -169,7 +169,7 @@ class _Run:
             cluster.net.heal()
             for text in cluster.ensure_all_up():
                 self._note(text)
-            driver.heal()  # what needs a cluster without faults
+            driver.heal()  # again: some kinds heal only if no other fault is active
             self._phase("quiesce")
             missing = cluster.wait_quiet(QUIESCE_S)
             for each in missing:
@@ -186,7 +186,7 @@ class _Run:
             self._dump(cluster)
             self._phase("end")
 
-    # -- the phases
+    # -- phases
 
     @contextlib.contextmanager
     def _cluster(self) -> Iterator[Any]:
@@ -298,7 +298,7 @@ class _Run:
             where = "; ".join(self.clients.whereabouts())
             self._note(f"clients did not end within {CLIENTS_END_S:g} s: {where}", is_trouble=True)
             load.cancel()
-        except Exception:  # noqa: BLE001 - a bug of the clients must not prevent the record of it
+        except Exception:  # noqa: BLE001 - the history must record a bug of the clients
             self._note(f"clients failed: {traceback.format_exc(limit=-6)}", is_trouble=True)
 
     def _note_kills(self, cluster: Any) -> None:
@@ -321,22 +321,22 @@ class _Run:
 
     def _dump(self, cluster: Any) -> None:
         directories = cluster.data_directories()
-        if not directories:  # a cluster that is not ours
+        if not directories:  # an external cluster
             self._note("replica files were not checked: they are not accessible on this machine")
             return
         self._phase("dump")
-        # All faults are healed: every replica has to be complete, in the ISR or not.
+        # All faults are healed: every replica must be complete, in the ISR or not.
         replicas = {name: part.replicas for name, part in cluster.status().items()}
         cluster.stop()
         dump_replicas(self.recorder, directories, replicas)
 
-    # -- small things
+    # -- helpers
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self.began_s
 
     def _phase(self, name: str, *, type_: Literal["info", "fail"] = "info") -> None:
-        """Record a phase. ``fail``: what the phase began had no result; the checker decides on the
+        """Record a phase. ``fail``: the phase did not reach its goal; the checker decides on the
         consequence."""
         if type_ == "info":
             self.options.say(name)
@@ -365,7 +365,7 @@ class _Run:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process, which every client reads, also those of child processes."""
+    """Set environment variables, which the clients of this and of child processes read."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

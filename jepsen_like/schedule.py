@@ -1,8 +1,8 @@
-"""Start and end of each fault: drawn from the run's seed, before the run starts. Pure.
+"""Schedule: start and end of each fault, drawn from the run's seed before the run starts. Pure.
 
-Kinds take turns in a shuffled order, so that each occurs even in a short run. A quarter of the
-periods has no faults, so that recoveries can complete (jepsen-io/nats, ``package-gen``). With
-``pairs`` two kinds overlap.
+Each round contains all kinds in a shuffled order, so that each kind occurs even in a short run. A
+quarter of the periods has no faults, so that recoveries can complete (jepsen-io/nats,
+``package-gen``). With ``pairs``, two kinds overlap.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LEAD_S: Final = (0.1, 1.5)  # from the start of a pair's first fault to that of 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A start or end. ``at_s``: since the load started. ``fault``: its number in the run, the same
-    for both ends."""
+    """Start or end of a fault. ``at_s``: seconds since the load started. ``fault``: number of the
+    fault in the run, the same for its start and end."""
 
     at_s: float
     phase: Literal["begin", "end"]
@@ -41,16 +41,16 @@ def draw(
     time_s: float,
     pairs: bool = False,
 ) -> list[Step]:
-    """Return the steps of a run of ``time_s`` seconds, in order; empty if it is too short, or
-    without kinds.
+    """Return the steps of a run of ``time_s`` seconds, in order; empty without kinds or if
+    ``time_s`` is too short.
 
-    ``fault_of(kind, random)`` draws one fault; its ``hold_s`` counts here.
+    ``fault_of(kind, random)`` draws one fault. Its ``hold_s`` determines its end.
     """
     steps: list[Step] = []
     turns = _turns(kinds, random)
     now, number = FIRST_S, 0
     while kinds and now < time_s - LAST_S:
-        # A short run needs faults, too: each requested kind once.
+        # No quiet period before each requested kind has occurred once.
         if number >= len(kinds) and random.random() < QUIET:
             now += random.uniform(*QUIET_S)
             continue
@@ -65,7 +65,7 @@ def draw(
             end = max(end, begin + plan.hold_s)
             begin += random.uniform(*LEAD_S)
         now = end + random.uniform(*BETWEEN_S)
-    # A fault that would outlast the load ends with it, rather than not at all.
+    # A fault that would outlast the load ends before the load does.
     last = time_s - LAST_S
     cut = [Step(min(step.at_s, last), step.phase, step.fault, step.plan) for step in steps]
     return sorted(cut, key=lambda step: (step.at_s, step.phase == "end", step.fault))

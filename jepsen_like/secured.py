@@ -28,8 +28,8 @@ SESSION_MS: Final = 10_000  # short, so that clients authenticate again under fa
 DAYS: Final = 3_650
 YEAR_MS: Final = 365 * 86_400_000
 START_MS: Final = 30_000
-# The user may do everything: each request is decided by a rule, as none of its rules is a
-# super user's.
+# The user is authorized for all operations. It is no super user, so that the broker checks the
+# rules for each request.
 RULES: Final = (
     Acl(f"User:{USER}", "ALL", "TOPIC", ANY),
     Acl(f"User:{USER}", "ALL", "GROUP", ANY),
@@ -39,7 +39,7 @@ RULES: Final = (
 
 
 class _LastYear(SystemClock):
-    """Certificates are valid from then on: faults may set the clocks of brokers back."""
+    """Start of the validity of certificates: faults may set the clocks of brokers back."""
 
     def wall_ms(self) -> int:
         return super().wall_ms() - YEAR_MS
@@ -48,11 +48,11 @@ class _LastYear(SystemClock):
 class Secured:
     """Files of a secured cluster, in its directory.
 
-    ``settings``: of its brokers. ``environment``: of clients, once ``admit`` was called.
+    ``settings``: of its brokers. ``environment``: of its clients, valid after ``admit``.
     """
 
     def __init__(self, directory: Path, hosts: Iterable[str]) -> None:
-        """``hosts``: names or addresses under which brokers are reached."""
+        """Create the certificates. ``hosts``: host names or addresses of the brokers."""
         self._directory = directory
         names = sorted({*LOCAL_HOSTS, *hosts})
         self._files = create(directory / TLS_DIRECTORY, hosts=names, days=DAYS, clock=_LastYear())
@@ -64,7 +64,7 @@ class Secured:
         self.environment = {profiles.VARIABLE: str(directory / USER_PROFILE)}
 
     def admit(self, bootstrap: str) -> None:
-        """Create the user of the clients, as the administrator, unless it exists.
+        """Create the user of the clients and its rules as the administrator, once per directory.
 
         Raises ``RaftlogError`` if the cluster does not respond.
         """

@@ -1,6 +1,6 @@
 """Partition state from the responses of all brokers: leaders, ISR, and replicas that caught up.
 
-Requests are bounded in time for any state of brokers and network. Pure functions interpret the
+Each request has a time limit, for any state of brokers and network. Pure functions interpret the
 responses.
 """
 
@@ -40,12 +40,11 @@ class PartitionStatus:
     """State of one partition, from the newest leader epoch that any broker reports.
 
     Fields contain broker ids. ``replicas`` and ``witnesses``: in the preferred order. ``elr``: as
-    in KIP-966.
-    Offsets are those of the leader, -1 while it does not respond. ``log_end_offset`` was requested
-    before the end offsets of the other replicas.
+    in KIP-966. Offsets are those of the leader, -1 if it does not respond. ``log_end_offset`` was
+    requested before the end offsets of the other replicas.
     ``agreed``: brokers that report this leader epoch and this ISR.
-    ``caught_up``: replicas that know this leader epoch and store everything that its leader stored
-    a moment earlier; empty while the leader does not respond.
+    ``caught_up``: replicas that report this leader epoch and store the log up to
+    ``log_end_offset``; empty if the leader does not respond.
     """
 
     topic: str
@@ -69,12 +68,12 @@ class PartitionStatus:
 
     @property
     def voters(self) -> frozenset[int]:
-        """Return the brokers that vote in leader elections."""
+        """Brokers that vote in leader elections."""
         return frozenset(self.replicas) | frozenset(self.witnesses)
 
     @property
     def is_whole(self) -> bool:
-        """Return whether every replica is in the ISR and has caught up."""
+        """Whether every replica is in the ISR and has caught up."""
         return self.leader is not None and frozenset(self.replicas) <= self.isr & self.caught_up
 
 
@@ -83,19 +82,19 @@ ClusterStatus: TypeAlias = Mapping[TopicPartition, PartitionStatus]
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Responses by broker id. A missing broker did not respond in time."""
+    """Responses by broker id. A broker that did not respond in time is missing."""
 
     clusters: Mapping[int, DescribeClusterResponse]
     topics: Mapping[int, DescribeTopicsResponse]
 
     @property
     def controller(self) -> int | None:
-        """Return the broker that reports itself as the controller of the cluster, or None."""
+        """The broker that reports itself as the controller of the cluster, or None."""
         return next((b for b, answer in self.clusters.items() if answer.controller == b), None)
 
     @property
     def members(self) -> frozenset[int]:
-        """Return the brokers that the controller considers alive; empty without a controller."""
+        """The brokers that the controller considers alive; empty without a controller."""
         if self.controller is None:
             return frozenset()
         brokers = self.clusters[self.controller].brokers
@@ -111,8 +110,8 @@ class Answers:
         return leaving + [f"{part.topic}:{part.partition} moves" for part in moving]
 
     def status(self) -> ClusterStatus:
-        """Return the partitions of all existing topics, as the controller reports them if it
-        responded."""
+        """Return the partitions of all existing topics, each from the newest leader epoch that any
+        broker reports."""
         ids = self._topic_ids()
         views: dict[TopicPartition, dict[int, WireStatus]] = {}
         for broker, answer in self.clusters.items():
@@ -123,8 +122,10 @@ class Answers:
         return {name: self._partition(views[name]) for name in sorted(views)}
 
     def _topic_ids(self) -> dict[str, str]:
-        """Return the id of each topic. A recreated topic has another id, and brokers with stale
-        metadata report the old one."""
+        """Return the id of each topic: from the controller, else the id that most responses have.
+
+        A recreated topic has another id. Brokers with stale metadata report the old id.
+        """
         deciding = self.controller
         asked = self.clusters.values() if deciding is None else (self.clusters[deciding],)
         counts = Counter((part.topic, part.topic_id) for answer in asked
@@ -193,17 +194,19 @@ class Asking:
         tls: ssl.SSLContext | None = None,
         secret: bytes = b"",
     ) -> None:
-        """``tls``, ``secret``: of brokers that require authentication, as in ``ask``."""
+        """Create the client. ``tls``, ``secret``: for brokers that require authentication, as in
+        ``ask``."""
         self._addresses = addresses
         self._do = partial(ask, tls=tls, secret=secret)
         # Twice the number of brokers: late responses of the last request can still occupy threads.
         self._pool = ThreadPoolExecutor(2 * len(addresses), thread_name_prefix="chaos-ask")
 
     def answers(self, brokers: Collection[int]) -> Answers:
-        """Request the current state of these brokers; takes at most 3 s.
+        """Request the current state of these brokers. Takes at most 3 s.
 
-        The end offsets of replicas are requested only after the leader's end offset is known. A
-        replica with that end offset therefore has all records that were acknowledged before.
+        Requests the end offsets of replicas after the response with the leader's end offset. A
+        replica with that end offset therefore has all records that were acknowledged before the
+        first request.
         """
         clusters = self._ask(
             brokers, DESCRIBE_CLUSTER, DescribeClusterRequest(), DescribeClusterResponse
@@ -231,8 +234,8 @@ class Asking:
 
 
 def lacking(brokers: Collection[int], up: Collection[int], answers: Answers) -> list[str]:
-    """Return the conditions that are missing until all brokers are members and every replica is
-    complete."""
+    """Return the conditions that are not met: all brokers are members, all changes are completed,
+    all replicas are complete."""
     lack = [f"{_brokers(sorted(down))} down"] if (down := set(brokers) - set(up)) else []
     if silent := set(up) - answers.clusters.keys():
         lack.append(f"{_brokers(sorted(silent))} not responding")
@@ -244,8 +247,7 @@ def lacking(brokers: Collection[int], up: Collection[int], answers: Answers) -> 
 
 
 def until_nothing(lack: Callable[[], list[str]], *, timeout_s: float) -> list[str]:
-    """Check until no condition is missing. Returns those that are still missing after
-    ``timeout_s``."""
+    """Check until all conditions are met. Returns those that are not met after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while (found := lack()) and time.monotonic() < deadline:
         time.sleep(LOOK_S)
@@ -253,7 +255,7 @@ def until_nothing(lack: Callable[[], list[str]], *, timeout_s: float) -> list[st
 
 
 def missing(status: ClusterStatus) -> list[str]:
-    """Return what the partitions lack until every replica is in the ISR and has caught up."""
+    """Describe each partition that has a replica outside the ISR or a lagging replica."""
     return [_lack(part) for part in status.values() if not part.is_whole]
 
 

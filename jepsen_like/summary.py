@@ -15,8 +15,8 @@ KILLS: Final = "SIGKILLs of brokers"  # prefix of the runner's note
 def summarise(found: Digest, verdict: Verdict) -> dict[str, Any]:
     """Return the key results of a run. Times in seconds.
 
-    ``effects`` counts the effects on brokers, by kind of effect, for faults that can affect several
-    brokers at a time: a power cut of three brokers counts as three ``power cuts of brokers``.
+    ``effects``: number of affected brokers by kind of effect, for faults that can affect several
+    brokers at once. A power cut of three brokers counts as three ``power cuts of brokers``.
     """
     injected = [fault for fault in found.faults if fault.injected]
     load = [phase for phase in found.phases if phase.name == "load"]

@@ -1,26 +1,26 @@
 """The append workload: many producers write to a log, and many consumers read it concurrently.
 
-A log is a list of records that only grows at its end; each record has an offset, one more than the
-one before it. The workload has a few topics of some partitions each, and every partition is such a
-log. The model is Jepsen's Kafka workload (``jepsen/tests/kafka.clj``).
+A log is a list of records that grows at its end only. The offset of each record is one higher than
+that of the previous record. The workload has a few topics with some partitions each. Every
+partition is such a log. The model is Jepsen's Kafka workload (``jepsen/tests/kafka.clj``).
 
 Operations:
 
-    append  A producer sends a group of values, each an integer that no other client in the run
-            sends, to one partition. ``ok``: all in-sync replicas have them, at the returned
-            offsets. ``fail``: none of those without an offset can ever be visible. ``info``: each
-            may be stored, now, later, or never. A producer may have several groups in flight; they
-            are sent in the order in which they were invoked, and ``first`` identifies the group of
-            a completion. With idempotence, no value is stored twice and the order is kept; without
-            it, a producer that does not know an outcome is not used again.
+    append  A producer sends a group of values to one partition. Each value is an integer that is
+            unique in the run. ``ok``: all in-sync replicas have the values, at the returned
+            offsets. ``fail``: no value without an offset can ever be visible. ``info``: each value
+            may be stored, now, later, or never. A producer may have several groups in flight. It
+            sends them in the order of their invocations, and ``first`` identifies the group of a
+            completion. With idempotence, no value is stored twice and the order is kept. Without
+            idempotence, a producer is not used again after an unknown outcome.
     poll    A consumer requests the next records of the partitions that it reads. The result has,
             for each record, the offset, the value and the leader epoch in which it was appended.
-            Only polls move a consumer; after a seek it is another process.
+            Only polls move a consumer. After a seek, it has another process name.
     ends    A client requests the end offsets for consumers from the leaders.
 
 When the load is over and the cluster has converged, new consumers read every partition from its
-start to its end, and the files of all replicas are read offline. The result is the final log, which
-all other observations are compared with.
+start to its end, and the files of all replicas are read offline. The result is the final log. The
+checker compares all other observations with it.
 
 Anomalies:
 
@@ -28,12 +28,12 @@ Anomalies:
     INCONSISTENT-OFFSET    two values at one offset, for any observers: producer, consumer, replica
     DUPLICATE              a value of an idempotent producer at two offsets
     G1A, PHANTOM           a value is read whose append failed, or that no client sent there
-    OBSERVED-THEN-LOST     a consumer received a value that the final log lacks
+    OBSERVED-THEN-LOST     a consumer received a value that is not in the final log
     POLL-SKIP, NONMONOTONIC-POLL (and INT-, within one poll)
-                           a consumer misses a record, or goes back
-    NONMONOTONIC-SEND      a value that a producer sent later is before one that it sent earlier
-    REALTIME-ORDER         a value acknowledged before another one was sent is after it
-    HW-REGRESSION          an end is lower than one that was known before the request
+                           a consumer skips a record, or reads a lower offset than before
+    NONMONOTONIC-SEND      the order of two values of one producer differs from the send order
+    REALTIME-ORDER         a value has a higher offset than one sent after its acknowledgement
+    HW-REGRESSION          an end is lower than an end that was known before the request
     GAP, EPOCH-ORDER       offsets are missing, or leader epochs decrease
     REPLICA-DIVERGENCE, STUCK
                            replicas differ after convergence, or do not catch up
@@ -70,7 +70,7 @@ class AppendWorkload(LoadOnly):
 
 
 def clients(context: WorkloadContext) -> dict[str, Client]:
-    """Return the clients of this workload, which other workloads use too, by name."""
+    """Return the clients of this workload by name. Other workloads use them, too."""
     shape = context.plan.workload
     found: dict[str, Client] = {}
     for number, producer in enumerate(shape.producers, start=1):
