@@ -1,8 +1,8 @@
-"""Clocks of single processes: shifted wall clocks, by libfaketime, and offsets of time namespaces.
+"""Clocks of single processes: shifted wall clocks (libfaketime) and offsets of time namespaces.
 
 A process that was started with ``FakeClock.environment`` reads its wall clock with an offset from a
-file, which may change while it runs. Monotonic clocks do not change: a broker's timeouts must not
-be affected. The machine's clock is never changed.
+file. The offset can change while the process runs. Its monotonic clock is not shifted, because a
+broker's timeouts must not be affected. The clock of the machine is never changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-LIBRARY: Final = "libfaketimeMT.so.1"  # the one that may be called from several threads
+LIBRARY: Final = "libfaketimeMT.so.1"  # the thread-safe variant
 LIBRARY_PLACES: Final = (
     "/usr/lib/x86_64-linux-gnu/faketime",
     "/usr/lib/aarch64-linux-gnu/faketime",
@@ -28,7 +28,7 @@ LIBRARY_PLACES: Final = (
 _PROGRAM: Final = "import time; print(time.time(), time.monotonic())"
 _READ_TIMEOUT_S: Final = 10.0
 _PROBE_OFFSET_S: Final = 7_200.0
-_TOLERANCE_S: Final = 60.0  # a machine with other work to do may take its time over a probe
+_TOLERANCE_S: Final = 60.0  # a probe can take long on a busy machine
 
 
 class Reading(NamedTuple):
@@ -46,7 +46,10 @@ def library() -> Path | None:
 
 @functools.cache
 def why_not() -> str:
-    """Return why processes cannot have separate wall clocks here; empty if they can. Tests it."""
+    """Return why processes cannot have separate wall clocks on this machine; empty if they can.
+
+    Starts two processes to test it.
+    """
     if sys.platform != "linux":
         return "requires Linux"
     if library() is None:
@@ -66,7 +69,7 @@ def why_not() -> str:
 
 
 def read(environment: Mapping[str, str]) -> Reading:
-    """Return the clocks of a new process with ``environment`` in addition to the current one.
+    """Return the clocks of a new process that is started with ``environment`` in addition.
 
     Raises ``OSError``, ``ValueError`` and ``subprocess.SubprocessError``.
     """
@@ -85,21 +88,22 @@ def read(environment: Mapping[str, str]) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class FakeClock:
-    """The wall clock of one broker. Two of the same directory and broker are one and the same."""
+    """The wall clock of one broker. Objects with the same directory and broker share the clock."""
 
     directory: Path
     broker_id: int
 
     @property
     def path(self) -> Path:
-        """The file that holds the offset."""
+        """The file that contains the offset."""
         return self.directory / f"clock-{self.broker_id}"
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of a process on this clock, which is right until ``set``.
+        """Return the environment of a process that uses this clock. The initial offset is 0.
 
-        Beware: under libfaketime 0.9.10 ``clock_nanosleep`` with an absolute time, and so Python's
-        ``time.sleep``, fails with EINVAL. Waiting on locks, sockets and event loops is not touched.
+        With libfaketime 0.9.10, ``clock_nanosleep`` with an absolute time, and so Python's
+        ``time.sleep``, fails with EINVAL. Waits for locks, sockets and event loops are not
+        affected. Raises ``OSError`` without libfaketime.
         """
         found = library()
         if found is None:
@@ -109,15 +113,15 @@ class FakeClock:
         return {
             "LD_PRELOAD": str(found),
             "FAKETIME_TIMESTAMP_FILE": str(self.path),
-            "FAKETIME_NO_CACHE": "1",  # a new offset counts from the next look at the clock on
+            "FAKETIME_NO_CACHE": "1",  # the next reading of the clock uses a new offset
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "DONT_FAKE_MONOTONIC": "1",  # its name in older releases
-            "NO_FAKE_STAT": "1",  # times of files stay what they are
+            "DONT_FAKE_MONOTONIC": "1",  # the same setting in older releases
+            "NO_FAKE_STAT": "1",  # file times are not shifted
         }
 
     def set(self, offset_s: float) -> None:
         """Set the offset of the clock from the machine's clock, in seconds."""
-        # By a new name: a process that finds half an offset in the file ends itself.
+        # Atomic replacement: a process that reads an incomplete offset ends itself.
         draft = self.path.with_name(self.path.name + ".new")
         draft.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(f"{offset_s:+.6f}\n", encoding="ascii")
@@ -129,11 +133,12 @@ class FakeClock:
         return float(self.path.read_text(encoding="ascii")) if self.path.exists() else 0.0
 
     def read(self) -> Reading:
-        """The clocks of a new process that is started as the broker is. Raises as ``read`` does."""
+        """Return the clocks of a new process that uses this clock. Raises the errors of
+        ``read``."""
         return read(self.environment())
 
     def is_used_by(self, pid: int) -> bool:
-        """Whether the process has the library in its memory, and reads this clock's file."""
+        """Return whether the process has loaded the library and uses the file of this clock."""
         try:
             maps = Path(f"/proc/{pid}/maps").read_bytes()
             environment = Path(f"/proc/{pid}/environ").read_bytes()
@@ -144,9 +149,9 @@ class FakeClock:
 
 
 def base_s(pid: int) -> float | None:
-    """By how many seconds the process's time namespace moves the clocks that only grow.
+    """Return the offset of the monotonic clock in the process's time namespace, in seconds.
 
-    None where there are no time namespaces, or no such process.
+    None if the system has no time namespaces, or if the process does not exist.
     """
     try:
         lines = Path(f"/proc/{pid}/timens_offsets").read_text(encoding="ascii").splitlines()

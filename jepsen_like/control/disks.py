@@ -1,9 +1,9 @@
 """Disks for fault injection: an ext4 file system in a file, on a loop device.
 
-Data that was written but not synced is in the memory of the file system. A file system that is shut
-down (``FS_IOC_GOINGDOWN``, which XFS and ext4 have for their tests) writes nothing more: when it is
-mounted again, its content is that after a power cut. Periodic writeback is off for the complete
-machine as long as such a disk exists. Requires Linux and root.
+Data that was written but not synced is in the memory of the file system. After a shutdown
+(``FS_IOC_GOINGDOWN``, which XFS and ext4 provide for tests) the file system writes no data: at the
+next mount, its content is that after a power cut. Periodic writeback is off for the complete
+machine while such a disk exists. Requires Linux and root.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from raftlog.testing.probes import POLL_INTERVAL_S, wait_until
 
 SIZE_BYTES: Final = 2 << 30  # sparse: unwritten parts need no space
 WRITEBACK: Final = Path("/proc/sys/vm/dirty_writeback_centisecs")
-WRITEBACK_DEFAULT: Final = "500"  # of the kernel
+WRITEBACK_DEFAULT: Final = "500"  # default of the kernel
 WRITEBACK_LOCK: Final = Path("/run/raftlog-writeback")
 COMMANDS: Final = ("mkfs.ext4", "e2fsck", "mount", "umount", "nsenter")
-FORMAT: Final = ("-F", "-b", "4096", "-m", "0", "-E", "lazy_itable_init=1")  # -m: none for root
-# No commit by time, and none because a file replaces another, so that unsynced data is lost.
+FORMAT: Final = ("-F", "-b", "4096", "-m", "0", "-E", "lazy_itable_init=1")  # -m: none reserved for root
+# No periodic commits, and none when a file replaces another, so that unsynced data is lost.
 MOUNT_OPTIONS: Final = "loop,commit=3600,noauto_da_alloc,noinit_itable,errors=remount-ro"
-RELEASE_TIMEOUT_S: Final = 60.0  # of a machine with much else to do
+RELEASE_TIMEOUT_S: Final = 60.0  # long, because the machine can be busy
 GOING_DOWN: Final = 0x8004587D  # FS_IOC_GOINGDOWN, <linux/fs.h>
 LOG_FLUSH: Final = 1
 NO_LOG_FLUSH: Final = 2
-CHECK_FAILED: Final = 4  # of e2fsck's status: errors are left; below are repairs
+CHECK_FAILED: Final = 4  # status of e2fsck: errors remain; lower values report repairs
 MARK: Final = b"never synced data" * 1_000
-MARK_ROOM: Final = 20_480  # bytes that it takes, in whole blocks
+MARK_ROOM: Final = 20_480  # bytes of the blocks that ``MARK`` occupies
 BALLAST: Final = "ballast"
 PROBE: Final = "probe"
 
@@ -53,8 +53,10 @@ class LoopDiskError(OSError):
 
 @functools.cache
 def why_not() -> str:
-    """Return why disk faults cannot be injected on this machine; empty if they can. Tests it
-    once."""
+    """Return why disk faults cannot be injected on this machine; empty if they can.
+
+    Tests it once with a small disk.
+    """
     if sys.platform != "linux":
         return "requires Linux"
     if os.geteuid() != 0:
@@ -77,10 +79,10 @@ def why_not() -> str:
 class Writeback:
     """Turns off periodic writeback while any process of the machine is in its ``with`` block.
 
-    The last process that leaves restores the setting that the first one found. If a killed process
-    left it off, the next one that leaves last restores it: from the note in ``lock``, or else the
-    kernel's default. Memory pressure and ``sync`` still write back. One object, one block at a
-    time.
+    The last process that leaves its block restores the setting that the first process found. If a
+    process was killed in its block, the next process that leaves as the last restores the setting:
+    the value in the file ``lock``, or the kernel's default. Memory pressure and ``sync`` still
+    write data back. An object must not be in two blocks at once.
     """
 
     def __init__(self, *, value: Path = WRITEBACK, lock: Path = WRITEBACK_LOCK) -> None:
@@ -89,7 +91,7 @@ class Writeback:
         self._hold: IO[str] | None = None
 
     def __enter__(self) -> Writeback:
-        assert self._hold is None, "it is held already"
+        assert self._hold is None, "the lock is already held"
         with self._gate():
             hold = self._path.open("a+", encoding="ascii")
             try:
@@ -117,7 +119,7 @@ class Writeback:
                 hold.truncate(0)
 
     def _note(self, hold: IO[str]) -> None:
-        """Write down what is to be put back, before it is changed."""
+        """Store the setting to restore, before it is changed."""
         found = self._value.read_text().strip()
         normal = found if found != "0" else _noted(hold)
         hold.truncate(0)
@@ -126,14 +128,15 @@ class Writeback:
 
     @contextlib.contextmanager
     def _gate(self) -> Iterator[None]:
-        """One process at a time comes or leaves: a lock cannot be changed from shared at once."""
+        """Let one process at a time enter or leave: ``flock`` does not convert a lock
+        atomically."""
         with self._path.with_name(f"{self._path.name}.gate").open("w") as gate:
             fcntl.flock(gate, fcntl.LOCK_EX)
             yield
 
 
 def _is_alone(hold: IO[str]) -> bool:
-    """Whether no other process holds the lock. A shared lock is given up if one does."""
+    """Return whether no other process holds the lock. Releases the own shared lock if one does."""
     try:
         fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -148,11 +151,11 @@ def _noted(hold: IO[str]) -> str:
 
 
 class LoopDisk:
-    """A disk of ``size_bytes``, mounted at ``mount_point``: an empty directory, at first.
+    """A new, empty disk of ``size_bytes``, mounted at ``mount_point``.
 
-    Both it and the file that holds it are in ``directory``. ``close`` it in the end; a ``with``
-    block does. Until then it has the machine write back nothing by time (``Writeback``). All
-    methods raise ``LoopDiskError``, or another ``OSError``.
+    The mount point and the image file are in ``directory``. The owner must call ``close``; a
+    ``with`` block does. Until then, periodic writeback is off (``Writeback``). All methods raise
+    ``LoopDiskError`` or another ``OSError``.
     """
 
     def __init__(self, directory: Path, name: str, size_bytes: int = SIZE_BYTES) -> None:
@@ -161,7 +164,7 @@ class LoopDisk:
         self.image = directory.resolve() / f"{name}.img"
         self._marks = 0
         self._stack = contextlib.ExitStack()
-        self._backing: Path | None = None  # where the kernel says what the loop device is made of
+        self._backing: Path | None = None  # sysfs file with the image path of the loop device
         self.mount_point.mkdir(parents=True)
         try:
             self._stack.enter_context(Writeback())
@@ -186,20 +189,20 @@ class LoopDisk:
     ) -> None:
         self.close()
 
-    # -- there or not
+    # -- mounting
 
     @property
     def mounted(self) -> bool:
         return self._backing is not None
 
     def mount(self) -> None:
-        """Nothing if it is mounted."""
+        """Mount the disk. Does nothing if it is mounted."""
         if not self.mounted:
             _run("mount", "-o", MOUNT_OPTIONS, self.image, self.mount_point)
             self._backing = Path(f"/sys/block/{_device_at(self.mount_point)}/loop/backing_file")
 
     def unmount(self) -> None:
-        """Nothing if it is not mounted. Waits for files to be closed, up to a minute."""
+        """Unmount the disk. Does nothing if it is not mounted. Waits up to 60 s for open files."""
         if self._backing is None:
             return
         deadline = time.monotonic() + RELEASE_TIMEOUT_S
@@ -210,18 +213,19 @@ class LoopDisk:
             except LoopDiskError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(POLL_INTERVAL_S)  # a process that was killed is about to go
-        # To mount the file again while anything has it mounted would bring back the same file
-        # system, with all that it has in memory.
+                time.sleep(POLL_INTERVAL_S)  # a killed process may still be ending
+        # If the image is still mounted elsewhere, a new mount would use the same file system,
+        # including its unsynced data in memory.
         backing, self._backing = self._backing, None
         wait_until(
             lambda: not self._is_made_of(backing) or self._unmount_copies(),
             timeout_s=RELEASE_TIMEOUT_S,
-            what=f"nothing else on this machine has {self.image} mounted",
+            what=f"no other mount of {self.image} on this machine",
         )
 
     def close(self, *, keep: bool = False) -> None:
-        """Unmount it, and remove what holds it unless it is to be kept. May be called twice."""
+        """Unmount the disk. Removes the image and the mount point unless ``keep``. Can be called
+        twice."""
         with self._stack:
             self.unmount()
         if not keep:
@@ -230,7 +234,8 @@ class LoopDisk:
                 self.mount_point.rmdir()
 
     def remount(self) -> None:
-        """Repair and mount again, after errors. Nothing may have files open."""
+        """Repair the file system after errors and mount it again. No process must have files
+        open."""
         self.unmount()
         _run("e2fsck", "-f", "-y", self.image, failed=CHECK_FAILED)
         self.mount()
@@ -238,11 +243,11 @@ class LoopDisk:
     # -- power
 
     def cut_power(self, *, journal: Journal = "lost") -> None:
-        """Discard all data that was not synced. No process may have files open.
+        """Discard all data that was not synced. No process must have files open.
 
-        ``journal``: of the file system. Lost: unsynced data, names and sizes are missing. Kept: it
-        was committed immediately before, so names and sizes exist, but not the data: files can be
-        empty, contain zeros, or have any size in between.
+        ``journal``: effect on the journal of the file system. ``lost``: unsynced data, names and
+        sizes are missing. ``kept``: the journal was committed immediately before, so that names and
+        sizes exist, but not the data. Files can be empty, contain zeros, or have a size in between.
         """
         self._go_down(NO_LOG_FLUSH if journal == "lost" else LOG_FLUSH)
         self.unmount()
@@ -255,7 +260,7 @@ class LoopDisk:
         self._mark.write_bytes(MARK)
 
     def marked(self) -> bool:
-        """Return whether the data of the last ``mark`` exists; after a power cut it should not."""
+        """Return whether the data of the last ``mark`` exists. It must not after a power cut."""
         return self._mark.exists() and self._mark.read_bytes() == MARK
 
     @property
@@ -263,24 +268,24 @@ class LoopDisk:
         return self.mount_point / f"mark-{self._marks}"
 
     def dirty_bytes(self) -> int:
-        """Return the bytes written to the file system that have no blocks on the disk yet.
+        """Return the written bytes without allocated disk blocks, in complete blocks.
 
-        Whole blocks, with the ``MARK_ROOM`` of a mark.
+        Includes ``MARK_ROOM`` bytes for each mark that was not synced.
         """
         path = Path(f"/sys/fs/ext4/{self._device()}/delayed_allocation_blocks")
         return int(path.read_text()) * os.statvfs(self.mount_point).f_frsize
 
-    # -- room
+    # -- disk space
 
     def free_bytes(self) -> int:
-        """The room that is left, in bytes."""
+        """Return the free disk space, in bytes."""
         self._check_mounted()
         status = os.statvfs(self.mount_point)
         return status.f_bavail * status.f_frsize
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Fill the disk up to this free space, to 4 KiB. Repeated calls also use space that was
-        released since."""
+        """Fill the disk until ``leave_bytes`` are free, accurate to 4 KiB. Repeated calls also use
+        space that was released since."""
         self._check_mounted()
         block = os.statvfs(self.mount_point).f_frsize
         descriptor = os.open(self.mount_point / BALLAST, os.O_RDWR | os.O_CREAT)
@@ -292,13 +297,13 @@ class LoopDisk:
                 except OSError as error:
                     if error.errno != errno.ENOSPC:
                         raise
-                    step //= 2  # the file system's own metadata needs space too
+                    step //= 2  # the metadata of the file system also needs space
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
     def free(self) -> None:
-        """Release the space that ``fill`` used, durably. Does nothing if it used none."""
+        """Release the space that ``fill`` has used, durably. Does nothing if it was not called."""
         with contextlib.suppress(FileNotFoundError):
             (self.mount_point / BALLAST).unlink()
             self._sync()
@@ -306,8 +311,8 @@ class LoopDisk:
     # -- errors
 
     def trigger_error(self) -> None:
-        """Make the file system detect an error: it is read-only until ``remount``, also for open
-        files."""
+        """Make the file system detect an error. It is then read-only until ``remount``, also for
+        open files."""
         Path(f"/sys/fs/ext4/{self._device()}/trigger_fs_error").write_text("1")
 
     def shutdown(self) -> None:
@@ -316,8 +321,8 @@ class LoopDisk:
         self._go_down(NO_LOG_FLUSH)
 
     def probe(self, size_bytes: int = 4096) -> str:
-        """Write and sync ``size_bytes``, and remove them. Returns an empty text on success, else
-        the error's name, such as ENOSPC."""
+        """Write and sync a file of ``size_bytes``, then remove it. Returns an empty text on
+        success, else the name of the error, such as ENOSPC."""
         self._check_mounted()
         path = self.mount_point / PROBE
         try:
@@ -333,28 +338,29 @@ class LoopDisk:
                 path.unlink()
         return ""
 
-    # -- the kernel's side
+    # -- loop device
 
     def _device(self) -> str:
-        """The kernel's name of what is mounted, such as loop0."""
+        """Return the kernel's name of the mounted device, such as loop0."""
         self._check_mounted()
         return _device_at(self.mount_point)
 
     def _check_mounted(self) -> None:
-        """Raise if the disk is not mounted: the directory is then on the machine's own disk."""
+        """Raise if the disk is not mounted: the directory would be on the machine's own disk."""
         if not self.mounted:
             raise LoopDiskError(f"{self.image} is not mounted")
 
     def _is_made_of(self, backing: Path) -> bool:
         try:
             return backing.read_text().strip() == str(self.image)
-        except OSError:  # the device has no file now
+        except OSError:  # the device has no backing file
             return False
 
     def _unmount_copies(self) -> bool:
-        """Unmount in mount namespaces of other runs, which copied the mount when they were created.
+        """Unmount the disk in the mount namespaces of other runs. A new namespace copies all
+        mounts.
 
-        Returns False if it is unknown whether the device is free.
+        Returns False: the caller must check again whether the device is free.
         """
         target = str(self.mount_point).replace(" ", r"\040")  # as the kernel writes it
         for mounts in Path("/proc").glob("[0-9]*/task/[0-9]*/mounts"):
@@ -385,7 +391,7 @@ def _device_at(mount_point: Path) -> str:
 
 
 def _run(*command: str | Path, failed: int = 1) -> None:
-    """``failed``: the least status that is an error."""
+    """Run a command. ``failed``: the lowest status that is an error. Raises ``LoopDiskError``."""
     done = subprocess.run(
         [str(part) for part in command], check=False, capture_output=True, text=True
     )

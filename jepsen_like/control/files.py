@@ -1,7 +1,7 @@
-"""Files of a broker, from outside: list, verify, and change them.
+"""Files of a broker, accessed by the harness: list, verify, and change them.
 
-Changes are made in place and synced, as if the disk had made them. This module does not know broker
-processes: the caller knows whether a broker is using the files.
+Changes are made in place and synced, like changes by the disk. This module does not know broker
+processes: the caller is responsible for brokers that use the files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raftlog.storage.recovery import read_index
 from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, base_offsets, file_name
 from raftlog.storage.store import JOURNAL_NAME
 
-# closed: a segment that is not written again; active: the last one, below the durable end.
+# closed: a segment that is not written again; active: the last segment, below the durable end.
 Region: TypeAlias = Literal[
     "closed", "active", "index", "epochs", "producers", "checkpoint", "journal", "identity",
     "catalog",
@@ -35,17 +35,17 @@ Region: TypeAlias = Literal[
 REGIONS: Final[tuple[Region, ...]] = get_args(Region)
 Mode: TypeAlias = Literal["flip", "copy", "zero"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
-SLOT_USED_BYTES: Final = 64  # of each slot of a checkpoint; the rest is room
-CHUNK_BYTES: Final = 512  # as a sector
+SLOT_USED_BYTES: Final = 64  # used bytes of each checkpoint slot; the other bytes are reserved
+CHUNK_BYTES: Final = 512  # a disk sector
 GARBAGE_BYTES: Final = 300
-SHOWN_BYTES: Final = 32  # of what was there, and of what is there now
+SHOWN_BYTES: Final = 32  # recorded bytes of the former and of the new content
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Bytes ``start`` to ``end`` of a file: what of it is in use.
+    """Bytes ``start`` to ``end`` of a file, which are in use.
 
-    ``indexed``: up to where an index vouches for them.
+    ``indexed``: end of the bytes that a valid index covers; 0 without an index.
     """
 
     path: Path
@@ -57,7 +57,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change of a file: from ``position`` on, ``before`` has become ``after``."""
+    """Change of a file: at ``position``, ``after`` replaced ``before``."""
 
     place: Place
     mode: str
@@ -79,11 +79,11 @@ class Change:
         }
 
 
-# -- which there are
+# -- finding files
 
 
 def partitions(data_dir: Path) -> list[Path]:
-    """The directories of all partitions that are there and not in quarantine, sorted."""
+    """Return the directories of all existing partitions that are not quarantined, sorted."""
     try:
         found = inspect.partition_directories(OsDisk(), str(data_dir / "topics"))
     except DataDirectoryError:
@@ -97,9 +97,9 @@ def quarantines(data_dir: Path) -> set[Path]:
 
 
 def places(data_dir: Path, region: Region, *, partition: Path | None = None) -> list[Place]:
-    """The files of a region that have bytes to harm, sorted; of one partition, or of all.
+    """Return the used bytes of the files of a region, sorted: of one partition, or of all.
 
-    Raises ``OSError`` where a broker at work has just removed one.
+    Raises ``OSError`` if a running broker removes a file at the same time.
     """
     if region in {"journal", "identity", "catalog"}:
         name = JOURNAL_NAME if region == "journal" else region
@@ -144,7 +144,7 @@ def _indexed_bytes(directory: Path, base: int) -> int:
 
 
 def _synced_bytes(segment: Path) -> int:
-    """Up to where a segment's batches are known to be on the disk."""
+    """Return the end of the batches of a segment that are below the durable end offset."""
     checkpoint = CheckpointFile(OsDisk(), str(segment.parent / "checkpoint"))
     checkpoint.load()
     end = 0
@@ -157,9 +157,9 @@ def _synced_bytes(segment: Path) -> int:
 
 
 def log_ends(data_dir: Path) -> dict[str, tuple[int, int]]:
-    """Return the high watermark and the log end offset of each partition, by its directory's name.
+    """Return the high watermark and the log end offset of each partition, by its directory.
 
-    For a broker that is down. If it runs, both can be older.
+    The directory is relative to ``data_dir``. If the broker runs, both offsets can be too low.
     """
     found = {}
     for directory in partitions(data_dir):
@@ -175,13 +175,13 @@ def log_ends(data_dir: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-# -- what is wrong with them
+# -- verifying files
 
 
 def trouble(place: Place) -> str:
-    """Return the problem of a file, by the checks of a start and of `raftlog log verify`.
+    """Return the problem of a file, from the checks at a broker's start and `raftlog log verify`.
 
-    "" if there is none. Unsynced data of a running broker is not checked.
+    Empty if the file is valid. Unsynced data of a running broker is not checked.
     """
     path, disk = str(place.path), OsDisk()
     checks: Mapping[str, Callable[[], object]] = {
@@ -197,7 +197,7 @@ def trouble(place: Place) -> str:
 
 
 def _verified(place: Place) -> str:
-    """Return the problem of a partition's file, or of a missing one."""
+    """Return the problem of a partition's file, also if it is missing."""
     directory = str(place.path.parent)
     wanted = inspect.INDEX if place.region == "index" else inspect.DAMAGE
     for report in inspect.verify(OsDisk(), directory):
@@ -215,12 +215,12 @@ def _read_journal(path: Path) -> str:
         file.close()
 
 
-# -- changing them
+# -- changing files
 
 
 def corrupt(place: Place, mode: Mode, random: Random, *, bits: int = 1) -> Change:
-    """Change bytes of a place: flip ``bits`` of a chunk, put another chunk of the file over it, or
-    zeros. Where that would change nothing, a bit is flipped instead. Raises ``OSError``.
+    """Change a chunk within a place: flip ``bits`` of its bits, or replace it by another chunk of
+    the file or by zeros. Flips bits instead if the replacement is equal. Raises ``OSError``.
     """
     data = place.path.read_bytes()[: place.end]
     position = random.randrange(place.start, len(data))
@@ -249,7 +249,7 @@ def _flipped(data: bytes, random: Random, bits: int) -> bytes:
 
 
 def cut(place: Place, random: Random) -> Change:
-    """Truncate a file somewhere within a place. Raises ``OSError``."""
+    """Truncate a file at a random position within a place. Raises ``OSError``."""
     position = random.randrange(place.start, place.end)
     with place.path.open("r+b") as file:
         file.seek(position)
@@ -260,7 +260,7 @@ def cut(place: Place, random: Random) -> Change:
 
 
 def tear(place: Place, random: Random) -> Change:
-    """Append what looks like a write that did not end. Of a broker that is down only."""
+    """Append a torn write. The broker must be down. Raises ``OSError``."""
     position = place.path.stat().st_size
     garbage = place.path.read_bytes()[:GARBAGE_BYTES] if place.end else b""
     garbage = garbage[: random.randrange(1, len(garbage) + 1)] if garbage else random.randbytes(9)
@@ -269,7 +269,7 @@ def tear(place: Place, random: Random) -> Change:
 
 
 def put_back(place: Place, old: bytes) -> Change:
-    """Give a file the bytes that it had once. Raises ``OSError``."""
+    """Replace the content of a file by earlier content. Raises ``OSError``."""
     before = place.path.read_bytes()
     pairs = enumerate(zip(before, old, strict=False))
     shorter = min(len(before), len(old))
@@ -289,18 +289,21 @@ def _write(path: Path, position: int, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-# -- whole directories
+# -- directories
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a directory with all that is in it, also while a broker writes there."""
+    """Remove a file, or a directory and its content, also while a broker writes there."""
     while path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     path.unlink(missing_ok=True)
 
 
 def empty(directory: Path) -> int:
-    """Remove all that is in a directory, and not itself: it may be a mount. How many files."""
+    """Remove the content of a directory, but not the directory, which can be a mount point.
+
+    Returns the number of removed files.
+    """
     count = 0
     for path in list(directory.iterdir()) if directory.exists() else ():
         if path.is_dir() and not path.is_symlink():
@@ -313,14 +316,14 @@ def empty(directory: Path) -> int:
 
 
 def move_contents(source: Path, target: Path) -> None:
-    """All that is in one directory into another, which may be of another file system."""
+    """Move the content of one directory into another, which can be on another file system."""
     target.mkdir(parents=True, exist_ok=True)
     for path in list(source.iterdir()):
         shutil.move(path, target / path.name)
 
 
 def exchange(one: Path, other: Path, aside: Path) -> None:
-    """Exchange the contents of two directories, through a third one that is removed then."""
+    """Exchange the contents of two directories through a third directory, then remove it."""
     move_contents(one, aside)
     move_contents(other, one)
     move_contents(aside, other)
@@ -330,15 +333,15 @@ def exchange(one: Path, other: Path, aside: Path) -> None:
 
 
 def make_durable(directory: Path) -> None:
-    """Sync the file system that holds a directory: what is put there by hand is there to stay, and
-    no power cut later may take it back."""
-    if sys.platform == "linux":  # nowhere else can power be cut
+    """Sync the file system of a directory, so that a later power cut does not undo changes of the
+    harness."""
+    if sys.platform == "linux":  # power cuts can be injected on Linux only
         command = ["sync", "--file-system", str(directory)]
         subprocess.run(command, check=True, capture_output=True)
 
 
 def directory_id(data_dir: Path) -> str:
-    """The identity that a data directory has; empty if it has none that can be read."""
+    """Return the id of a data directory; empty if it has none or it cannot be read."""
     try:
         state = state_file.read(OsDisk(), str(data_dir / "identity"))
     except (OSError, RaftlogError):

@@ -1,8 +1,8 @@
 """Resource limits of one process: file descriptors, memory, CPU time.
 
-With prlimit, and control groups of either version. With version 1, a group is created below the one
-of this process, so that its limits apply too. With version 2 it is created as a sibling, because a
-group with processes cannot have child groups. Every group is removed with ``close``.
+Uses prlimit and control groups of version 1 or 2. With version 1, a new group is a child of the
+group of this process, so that the limits of that group apply, too. With version 2, it is a sibling,
+because a group with processes cannot have child groups. ``close`` removes a group.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Controller: TypeAlias = Literal["memory", "cpu"]
 MOUNTS: Final = Path("/proc/self/mounts")
 OWN_GROUPS: Final = Path("/proc/self/cgroup")
 PERIOD_US: Final = 100_000  # of a CPU quota
-REMOVE_TIMEOUT_S: Final = 5.0  # for a group's last process to be gone
+REMOVE_TIMEOUT_S: Final = 5.0  # time limit for the last process of a group to end
 POLL_S: Final = 0.02
 NO_LIMIT_V1: Final = "-1"
 NO_LIMIT_V2: Final = "max"
-# Until it is killed, or orphaned.
+# Runs until it is killed or its parent process ends.
 BURN: Final = """
 import os
 parent = os.getppid()
@@ -47,9 +47,9 @@ def open_files(pid: int) -> int:
 
 
 def limit_files(pid: int, count: int) -> int:
-    """Let a process have no descriptor numbered ``count`` or above; the limit until now.
+    """Limit the file descriptors of a process to numbers below ``count``. Returns the old limit.
 
-    What is open stays open. Raises ``OSError``.
+    Open descriptors stay open. Raises ``OSError``.
     """
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (count, hard))
@@ -65,14 +65,14 @@ class Hierarchy:
 
     controller: Controller
     version: Literal[1, 2]
-    parent: Path  # of groups that are made
-    home: Path  # the group that this process is in
+    parent: Path  # parent directory of new groups
+    home: Path  # group of this process
 
 
 def hierarchy(
     controller: Controller, *, mounts: Path = MOUNTS, own_groups: Path = OWN_GROUPS
 ) -> Hierarchy | None:
-    """Return the directory of this controller's groups, or None."""
+    """Return the directory of this controller's groups; None if the controller is not available."""
     try:
         rows = [line.split() for line in mounts.read_text(encoding="utf-8").splitlines()]
         owned = dict(line.split(":", 2)[1:] for line in own_groups.read_text().splitlines())
@@ -93,12 +93,13 @@ def hierarchy(
 
 
 def why_not(controller: Controller) -> str:
-    """Return why processes cannot be limited on this machine; "" if they can. Tries it."""
+    """Return why processes cannot be limited on this machine; empty if they can. Tests it with a
+    new group."""
     if sys.platform != "linux":
         return "requires Linux"
     found = hierarchy(controller)
     if found is None:
-        return f"there is no control group with the controller {controller}"
+        return f"no control group with the controller {controller}"
     try:
         group = Group(found, f"raftlog-try-{os.getpid()}")
     except OSError as error:
@@ -113,10 +114,10 @@ def why_not(controller: Controller) -> str:
 
 
 class Group:
-    """A separate control group for some processes. ``name``: identifies the owner."""
+    """A separate control group for some processes. ``name``: name of its directory."""
 
     def __init__(self, place: Hierarchy, name: str) -> None:
-        """Makes it. Raises ``OSError``."""
+        """Create the group. Raises ``OSError``."""
         self._place = place
         self.path = place.parent / name
         self.path.mkdir(exist_ok=True)
@@ -126,20 +127,20 @@ class Group:
         return self._place.version == 1
 
     def add(self, pid: int) -> None:
-        """Put a process here, with all its threads. Raises ``OSError``."""
+        """Move a process with all its threads into this group. Raises ``OSError``."""
         _write(self.path / "cgroup.procs", str(pid))
 
     def processes(self) -> list[int]:
         return [int(pid) for pid in _words(self.path / "cgroup.procs")]
 
     def limit_memory(self, byte_count: int | None) -> None:
-        """Limit the memory of its processes from now on; None: no limit."""
+        """Limit the memory of the processes of this group together, in bytes; None: no limit."""
         none = NO_LIMIT_V1 if self._is_v1 else NO_LIMIT_V2
         file = "memory.limit_in_bytes" if self._is_v1 else "memory.max"
         _write(self.path / file, none if byte_count is None else str(byte_count))
 
     def limit_cpu(self, share: float | None) -> None:
-        """The part of one CPU's time that its processes get together; None: no limit."""
+        """Limit the processes together to this share of one CPU; None: no limit."""
         quota = None if share is None else max(1_000, round(share * PERIOD_US))
         if self._is_v1:
             _write(self.path / "cpu.cfs_period_us", str(PERIOD_US))
@@ -148,8 +149,10 @@ class Group:
             _write(self.path / "cpu.max", f"{NO_LIMIT_V2 if quota is None else quota} {PERIOD_US}")
 
     def pressure(self) -> dict[str, int]:
-        """Return the effects of the limit so far: how often memory ran out, processes killed for
-        it, times and microseconds that processes had to wait for CPU time.
+        """Return the effects of the limit so far.
+
+        Memory: number of times that the limit was reached, and of processes killed for it. CPU:
+        number of times, and microseconds, that processes were throttled.
         """
         if self._place.controller == "cpu":
             stat = _table(self.path / "cpu.stat")
@@ -163,11 +166,12 @@ class Group:
         return {"ran_out": events.get("max", 0), "killed": events.get("oom_kill", 0)}
 
     def close(self) -> None:
-        """Send what is left of its processes back to where we are, and remove it. Idempotent."""
+        """Move the remaining processes to the group of this process and remove this group.
+        Idempotent."""
         deadline = time.monotonic() + REMOVE_TIMEOUT_S
         while self.path.exists():
             for pid in self.processes():
-                with contextlib.suppress(OSError):  # it has ended since
+                with contextlib.suppress(OSError):  # the process has ended
                     _write(self._place.home / "cgroup.procs", str(pid))
             try:
                 self.path.rmdir()
@@ -194,14 +198,14 @@ def _table(path: Path) -> Mapping[str, int]:
     return {name: int(number) for name, number in zip(words[::2], words[1::2], strict=False)}
 
 
-# -- neighbours
+# -- CPU contention
 
 
 class Burners:
-    """Processes that do nothing but burn one CPU's time, and a process that has to share it."""
+    """Busy processes that share one CPU with the process ``pid``."""
 
     def __init__(self, pid: int, count: int) -> None:
-        """From now on the process ``pid`` has one CPU, together with ``count`` that never rest.
+        """Restrict the process ``pid`` to one CPU and start ``count`` busy processes there.
 
         Raises ``OSError``.
         """
@@ -220,7 +224,8 @@ class Burners:
         return [burner.pid for burner in self._burning]
 
     def close(self) -> None:
-        """Idempotent. The process gets its CPUs back, if it is there still."""
+        """End the busy processes and restore the CPUs of the process if it still exists.
+        Idempotent."""
         while self._burning:
             with self._burning.pop() as burner:
                 burner.kill()
@@ -229,16 +234,16 @@ class Burners:
 
 
 def _pin(pid: int, cpus: set[int]) -> None:
-    """All threads of a process; those to come take after theirs."""
+    """Pin all threads of a process to ``cpus``. New threads inherit it."""
     for thread in os.listdir(f"/proc/{pid}/task"):
-        with contextlib.suppress(ProcessLookupError):  # it has ended since
+        with contextlib.suppress(ProcessLookupError):  # the thread has ended
             os.sched_setaffinity(int(thread), cpus)
 
 
 def waited_ns(pid: int) -> int:
-    """Return for how long threads of the process were ready to run without a CPU, in ns.
+    """Return the nanoseconds in which threads of the process were ready to run without a CPU.
 
-    Raises ``OSError`` if it has ended, or if the kernel does not count (/proc/PID/schedstat).
+    Raises ``OSError`` if the process has ended or the kernel has no /proc/PID/schedstat.
     """
     total = 0
     for thread in os.listdir(f"/proc/{pid}/task"):

@@ -1,4 +1,5 @@
-"""Separate networks for the members of consumer groups, on the brokers' bridge. Linux, root.
+"""Separate networks for members of consumer groups, on the brokers' bridge. Requires Linux and
+root.
 
 Member N runs in the network namespace ``mN`` with the address 10.77.0.(100 + N), see
 ``namespaces``. Connections are blocked at the member's end: its neighbour table maps the broker to
@@ -34,16 +35,17 @@ _FIRST: Final = 100
 
 
 class MemberPlaces:
-    """Places for ``count`` members, from a ``with`` block's beginning to its end.
+    """Networks of ``count`` members, for the duration of a ``with`` block.
 
-    ``namespaces``: the brokers'; it has to be there for longer. ``addresses``: where they listen.
+    ``namespaces``: the brokers' networks, which must be closed later. ``addresses``: where brokers
+    listen.
     """
 
     def __init__(
         self, namespaces: Namespaces, addresses: Mapping[int, Address], count: int
     ) -> None:
         if not 1 <= count <= COUNT_MAX:
-            raise ValueError(f"{count} members; 1 to {COUNT_MAX} can have a namespace each")
+            raise ValueError(f"cannot create namespaces for {count} members. Use 1 to {COUNT_MAX}")
         self._namespaces = namespaces
         self._addresses = addresses
         self._slots = range(1, count + 1)
@@ -52,7 +54,8 @@ class MemberPlaces:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> MemberPlaces:
-        """Raises ``OSError``, with what is in the way, when nothing of it is left."""
+        """Create the networks. Raises ``OSError`` with the reason, after removing all that was
+        created."""
         try:
             for slot in self._slots:
                 self._make(slot)
@@ -70,22 +73,23 @@ class MemberPlaces:
         self._stack.close()
 
     def prefix(self, slot: int) -> tuple[str, ...]:
-        """Return the words before a command that has to run there."""
+        """Return the command prefix that runs a command in the member's network."""
         return ("nsenter", f"--net={FOLDER / f'm{slot}'}")
 
     def cut(self, slot: int, brokers: Collection[int]) -> None:
-        """Block the traffic between the member and these brokers."""
+        """Block packets from the member to these brokers."""
         # recorded first, so that a partial failure is undone too
         self._cut[slot] = [*self._cut.get(slot, ()), *brokers]
         self._point(slot, dict.fromkeys(brokers, UNUSED_MAC))
 
     def mend(self, slot: int) -> None:
-        """Undo all cuts of the member's."""
+        """Undo all cuts of the member."""
         brokers = set(self._cut.pop(slot, ()))
         self._point(slot, {broker: self._namespaces.mac(broker) for broker in brokers})
 
     def reaches(self, slot: int, broker: int) -> bool:
-        """Observed: a TCP connection to the broker can be made within 0.3 s, or is refused."""
+        """Return whether the broker accepts or refuses a TCP connection within 0.3 s, as
+        observed."""
         try:
             set_namespace(self._handles[slot])
             probe = socket.socket()
@@ -103,7 +107,7 @@ class MemberPlaces:
             return True
 
     def _point(self, slot: int, macs: Mapping[int, str]) -> None:
-        """Say at which hardware address each broker is."""
+        """Set the hardware addresses of brokers in the member's neighbour table."""
         lines = [
             f"neigh replace {self._namespaces.address(broker)} lladdr {mac} nud permanent"
             f" dev {DEVICE}\n"

@@ -3,8 +3,8 @@
 Broker N runs in namespace ``bN`` with the address 10.77.0.N on ``e0``; the other end of that cable
 is ``vN``, a port of the bridge ``br0``. Clients and the harness (id 0) have 10.77.0.254 on the
 bridge, in the namespace where ``Namespaces`` was entered. Neighbour tables have permanent entries,
-so there are no ARP requests whose replies can be late or lost. This module injects no faults;
-``net`` does.
+so there are no ARP requests whose replies can be late or lost. This module injects no faults; see
+``net``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONTROL: Final = 0  # the id of clients and of the harness
 BROKERS_MAX: Final = 250
 BRIDGE: Final = "br0"
 DEVICE: Final = "e0"  # a broker's end of its cable
-FOLDER: Final = Path("/run/netns")  # where `ip netns` looks
+FOLDER: Final = Path("/run/netns")  # directory of `ip netns`
 UNUSED_MAC: Final = "02:00:00:00:ff:ff"  # a hardware address that no device has
 COMMANDS: Final = ("ip", "bridge", "tc", "nsenter", "unshare", "mount", "umount")
 COMMAND_TIMEOUT_S: Final = 20.0
@@ -45,9 +45,9 @@ _TRIAL: Final = (
 
 @functools.cache
 def why_not() -> str:
-    """Why there can be no such namespaces on this machine; empty if there can.
+    """Return why namespaces cannot be created on this machine; empty if they can.
 
-    Tries it, in a namespace that is gone at once.
+    Tests it in a temporary namespace.
     """
     if sys.platform != "linux":
         return "requires Linux"
@@ -69,9 +69,9 @@ def run(*command: str, stdin: str = "") -> str:
 
 
 def run_all(commands: Sequence[tuple[Sequence[str], str]]) -> list[str]:
-    """Run commands concurrently, each with its input. Returns their outputs in that order.
+    """Run commands in parallel, each with its standard input. Returns their outputs in order.
 
-    Raises ``OSError`` with the error output of the first that fails, when all have ended.
+    Raises ``OSError`` with the error output of the first failed command, after all have ended.
     """
     started = []
     complaint = ""
@@ -109,13 +109,16 @@ class Namespaces:
 
     def __init__(self, count: int) -> None:
         if not 1 <= count <= BROKERS_MAX:
-            raise ValueError(f"{count} brokers; 1 to {BROKERS_MAX} can have a namespace each")
+            raise ValueError(
+                f"cannot create namespaces for {count} brokers. Use 1 to {BROKERS_MAX}"
+            )
         self.ids: tuple[int, ...] = tuple(range(1, count + 1))
-        self._handles: dict[int, int] = {}  # of namespaces, by id; CONTROL's too
+        self._handles: dict[int, int] = {}  # file descriptors of namespaces by id, with CONTROL
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Namespaces:
-        """Raises ``OSError``, with what is in the way, when nothing of it is left."""
+        """Create the network. Raises ``OSError`` with the reason, after removing all that was
+        created."""
         try:
             self._make()
         except BaseException:
@@ -129,44 +132,46 @@ class Namespaces:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Processes that still run in a namespace keep it, without its name and its cable."""
+        """Remove the network. Processes that still run in a namespace keep it, without name and
+        cable."""
         self._stack.close()
 
-    # -- what is where
+    # -- addresses and names
 
     def address(self, place: int) -> str:
-        """The IPv4 address of a broker; of clients and the harness for 0."""
+        """Return the IPv4 address of a broker; of clients and the harness for 0."""
         self._check(place)
         return f"{_SUBNET}.{place or _CONTROL_HOST}"
 
     def mac(self, place: int) -> str:
-        """The hardware address of a broker's ``e0``; of the bridge for 0."""
+        """Return the hardware address of a broker's ``e0``; of the bridge for 0."""
         self._check(place)
         return f"02:00:0a:4d:00:{place or _CONTROL_HOST:02x}"
 
     def device(self, place: int) -> str:
-        """The name, in that place, of the device towards the others."""
+        """Return the name of the network device in that namespace; of the bridge for 0."""
         self._check(place)
         return DEVICE if place else BRIDGE
 
     def port(self, broker: int) -> str:
-        """The name of a broker's port of the bridge, in the namespace of the harness."""
+        """Return the name of a broker's port of the bridge, in the namespace of the harness."""
         self._check(broker)
         return f"v{broker}"
 
     def prefix(self, place: int) -> tuple[str, ...]:
-        """Return the words before a command that has to run there; none for 0."""
+        """Return the command prefix that runs a command in that namespace; empty for 0."""
         self._check(place)
         return ("nsenter", f"--net={FOLDER / f'b{place}'}") if place else ()
 
-    # -- doing something there
+    # -- actions in namespaces
 
     def run(self, place: int, *command: str) -> str:
-        """Run a command there and return its output. Raises ``OSError`` if it fails."""
+        """Run a command in that namespace and return its output. Raises ``OSError`` if it
+        fails."""
         return run(*self.prefix(place), *command)
 
     def batches(self, lines: Mapping[int, Sequence[str]]) -> None:
-        """Give ``ip -batch`` lines to several places at the same moment, as near as can be."""
+        """Run ``ip -batch`` with these lines in several namespaces in parallel."""
         run_all(
             [
                 ((*self._ip(place), "-batch", "-"), "".join(f"{line}\n" for line in todo))
@@ -175,9 +180,9 @@ class Namespaces:
         )
 
     def within(self, place: int, work: Callable[[], T]) -> T:
-        """Return the result of ``work()``, called in a thread that uses the network of that place.
+        """Return the result of ``work()``, called in a thread that uses the network of that id.
 
-        Sockets that it creates belong to that network, for any later user.
+        Sockets that it creates stay in that network, also in other threads.
         """
         results: list[T] = []
         errors: list[BaseException] = []
@@ -197,24 +202,25 @@ class Namespaces:
         return results[0]
 
     def enter(self, place: int) -> None:
-        """Move the calling thread, and only it, to the network of that place."""
+        """Move only the calling thread to the network of that id."""
         self._check(place)
         set_namespace(self._handles[place])
 
     def socket(self, place: int, kind: int = socket.SOCK_STREAM) -> socket.socket:
-        """A socket in that place. The thread that asks has to be in the place of the harness."""
+        """Return a new socket in the network of that id. The calling thread must be in the network
+        of the harness."""
         try:
             self.enter(place)
             return socket.socket(socket.AF_INET, kind)
         finally:
             self.enter(CONTROL)
 
-    # -- making it
+    # -- construction
 
     def _make(self) -> None:
         taken = {name for _, name in socket.if_nameindex()} & {BRIDGE, *map(self.port, self.ids)}
         if taken:
-            raise OSError(f"there are {', '.join(sorted(taken))} already in this network namespace")
+            raise OSError(f"this network namespace already has {', '.join(sorted(taken))}")
         self._private_folder()
         self._hold(CONTROL, Path("/proc/thread-self/ns/net"))
         for broker in self.ids:
@@ -227,7 +233,7 @@ class Namespaces:
         self.batches({place: self._lines_within(place) for place in (CONTROL, *self.ids)})
 
     def _private_folder(self) -> None:
-        """A tmpfs over the names of other networks of this machine; gone with this one."""
+        """Mount a tmpfs over the names of other networks of this machine, until the exit."""
         FOLDER.mkdir(parents=True, exist_ok=True)
         run("mount", "-t", "tmpfs", "-o", "mode=755", "raftlog-netns", str(FOLDER))
         self._stack.callback(run, "umount", "--lazy", str(FOLDER))
@@ -238,7 +244,7 @@ class Namespaces:
         self._handles[place] = handle
 
     def _remove_links(self) -> None:
-        """The cables and the bridge, as far as they are there."""
+        """Remove those cables and the bridge that exist."""
         there = {name for _, name in socket.if_nameindex()}
         ours = [name for name in (*map(self.port, self.ids), BRIDGE) if name in there]
         run("ip", "-batch", "-", stdin="".join(f"link del {name}\n" for name in ours))
@@ -272,9 +278,9 @@ class Namespaces:
         return lines + [self.neighbour(place, other) for other in others]
 
     def neighbour(self, place: int, other: int, mac: str = "") -> str:
-        """Return the line for ``ip -batch`` in ``place`` with the target of packets for ``other``.
+        """Return the ``ip -batch`` line in ``place`` that sets the hardware address of ``other``.
 
-        ``mac``: default, where ``other`` really is.
+        ``mac``: default: the real hardware address.
         """
         return (
             f"neigh replace {self.address(other)} lladdr {mac or self.mac(other)} nud permanent"
@@ -286,11 +292,11 @@ class Namespaces:
 
     def _check(self, place: int) -> None:
         if place != CONTROL and place not in self.ids:
-            raise ValueError(f"no broker {place}; there are {self.ids}, and {CONTROL} for clients")
+            raise ValueError(f"unknown id {place}. Use {self.ids}, or {CONTROL} for clients")
 
 
 def set_namespace(handle: int) -> None:
-    """Move the calling thread, and only it, to the network namespace of an open file."""
+    """Move only the calling thread to the network namespace of an open file descriptor."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(handle, _CLONE_NEWNET):
         error = ctypes.get_errno()

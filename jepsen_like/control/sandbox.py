@@ -1,8 +1,8 @@
-"""Sandbox of a run: private network and mount namespaces that the kernel removes at its end.
+"""Sandbox of a run: private network and mount namespaces that the kernel removes after the run.
 
-Networks and mounts that a run creates belong to its processes. When the last of them has ended, in
-any way, the kernel removes everything. Other processes of the machine do not see these resources,
-and several runs are independent. Requires Linux and root.
+Networks and mounts that a run creates belong to its processes. The kernel removes them when the
+last of these processes has ended, also after a crash. Other processes of the machine do not see
+these resources, and several runs are independent. Requires Linux and root.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-MARK: Final = "RAFTLOG_CHAOS_SANDBOX"  # in the environment: the network namespace of the inside
+MARK: Final = "RAFTLOG_CHAOS_SANDBOX"  # environment variable: network namespace of the sandbox
 COMMANDS: Final = ("unshare", "sh", "ip", "mount", "mkdir", "readlink")
 TRIAL_TIMEOUT_S: Final = 20.0
-# `ip netns` also mounts: in a private file system.
+# `ip netns` creates mounts: they are in a private file system.
 _SETUP: Final = (
     "ip link set lo up && mkdir -p /run/netns"
     " && mount -t tmpfs -o mode=755 raftlog-netns /run/netns"
@@ -29,7 +29,7 @@ _UNSHARE: Final = ("unshare", "--net", "--mount", "--propagation", "private", "-
 
 @functools.cache
 def why_not() -> str:
-    """Return why there can be no sandbox on this machine; empty if there can. Tests it once."""
+    """Return why a sandbox cannot be created on this machine; empty if it can. Tests it once."""
     if sys.platform != "linux":
         return "requires Linux"
     if os.geteuid() != 0:
@@ -53,7 +53,7 @@ def why_not() -> str:
 
 
 def is_inside() -> bool:
-    """Whether this process is in a sandbox already."""
+    """Return whether this process is in a sandbox."""
     mark = os.environ.get(MARK)
     return mark is not None and mark == os.readlink("/proc/self/ns/net")
 
@@ -61,9 +61,9 @@ def is_inside() -> bool:
 def enter(argv: Sequence[str]) -> NoReturn:
     """Execute the command ``argv`` in a new sandbox. Does not return.
 
-    The process keeps its id, its standard streams and its terminal, so the parent process and the
-    terminal notice no difference. Raises ``OSError`` if the first command cannot be executed; later
-    failures are written to standard error, with status 1 or 2. Call ``why_not`` first.
+    The process keeps its id, its standard streams and its terminal. Raises ``OSError`` if
+    ``unshare`` cannot be executed. Later failures are reported on standard error, with exit status
+    1 or 2. Call ``why_not`` first.
     """
     sys.stdout.flush()
     sys.stderr.flush()

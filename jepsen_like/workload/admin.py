@@ -1,10 +1,10 @@
 """The admin workload: an operator changes topics and leaders while clients are active.
 
-All topics are written and read as in the append workload, whose operations and anomalies apply here
-as well. Stable topics are never deleted. Partitions are added to them and used immediately, their
-leaders move, and sometimes the records at their start are deleted. In addition there are side
-topics, which are created and deleted, several times with one name, while clients use them. One
-operator makes one change after the other.
+All topics are written and read as in the append workload. Its operations and anomalies apply here,
+too. Stable topics are never deleted. The operator adds partitions to them, which clients use
+immediately, moves their leaders, and sometimes deletes the records at their start. Side topics are
+created and deleted, several times with the same name, while clients use them. One operator makes
+one change at a time.
 
 Operations, in addition to those of the append workload:
 
@@ -14,19 +14,19 @@ Operations, in addition to those of the append workload:
     transfer        the leadership of a partition moves to another in-sync replica
     alter           a topic's segment size; of a side topic also its retention
     delete records  the records of a partition below an offset, which is at or below its end
-    append          to a side topic, by the operator too, which waits for the outcome before the
-                    next change: so it is clear which of the topics of one name has the values
+    append          to a side topic, also by the operator, which waits for the outcome before the
+                    next change, so that it is known which topic of that name has the values
 
-A change that ends in an error may have been made, or may be made later: ``info``, and the operator
-continues under another name.
+A change that ends with an error may have been made, or may be made later. Its outcome is ``info``,
+and the operator continues under another process name.
 
 Additional anomalies:
 
     RESURRECTED     a value that was acknowledged before its topic was deleted is in the next topic
                     of that name
-    LOST            an acknowledged value is missing in a topic that was not deleted, and was not
-                    below a deletion or beyond the retention of an altered topic
-    GAP, POLL-SKIP  more records are missing than were to be deleted
+    LOST            an acknowledged value is missing although its topic was not deleted, and neither
+                    a deletion of records nor an altered retention removed it
+    GAP, POLL-SKIP  records are missing that no deletion of records covers
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SIDE_PARTITIONS_MAX: Final = 4
 PARTITIONS_MAX: Final = 24  # of all stable topics
 LOOK_TIMEOUT_S: Final = 5.0
 DELIVERY_MS: Final = 5_000
-GROUPS: Final = (1, 5)  # to a side topic at a time
+GROUPS: Final = (1, 5)  # groups of one write to a side topic
 GROUP_MAX: Final = 20
 SEGMENT_BYTES: Final = ("16384", "65536", "1048576")
 RETENTION_BYTES: Final = ("-1", "65536", "1048576")
@@ -86,8 +86,8 @@ class AdminWorkload(LoadOnly):
 
 @dataclass
 class Operator:
-    """Makes the changes. ``sides``: side topics that exist, as far as known, with the number of
-    their partitions."""
+    """Makes the changes. ``sides``: number of partitions of the existing side topics, as of the
+    last refresh."""
 
     context: WorkloadContext
     admin: AsyncAdmin
@@ -96,7 +96,7 @@ class Operator:
     sides: dict[str, int] = field(default_factory=dict)
 
     def count(self, topic: str) -> int:
-        """Return the number of partitions in use of a stable topic."""
+        """Return the number of partitions of a topic that clients use."""
         return sum(partition.topic == topic for partition in self.context.targets)
 
     @property
@@ -105,13 +105,13 @@ class Operator:
 
     @property
     def stable(self) -> TopicShape:
-        """Draw one of the stable topics."""
+        """A randomly selected stable topic."""
         return self.random.choice(self.context.plan.shape.topics)
 
     async def change(
         self, what: str, topic: str, args: dict[str, Any], act: Callable[[], Awaitable[object]]
     ) -> bool:
-        """Return whether the change was certainly made."""
+        """Make a change and record it. Returns whether it was certainly made."""
         process = self.process.name
         problem = await administrate(self.context, process, what, topic, args, act)
         if problem:
@@ -120,9 +120,9 @@ class Operator:
         return not problem
 
     async def refresh(self) -> None:
-        """Read the current partitions, and use them from now on.
+        """Fetch the current partitions and let clients use them.
 
-        Without a response nothing changes. Stable topics never lose partitions.
+        Changes nothing without a response. Never removes partitions of stable topics.
         """
         try:
             found = await existing_partitions(self.context, timeout_s=LOOK_TIMEOUT_S)
@@ -141,7 +141,7 @@ Act: TypeAlias = Callable[[Operator], Awaitable[None]]
 
 
 async def operate(context: WorkloadContext, name: str) -> None:
-    """Make one change after the other, at the plan's rate on average, until the load ends."""
+    """Make changes at the average rate of the plan, until the load ends."""
     random = context.fork(name)
     async with AsyncAdmin(context.bootstrap, request_timeout_ms=REQUEST_TIMEOUT_MS) as admin:
         operator = Operator(context, admin, random, Process(name))
@@ -152,8 +152,8 @@ async def operate(context: WorkloadContext, name: str) -> None:
 
 
 async def renew_side(operator: Operator) -> None:
-    """Create a side topic; if one exists, delete it first, so that the name is reused
-    immediately."""
+    """Create a side topic and write to it. Deletes an existing topic of that name first, so that
+    the name is reused immediately."""
     name = operator.random.choice(SIDE_TOPICS)
     await operator.refresh()
     if name in operator.sides and not await _delete(operator, name):
@@ -183,7 +183,7 @@ async def _delete(operator: Operator, name: str) -> bool:
 
 async def _create(operator: Operator, name: str) -> None:
     random = operator.random
-    stable = operator.stable  # as many replicas as those have, which the run allows
+    stable = operator.stable  # its number of replicas is valid for the faults of the run
     topic = TopicShape(
         name=name,
         partitions=random.randint(1, SIDE_PARTITIONS_MAX),
@@ -246,7 +246,7 @@ async def add_partitions(operator: Operator) -> None:
 
 
 async def transfer(operator: Operator) -> None:
-    """Transfer the leadership of a partition in use: to a named broker, or to any."""
+    """Transfer the leadership of a partition in use to a specific broker, or to any."""
     random = operator.random
     topic, number = random.choice(operator.context.targets)
     to = random.choice((None, *sorted(operator.context.brokers)))
@@ -272,7 +272,7 @@ async def alter(operator: Operator) -> None:
 
 
 async def delete_records(operator: Operator) -> None:
-    """Delete records of a partition in use: up to half of them, from its start on."""
+    """Delete up to half of the records of a partition in use, from its start on."""
     context, random, process = operator.context, operator.random, operator.process.name
     partition = random.choice(context.targets)
     try:

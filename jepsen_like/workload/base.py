@@ -1,7 +1,7 @@
 """Common parts of all workloads: the context of the run, clients, and topics.
 
-Clients are coroutines of one event loop. Each has a separate random generator, seeded with the
-run's seed and its name: the values that one client draws do not depend on other clients.
+Clients are coroutines on one event loop. Each client has a separate random generator, seeded with
+the run's seed and the client's name, so that its draws do not depend on other clients.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ T = TypeVar("T", bound=AnyConsumer)
 
 @dataclass
 class WorkloadContext:
-    """One run, from the view of its clients.
+    """One run as its clients see it.
 
-    ``brokers``: addresses by id, for clients that know one broker only; ``bootstrap``: all of them.
-    ``stopping``: set when the load has to end. ``targets``: partitions that are currently written
-    and read; can grow. ``keys``: number of keys of a topic's partitions, by topic, if any.
-    ``members``: the processes of consumer groups; None without groups.
+    ``brokers``: addresses by id, for clients that bootstrap from one broker. ``bootstrap``: all
+    addresses. ``stopping``: set when the load must end. ``targets``: partitions that are currently
+    written and read; can grow. ``keys``: number of keys per partition, of topics with keys.
+    ``members``: the processes of consumer groups; None without members.
     """
 
     plan: RunPlan
@@ -72,7 +72,7 @@ class WorkloadContext:
         return random.choice(sorted(self.brokers.values())) if pinned else self.bootstrap
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for this time, or until the load has to end."""
+        """Wait for this time, or until the load must end."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.stopping.wait()
@@ -93,19 +93,19 @@ class Workload(Protocol):
     def drains(self) -> bool: ...
 
     async def prepare(self, context: WorkloadContext) -> None:
-        """Create the topics. Raises ``TimeoutError`` after it was recorded as a note."""
+        """Create the topics. Raises ``TimeoutError`` after recording a note."""
         ...
 
     async def run(self, context: WorkloadContext) -> None:
-        """Run until ``context.stopping`` is set, and end within a minute of that, also if no broker
+        """Run until ``context.stopping`` is set. Ends within a minute after that, also if no broker
         responds. Raises ``ExceptionGroup`` with the clients' exceptions that are not errors of
         raftlog."""
         ...
 
     async def drain(self, context: WorkloadContext) -> bool:
-        """After all faults were healed: let lagging clients catch up, for a bounded time.
+        """Wait for lagging clients, for a limited time. Called after all faults were healed.
 
-        Returns whether they did.
+        Returns whether all clients caught up.
         """
         ...
 
@@ -121,9 +121,9 @@ class LoadOnly:
 
 
 async def run_all(context: WorkloadContext, clients: Mapping[str, Client]) -> None:
-    """Run clients, by name, until all have ended. One that raises does not end the others.
+    """Run clients, by name, until all have ended. An exception of one does not end the others.
 
-    Raises ``ExceptionGroup`` of all exceptions; each is recorded as a note immediately.
+    Records each exception as a note immediately, and raises ``ExceptionGroup`` of all.
     """
     tasks = [asyncio.create_task(_guarded(context, name, main)) for name, main in clients.items()]
     try:
@@ -176,9 +176,9 @@ async def create_topic(
     *,
     may_exist: bool = False,
 ) -> str:
-    """Create a topic, recorded. Returns an empty text if it exists, else why it may not.
+    """Create a topic and record it. Returns an empty text if it exists, else why it may not exist.
 
-    ``may_exist``: an existing topic is accepted, because an attempt with a lost response may have
+    ``may_exist``: accept an existing topic, because an attempt with a lost response may have
     created it.
     """
     config = {"min.insync.replicas": str(topic.min_isr), **dict(topic.config)}
@@ -202,7 +202,7 @@ async def administrate(
     args: dict[str, object],
     act: Callable[[], Awaitable[object]],
 ) -> str:
-    """Make one change, recorded. Returns an empty text on success, else why the outcome is
+    """Make one change and record it. Returns an empty text on success, else why the outcome is
     unknown."""
     record = context.recorder.record
     record(Admin(time=0, process=process, type="invoke", what=what, topic=topic, args=args))
@@ -210,7 +210,7 @@ async def administrate(
     try:
         await act()
     except RaftlogError as error:
-        # Its retries may have found the effect of an earlier attempt: no error is certain.
+        # Any error can be caused by the effect of an earlier attempt, so the outcome is unknown.
         done.type, done.error = "info", describe(error)
     record(done)
     return done.error
@@ -219,9 +219,9 @@ async def administrate(
 async def existing_partitions(
     context: WorkloadContext, topics: Sequence[str] | None = None, *, timeout_s: float = 60.0
 ) -> list[TopicPartition]:
-    """Return all partitions, or those of ``topics``; repeated until there is a response.
+    """Return all partitions, or those of ``topics``, without internal topics.
 
-    Without internal topics. Raises ``TimeoutError``.
+    Retries until a broker responds. Raises ``TimeoutError``.
     """
     problem = ""
     try:
@@ -287,7 +287,7 @@ def reader_of(
     wait_ms: int = 500,
     fetch_bytes_max: int = 1 << 20,
 ) -> AbstractAsyncContextManager[AnyConsumer]:
-    """Return a consumer as ``consumer_of``, of the clients that are under test."""
+    """Return a consumer like ``consumer_of``, of the client implementation under test."""
     if context.plan.client == "raftlog":
         return consumer_of(
             bootstrap, source=source, wait_ms=wait_ms, fetch_bytes_max=fetch_bytes_max
@@ -308,7 +308,7 @@ def reader_of(
 def group_consumer_of(
     context: WorkloadContext, bootstrap: str, group: str
 ) -> AbstractAsyncContextManager[AnyConsumer]:
-    """Return a consumer that commits for a group, or fetches its offsets, only on request."""
+    """Return a consumer that commits and fetches offsets of a group only when it is called."""
     if context.plan.client == "kafka":
         from raftlog.jepsen_like.kafka_clients import KafkaConsumer
 

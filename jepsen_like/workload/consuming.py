@@ -1,7 +1,6 @@
-"""Consumers: read some partitions from some offset, for some time, then others. Also requests end
-offsets.
+"""Consumers: read partitions in sessions with different start offsets. Also requests end offsets.
 
-Each session is a separate process in the history: within it, only reads move the positions.
+Each session is a separate process in the history. Within a session, only polls move the positions.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from raftlog.jepsen_like.plan import ConsumerShape
 from raftlog.jepsen_like.workload.base import PATIENCE_S, WorkloadContext, reader_of
 from raftlog.types import Offset, TopicPartition
 
-READ_RATE_MAX: Final = 30_000.0  # records per second of all consumers: they share one processor
+READ_RATE_MAX: Final = 30_000.0  # records per second of all consumers, which share one CPU
 ALL_PARTITIONS: Final = 0.3  # share of sessions that read all partitions
 ENDS_PAUSE_S: Final = (0.05, 0.5)
 ENDS_SESSION_S: Final = 20.0
 
 
 async def consume(context: WorkloadContext, name: str, shape: ConsumerShape) -> None:
-    """Run one session after the other, until the load ends."""
+    """Run sessions until the load ends."""
     random = context.fork(name)
     session = 0
     while not context.stopping.is_set():
@@ -72,7 +71,7 @@ async def _begin(
     random: Random,
     consumer: AnyConsumer,
 ) -> dict[TopicPartition, Offset]:
-    """Assign partitions, and seek; return the position in each."""
+    """Assign partitions, seek to the start offsets, and return these."""
     partitions = list(context.targets)
     if random.random() >= ALL_PARTITIONS:
         partitions = random.sample(partitions, random.randint(1, len(partitions)))
@@ -81,7 +80,7 @@ async def _begin(
     if shape.begin != "earliest":
         if shape.source == "leader":
             ends = await context.clients.ends(consumer, process, partitions)
-        else:  # a replica may know less than was read before, so nothing is concluded from it
+        else:  # not recorded: the end offset of a replica can be lower than offsets read before
             ends = await consumer.end_offsets(partitions)
         for partition, end in ends.items():
             start = min(positions[partition], end)

@@ -1,21 +1,21 @@
 """The groups workload: members of consumer groups share partitions, crash, and rejoin.
 
-Some groups read some topics, by name or by pattern. Each has several members, and each member is a
-separate process, which can be killed, stopped and isolated. A member is assigned partitions,
-processes the records that it receives, commits its offsets, and is notified when a partition is
-revoked. Some members report their commits (``manual``), for others the consumer commits (``auto``).
-Producers append at the same time, as in the append workload, whose operations and anomalies apply
-here as well; sometimes partitions are added to a topic.
+Groups read topics by name or by pattern. Each group has several members. Each member is a separate
+process, which can be killed, stopped and isolated. A member processes the records of its assigned
+partitions, commits its offsets, and is notified when a partition is revoked. Members with
+``manual`` commits report each commit; with ``auto``, the consumer commits. Producers append at the
+same time, as in the append workload. Its operations and anomalies apply here, too. Sometimes
+partitions are added to a topic.
 
 Operations, in addition to those of the append workload:
 
     member     An event of a member: ``start``; ``assigned``, ``revoked`` and ``lost``, as reported
                to its application; ``killed``, ``paused``, ``resumed``, ``cut``, ``mended`` by the
                nemesis; ``end``.
-    poll       With ``group``: a member has processed these records. Records that it received and
+    poll       With ``group``: a member has processed these records. Records that it received but
                did not process, because it crashed, count as not delivered.
-    commit     As in the offsets workload, by a member, of the records that it has processed. A
-               commit whose response is an error may have been accepted.
+    commit     As in the offsets workload, by a member, for the records that it has processed. A
+               commit with an error may have been accepted.
     committed  As in the offsets workload.
 
 After all faults are healed, members have time to receive all records. Then they leave, and new
@@ -25,20 +25,22 @@ Additional anomalies, also in addition to those of the offsets workload:
 
     GROUP-SKIPPED          no member processed a record below the final committed offset of the
                            group: at-least-once is broken
-    GROUP-UNDELIVERED      a record above that was delivered to no member, though later ones were
+    GROUP-UNDELIVERED      a record above that offset was delivered to no member, although later
+                           records were
     GROUP-STUCK            after all faults were healed, a group did not reach the end
     GROUP-TWO-OWNERS       two members owned a partition at the same time. A member owns it from
                            the assignment until it is notified, ends or is killed. After a stop or
-                           a network partition, a member can assume that it owns a partition that
-                           another member has received since; that is no anomaly if its commits are
-                           rejected. It is one if commits of both were accepted that were made
-                           while both assumed it; or if both were running and assumed it for longer
-                           than a session and the detection time of an application; or if the
-                           first was asked to release it after the second had it, without a fault
-                           that delayed the request
-    GROUP-COMMIT-BACKWARD  an accepted commit has a lower offset than one that was acknowledged
-                           since the partition was assigned to the committer: by a former owner
-    GROUP-OFFSET-LOST      also if a new owner starts below the offset that the former one committed
+                           a network partition, a member can assume to own a partition that has
+                           been assigned to another member. This is no anomaly if its commits are
+                           rejected. It is an anomaly in three cases: commits of both members were
+                           accepted that were made while both assumed ownership; both were running
+                           and assumed ownership for longer than a session timeout and the
+                           detection time of an application; or the first member was notified after
+                           the assignment to the second, without a fault that delayed the
+                           notification
+    GROUP-COMMIT-BACKWARD  an accepted commit, of a former owner, has a lower offset than a commit
+                           that was acknowledged since the partition was assigned to its owner
+    GROUP-OFFSET-LOST      also if a new owner starts below the offset that a former owner committed
 """
 
 from __future__ import annotations
@@ -64,10 +66,10 @@ from raftlog.jepsen_like.workload.base import (
 )
 from raftlog.types import Offset, TopicPartition
 
-MIND_S: Final = 1.0  # until a member that ended unexpectedly is restarted
+MIND_S: Final = 1.0  # interval of checks for members that ended unexpectedly
 POLL_S: Final = 0.5
 DRAIN_S: Final = 240.0  # maximum time for all groups to reach the end
-STANDSTILL_S: Final = 40.0  # without any progress
+STANDSTILL_S: Final = 40.0  # maximum time without progress
 
 
 class GroupsWorkload:
@@ -118,7 +120,7 @@ async def mind(context: WorkloadContext, members: Members) -> None:
 
 
 async def extend(context: WorkloadContext, name: str) -> None:
-    """Add partitions sometimes, until the load ends. They are used immediately."""
+    """Add partitions at random times until the load ends. Clients use them immediately."""
     random: Random = context.fork(name)
     async with AsyncAdmin(context.bootstrap, request_timeout_ms=REQUEST_TIMEOUT_MS) as admin:
         operator = Operator(context, admin, random, Process(name))
@@ -132,8 +134,8 @@ async def extend(context: WorkloadContext, name: str) -> None:
 
 
 async def catch_up(context: WorkloadContext, members: Members) -> bool:
-    """Wait until every group has received all records, for a bounded time. Returns whether it
-    has."""
+    """Wait until all groups have received all records, for a limited time. Returns whether they
+    have."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + DRAIN_S
     behind = ["the end offsets of partitions are unknown"]
@@ -155,7 +157,7 @@ async def catch_up(context: WorkloadContext, members: Members) -> bool:
 def _behind(
     groups: tuple[GroupShape, ...], members: Members, ends: dict[TopicPartition, Offset]
 ) -> list[str]:
-    """Return what is missing, a text for each group and partition."""
+    """Return a text for each group and partition that has not reached the end."""
     found = []
     for group in groups:
         for partition, end in ends.items():
@@ -166,7 +168,7 @@ def _behind(
 
 
 async def _ends(context: WorkloadContext) -> dict[TopicPartition, Offset]:
-    """Return the end offsets of the partitions; empty if no broker responds."""
+    """Return the end offsets of the partitions; empty after an error."""
     try:
         async with reader_of(context, context.bootstrap) as consumer:
             return await context.clients.ends(consumer, "drain", list(context.targets))

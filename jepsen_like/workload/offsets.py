@@ -1,17 +1,18 @@
 """The offsets workload: consumers commit offsets, and other clients read them back.
 
-Every group has an offset in every partition: that of the next record to read, as it was last
-committed. In this workload groups have no members: consumers assign partitions to themselves, and
-for each group and partition one of them at a time commits, in order, increasing offsets. A commit
-is for one partition or for several. Appends run at the same time, as in the append workload, whose
-operations and anomalies apply here as well: no commit is beyond the acknowledged records.
+A group has one committed offset per partition: that of the next record to read. In this workload,
+groups have no members: consumers assign partitions to themselves. For each group and partition, one
+client commits increasing offsets, one commit at a time. A commit contains one or more partitions.
+Appends run at the same time, as in the append workload. Its operations and anomalies apply here,
+too. No commit is beyond the acknowledged records.
 
 Operations, in addition to those:
 
-    commit     A client commits an offset for each of some partitions of a group. ``ok``: all later
-               requests return these, or later ones. ``fail``: none of them was accepted. ``info``:
-               each may be returned or not, or take effect later.
-    committed  A new client requests the committed offsets of a group, for all partitions. -1: none.
+    commit     A client commits offsets for some partitions of a group. ``ok``: all later requests
+               return these or later offsets. ``fail``: no offset was accepted. ``info``: each
+               offset may be accepted, now, later, or never.
+    committed  A new client requests the committed offsets of a group, for all partitions. -1: no
+               committed offset.
 
 When the load is over and the cluster has converged, new clients request the committed offsets of
 all groups.
@@ -19,10 +20,10 @@ all groups.
 Additional anomalies:
 
     GROUP-OFFSET-LOST      a client received a lower offset than was acknowledged before the
-                           request, and not because of a late commit with an unknown outcome
-    GROUP-OFFSET-PHANTOM   a client received an offset that no client had tried to commit until
-                           then, whose commit had failed, or with the note of another offset
-    GROUP-OFFSET-ZERO      a client received no offset, or 0, after another one was acknowledged
+                           request, and no late commit with an unknown outcome explains it
+    GROUP-OFFSET-PHANTOM   a client received an offset that no client had tried to commit, whose
+                           commit had failed, or with the metadata of another offset
+    GROUP-OFFSET-ZERO      a client received no offset, or 0, after another offset was acknowledged
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from raftlog.types import Offset, TopicPartition
 
 COMMITTERS: Final = 2  # per group; they share its partitions
 PAUSE_S: Final = (0.0, 0.2)  # seconds between two commits
-SESSION_S: Final = (3.0, 20.0)  # seconds of a committer's consumer; then a new one replaces it
+SESSION_S: Final = (3.0, 20.0)  # seconds until a new consumer replaces that of a committer
 STEP_MAX: Final = 5  # maximum number of records from one commit to the next
 ASK_PAUSE_S: Final = (0.1, 1.0)
 FINAL_TIMEOUT_S: Final = 60.0
@@ -84,7 +85,7 @@ class OffsetsWorkload:
 async def keep_committing(
     context: WorkloadContext, name: str, group: GroupShape, partitions: list[TopicPartition]
 ) -> None:
-    """Run one consumer after the other, until the load ends."""
+    """Commit with one consumer at a time, until the load ends."""
     random = context.fork(name)
     loop = asyncio.get_running_loop()
     committer = _Committer(context, group, Process(name), random, dict.fromkeys(partitions, 0))
@@ -102,7 +103,7 @@ async def keep_committing(
 
 @dataclass(slots=True)
 class _Committer:
-    """Commits offsets for some partitions of a group. ``offsets``: the last attempt."""
+    """Commits offsets for some partitions of a group. ``offsets``: of the last attempts."""
 
     context: WorkloadContext
     group: GroupShape
@@ -111,7 +112,7 @@ class _Committer:
     offsets: dict[TopicPartition, Offset]
 
     async def commit(self, consumer: AnyConsumer) -> None:
-        """Commit once: some of the partitions, increased by some records."""
+        """Commit once: for some of the partitions, at most ``STEP_MAX`` records further."""
         random, context = self.random, self.context
         await context.sleep(random.uniform(*PAUSE_S))
         behind = [tp for tp, offset in self.offsets.items() if offset < self._acked(tp)]
@@ -128,7 +129,7 @@ class _Committer:
             await context.sleep(PATIENCE_S)
 
     def _acked(self, partition: TopicPartition) -> Offset:
-        """Return the end of the acknowledged records: commits are never beyond it."""
+        """Return the end of the acknowledged records, which limits commits."""
         return self.context.clients.acked.get(str(partition), 0)
 
 
@@ -159,8 +160,8 @@ async def ask(context: WorkloadContext, process: str, group: GroupShape, entranc
 
 
 async def _until_reported(context: WorkloadContext, process: str, group: GroupShape) -> None:
-    """Retry until it succeeds. Each attempt is a separate process: an attempt without a response
-    must not count."""
+    """Fetch until it succeeds. Each attempt is a separate process in the history, so that an
+    attempt without a response does not count."""
     attempt = 1
     while not await ask(context, f"{process}/{attempt}", group, context.bootstrap):
         attempt += 1
@@ -168,8 +169,8 @@ async def _until_reported(context: WorkloadContext, process: str, group: GroupSh
 
 
 async def final_offsets(context: WorkloadContext) -> bool:
-    """Fetch the committed offsets of every group, several times. Returns whether all succeeded in a
-    minute."""
+    """Fetch the committed offsets of every group several times. Returns whether all succeeded
+    within a minute."""
     try:
         async with asyncio.timeout(FINAL_TIMEOUT_S):
             for group in context.plan.workload.groups:
@@ -177,6 +178,6 @@ async def final_offsets(context: WorkloadContext) -> bool:
                     process = f"final-{group.name}-{number}"
                     await _until_reported(context, process, group)
     except TimeoutError:
-        context.note("not all groups' offsets could be read at the end", is_trouble=True)
+        context.note("committed offsets could not be read at the end", is_trouble=True)
         return False
     return True

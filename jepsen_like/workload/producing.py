@@ -1,8 +1,7 @@
-"""Producers: send groups of values to one partition after the other, in sessions that end.
+"""Producers: send groups of values to random partitions, in sessions.
 
-An application can crash. Half of the sessions therefore end without a flush, as far as this is
-possible for a client in the same process: records in flight are abandoned, and their outcome is
-unknown.
+Half of the sessions end without a flush, similar to a crash of an application: records in flight
+are abandoned, and their outcome is unknown.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from raftlog.jepsen_like.workload.base import (
     WorkloadContext,
 )
 
-ONE_BY_ONE: Final = 0.2  # share of groups that are sent record by record
+ONE_BY_ONE: Final = 0.2  # share of groups that are sent with one call per record
 ONE_BY_ONE_MAX: Final = 20  # maximum number of records of such a group, because it is expensive
-CLOSED_PROPERLY: Final = 0.5  # share of sessions
-SESSION_SPREAD: Final = (0.5, 1.5)  # so that the producers end at different times
+CLOSED_PROPERLY: Final = 0.5  # share of sessions that end with a flush
+SESSION_SPREAD: Final = (0.5, 1.5)  # factors, so that sessions end at different times
 BACKLOG_S: Final = 1.0  # maximum backlog that a producer sends later, in seconds of its rate
 BURST_S: Final = 1.0  # length of a burst, and of the pause after it
-LOOK_S: Final = 0.5  # maximum interval of checks whether the load has to end
+LOOK_S: Final = 0.5  # maximum interval of checks whether the load must end
 BLOCK_MS: Final = 2_000
 REQUEST_TIMEOUT_MS: Final = 10_000
 
 
 async def produce(context: WorkloadContext, name: str, shape: ProducerShape) -> None:
-    """Run one session after the other, until the load ends."""
+    """Run sessions until the load ends."""
     random = context.fork(name)
     session = 0
     while not context.stopping.is_set():
@@ -52,8 +51,7 @@ async def produce(context: WorkloadContext, name: str, shape: ProducerShape) -> 
 
 
 class Producing:
-    """One session of a producer, from its creation to its end. ``has_succeeded``: a record was
-    acknowledged."""
+    """One session of a producer. ``has_succeeded``: a group was acknowledged."""
 
     def __init__(
         self, context: WorkloadContext, process: Process, shape: ProducerShape, random: Random
@@ -70,7 +68,8 @@ class Producing:
         self._is_over = False
 
     async def run(self) -> None:
-        """Run the session. Raises exceptions that are not errors of raftlog."""
+        """Run the session. Raises ``BaseExceptionGroup`` with exceptions that are not errors of
+        raftlog."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self._shape.session_s * self._random.uniform(*SESSION_SPREAD)
         due_at = loop.time()
@@ -87,7 +86,7 @@ class Producing:
             raise BaseExceptionGroup("an append failed", self._failures)
 
     async def _has_room(self) -> bool:
-        """Wait until another group may be in flight. Returns False if the session ends before."""
+        """Wait until another group can be in flight. Returns False if the session ends first."""
         if self._has_failed:
             self._has_failed = False
             await self._context.sleep(PATIENCE_S)
@@ -129,8 +128,8 @@ class Producing:
         self._has_failed = True
         if outcome == "info":
             self._process.retire(group.process)
-        # Without sequences, only a new producer guarantees that a value is not sent again. A
-        # producer that never reached a broker may use a bootstrap server that is down.
+        # Without idempotence, only a new producer guarantees that a value is not sent again. A
+        # producer without a success may use a bootstrap server that is down.
         self._is_over |= outcome == "info" and not self._shape.idempotent
         self._is_over |= outcome == "fail" and not self.has_succeeded
 
@@ -170,9 +169,10 @@ def _producer(
 
 
 def pause_s(shape: ProducerShape, now: float, due_at: float) -> float:
-    """Return how long to wait at ``now`` for records that are due at ``due_at``.
+    """Return the seconds to wait at ``now`` for records that are due at ``due_at``.
 
-    With bursts, no records are sent in every other second; those due then are sent later.
+    With bursts, no records are sent in every second period of ``BURST_S``. Those that are due then
+    are sent later.
     """
     phase = now % (2 * BURST_S)
     rest = 2 * BURST_S - phase if shape.bursts and phase >= BURST_S else 0.0
@@ -180,6 +180,6 @@ def pause_s(shape: ProducerShape, now: float, due_at: float) -> float:
 
 
 def draw_padding(random: Random, padding_max: int) -> int:
-    """Draw a number of bytes, 0 to ``padding_max``: values below its square root as often as
-    above."""
+    """Draw a number of bytes, 0 to ``padding_max``. Half of the draws are below its square
+    root."""
     return int(math.pow(padding_max + 1, random.random())) - 1

@@ -1,23 +1,23 @@
-"""The replay workload: complete topics are read repeatedly, and every reading must be the same.
+"""The replay workload: complete topics are read repeatedly, and all readings must be equal.
 
-A reader of a log's history starts at its start and reads to its end. For any two readers, replicas
-and times, the records that both have read must be equal. Appends run at the same time, as in the
-append workload, whose operations and anomalies apply here as well.
+A reader reads a log from its start to its end. For any two readers, replicas and times, the records
+that both have read must be equal. Appends run at the same time, as in the append workload. Its
+operations and anomalies apply here, too.
 
 Operations, in addition to those:
 
-    replay  A new consumer of the history requests the start and end offsets of all partitions of
-            a topic from the leaders, seeks to the starts, and polls until it is at or past those
-            ends. One reads from leaders, the next from any in-sync replica, and so on in turn. In
-            the history these are an ``ends`` and then ``polls`` of one process.
+    replay  A new consumer requests the start and end offsets of all partitions of a topic from the
+            leaders, seeks to the starts, and polls until it has reached those ends. It reads from
+            leaders or from any in-sync replica, in turn. In the history, a replay is an ``ends``
+            followed by ``polls`` of the same process.
 
 Additional anomalies:
 
     INCONSISTENT-OFFSET    two readings have different values at one offset, or another epoch
                            (EPOCH-ORDER): a replica serves records that its leader does not have
-    POLL-SKIP              a reading lacks a record that others have
+    POLL-SKIP              a reading lacks a record that other readings have
     OBSERVED-THEN-LOST     a reading has records that the final log lacks: a replica served records
-                           that were not committed, or a committed end was truncated
+                           that were not committed, or committed records were truncated
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from raftlog.jepsen_like.workload.base import (
 SOURCES: Final[tuple[Source, ...]] = ("leader", "replica")
 READERS: Final = 2
 PAUSE_S: Final = (0.2, 3.0)  # seconds between two readings of one reader
-READING_S: Final = 60.0  # time limit of a reading: a broker may be down for long
+READING_S: Final = 60.0  # time limit of one reading, because brokers can be down
 READ_RATE_MAX: Final = 10_000.0  # records per second of one reader
 RECORDS_MAX: Final = (50, 500, 2_000)
 FETCH_BYTES: Final = (1_000, 65_536, 1 << 20)
@@ -67,7 +67,7 @@ class ReplayWorkload(LoadOnly):
 
 
 async def replay(context: WorkloadContext, name: str) -> None:
-    """Read one topic after the other, until the load ends."""
+    """Read one topic at a time, until the load ends."""
     random = context.fork(name)
     turn = random.randrange(len(SOURCES))
     reading = 0
