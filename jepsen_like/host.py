@@ -97,7 +97,7 @@ class Host:
         the broker ends (with its final log output) or is not ready in time.
         """
         deadline = time.monotonic() + timeout_s
-        while not self._says_ready():
+        while not self._is_ready():
             status = self.process.exit_status
             if status is not None or not self.process.running:
                 raise BrokerUnavailableError(
@@ -118,7 +118,7 @@ class Host:
             return "running" if self.process.running else "gone"
         return state_of(pid)
 
-    def _says_ready(self) -> bool:
+    def _is_ready(self) -> bool:
         with self.process.log_path.open("rb") as log:
             log.seek(self._words_at)
             return f"raftlog broker {self.id} ready on ".encode() in log.read()

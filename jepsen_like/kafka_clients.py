@@ -110,13 +110,13 @@ class _Group:
             self.failed(OutcomeUnknownError("librdkafka: acknowledged without an offset"))
             return
         self._offsets[index] = offset
-        self._settle()
+        self._resolve_one()
 
     def failed(self, error: RaftlogError) -> None:
         self._error = self._error or error
-        self._settle()
+        self._resolve_one()
 
-    def _settle(self) -> None:
+    def _resolve_one(self) -> None:
         self._left -= 1
         if not self._left:
             self._loop.call_soon_threadsafe(self._resolve)

@@ -30,7 +30,7 @@ from raftlog.types import LeaderEpoch, Offset, TopicPartition
 
 M = TypeVar("M", bound=Message)
 
-LOOK_S: Final = 0.2  # check interval
+POLL_S: Final = 0.2  # check interval
 # time limit for the responses of all brokers to one request; there are two requests
 ROUND_S: Final = 1.4
 
@@ -250,7 +250,7 @@ def until_nothing(lack: Callable[[], list[str]], *, timeout_s: float) -> list[st
     """Check until all conditions are met. Returns those that are not met after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while (found := lack()) and time.monotonic() < deadline:
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return found
 
 

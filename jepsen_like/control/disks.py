@@ -31,7 +31,7 @@ WRITEBACK: Final = Path("/proc/sys/vm/dirty_writeback_centisecs")
 WRITEBACK_DEFAULT: Final = "500"  # default of the kernel
 WRITEBACK_LOCK: Final = Path("/run/raftlog-writeback")
 COMMANDS: Final = ("mkfs.ext4", "e2fsck", "mount", "umount", "nsenter")
-FORMAT: Final = ("-F", "-b", "4096", "-m", "0", "-E", "lazy_itable_init=1")  # -m: none reserved for root
+FORMAT: Final = ("-F", "-b", "4096", "-m", "0", "-E", "lazy_itable_init=1")  # -m 0: no root reserve
 # No periodic commits, and none when a file replaces another, so that unsynced data is lost.
 MOUNT_OPTIONS: Final = "loop,commit=3600,noauto_da_alloc,noinit_itable,errors=remount-ro"
 RELEASE_TIMEOUT_S: Final = 60.0  # long, because the machine can be busy

@@ -1,6 +1,7 @@
 """The kinds transfer, topics and settings (A1): administrative operations during other faults.
 
-They are harmless alone. A cluster that executes them during other faults has to stay correct.
+They have no harmful effect alone. A cluster must stay correct if it executes them during other
+faults.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SIDE_TOPIC: Final = "side-show"
 SEGMENT_BYTES: Final = ("32768", "65536", "262144", "1048576")
 KINDS: Final[Mapping[str, str]] = {
     "transfer": "Move the leaders of some partitions to other in-sync replicas.",
-    "topics": "Create a topic, add partitions to it, delete it, and create it again by its name.",
+    "topics": "Create a topic, add partitions to it, delete it, and recreate it with its name.",
     "settings": "Change the segment size of a topic in use.",
 }
 

@@ -1,7 +1,7 @@
 """Recovery of a broker after a disk fault: start, log output, and replacement of the disk.
 
-The recovery follows the manual for operators. If a broker refuses to start, or its peers reject it,
-it gets an empty disk, and the peers restore its data.
+The recovery follows the operators' manual. A broker that refuses to start, or that its peers
+reject, gets an empty disk, and the peers restore its data.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Words:
             return log.read().decode(errors="replace")
 
     def lines(self, words: Collection[str] = REPORTING) -> list[str]:
-        """Return the lines that contain one of ``words``, each once; the first few."""
+        """Return the first ``LINES_MAX`` different lines that contain one of ``words``."""
         found = dict.fromkeys(
             line[:LINE_CHARS_MAX]
             for line in self.text().splitlines()
@@ -126,8 +126,8 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Result of a start: whether the broker started, in how many seconds, and its output if it did
-    not."""
+    """Result of a start. ``seconds``: until the broker was ready or the start failed. ``said``: its
+    final log output if it did not start."""
 
     started: bool
     seconds: float
@@ -135,7 +135,7 @@ class Start:
 
     @property
     def is_refusal(self) -> bool:
-        """Return whether the broker itself reported why it does not start."""
+        """Whether the broker itself reported why it does not start."""
         return not self.started and "raftlog broker " in self.said
 
     def to_history(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Start:
 
 
 def try_start(cluster: Startable, broker_id: int) -> Start:
-    """Start a broker that may refuse to start. If it is not ready in time, it is killed."""
+    """Start a broker that may refuse to start. Kills it if it is not ready in time."""
     cluster.expect_exit([broker_id])
     began = time.monotonic()
     try:
@@ -159,8 +159,8 @@ def try_start(cluster: Startable, broker_id: int) -> Start:
 def replace_disk(cluster: Cluster, ledger: Losses, broker_id: int) -> dict[str, Any]:
     """Start a broker with an empty disk, as the manual describes, if the fault budget allows it.
 
-    Returns the actions for the history. ``disk`` is "kept" if the budget refused; the broker is
-    then down.
+    Returns the actions for the history. ``disk`` is "kept" if the fault budget does not allow it.
+    The broker is then down.
     """
     cluster.kill([broker_id])
     why = ledger.may_lose((broker_id,))
@@ -174,8 +174,7 @@ def replace_disk(cluster: Cluster, ledger: Losses, broker_id: int) -> dict[str, 
 
 
 def is_back(cluster: Cluster, broker_id: int) -> bool:
-    """Return whether a broker is in every ISR that it can join: its peers have accepted it in this
-    incarnation."""
+    """Return whether a broker is in the ISR of each partition of which it has a replica."""
     status = cluster.status()
     return bool(status) and all(
         broker_id in part.isr for part in status.values() if broker_id in part.replicas
@@ -185,7 +184,7 @@ def is_back(cluster: Cluster, broker_id: int) -> bool:
 def poll(
     condition: Callable[[], bool], timeout_s: float, *, interval_s: float = POLL_INTERVAL_S
 ) -> bool:
-    """Whether ``condition()`` came true within a time; asked once at least."""
+    """Return whether ``condition()`` became true within ``timeout_s``. Checks at least once."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

@@ -1,8 +1,7 @@
-"""The interface of a nemesis: inject a fault on command, report the observed effect, and heal.
+"""Interface of a nemesis: inject a fault, report the observed effect, and heal.
 
-Faults are data, drawn by pure functions from the run's seed (``schedule``); a nemesis executes
-them. It runs in a separate thread of the harness and may block briefly, but never as long as the
-fault lasts.
+Faults are data, drawn by pure functions from the run's seed (``schedule``). A nemesis executes them
+in a separate thread of the harness. It must not block for the duration of a fault.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ class FaultPlan:
     """One fault.
 
     ``hold_s``: seconds from its start to its end. ``targets``: broker ids; empty if the nemesis
-    selects them at the start of the fault (such as the leader), by ``args``.
-    ``lossy``: it removes durable data, so the fault budget has to allow it.
-    ``expects``: whether writes must continue during this fault alone.
+    selects them at the start of the fault by ``args`` (such as the leader of a partition).
+    ``lossy``: the fault removes durable data, so the fault budget must allow it.
+    ``expects``: whether writes must continue if this is the only fault.
     """
 
     kind: str
@@ -37,7 +36,7 @@ class FaultPlan:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Observed effect. ``injected``: whether the fault is active; if not, ``seen`` contains the
+    """Observed effect. ``injected``: whether the fault is active. If not, ``seen`` contains the
     reason."""
 
     injected: bool
@@ -50,11 +49,11 @@ def not_injected(why: str) -> Effect:
 
 
 class Nemesis(Protocol):
-    """Several kinds of fault that need the same resources."""
+    """Kinds of fault with the same requirements, and their implementation."""
 
     @property
     def kinds(self) -> Mapping[str, str]:
-        """Return the kinds by name, with a description each."""
+        """Descriptions of the kinds, by name."""
         ...
 
     def why_not(self, kind: str) -> str:
@@ -62,7 +61,7 @@ class Nemesis(Protocol):
         ...
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
-        """Draw a fault of this kind. Pure: the same draw for the same state of ``random``."""
+        """Draw a fault of this kind. Pure: depends on the arguments only."""
         ...
 
     def begin(self, fault: FaultPlan) -> Effect:
@@ -71,7 +70,8 @@ class Nemesis(Protocol):
         ...
 
     def end(self, fault: FaultPlan) -> Effect:
-        """Undo what ``begin`` of the same fault did, and restart the brokers that it stopped."""
+        """Undo the effects of ``begin`` of the same fault, and restart the brokers that it
+        stopped."""
         ...
 
     def heal(self) -> None:
@@ -91,5 +91,5 @@ class OwnKinds:
         return self._why_not(kind)
 
     def _why_not(self, _kind: str) -> str:
-        """Return why this machine and cluster cannot have the fault; empty if they can."""
+        """Return why the kind cannot be injected on this machine and cluster; empty if it can."""
         return ""

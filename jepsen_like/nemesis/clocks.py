@@ -1,8 +1,8 @@
 """The kinds clock-jump, clock-strobe (T1) and clock-bases (T2): wall clocks jump, bases differ.
 
-Records must still be acknowledged, in order and once, with any wall clock; only their timestamps
-may be wrong. Topics keep records for a day, a week or indefinitely: clocks that jump by ten days
-must not delete any.
+With any wall clock, brokers must acknowledge records in order and exactly once. Only timestamps may
+be wrong. Topics keep records for a day, a week or indefinitely, and a clock that jumps by ten days
+must not cause a deletion.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ DAY_S: Final = 86_400.0
 OFFSETS_S: Final = (0.1, 0.5, 2.0, 10.0, 60.0, 600.0, 3_600.0, 10 * DAY_S)
 STROBE_OFFSETS_S: Final = (0.1, 1.0, 30.0, 3_600.0)
 STROBE_PERIODS_S: Final = (0.01, 0.05, 0.2)
-RESOLUTION_S: Final = 0.002  # the harness reads the wall clock to the millisecond
+RESOLUTION_S: Final = 0.002  # the harness reads the wall clock in milliseconds
 JOIN_TIMEOUT_S: Final = 5.0
 LOG_TAIL_BYTES: Final = 4_096
 KINDS: Final[Mapping[str, str]] = {
-    "clock-jump": "The wall clocks of some brokers, or of all, jump: by 0.1 s, or by ten days.",
-    "clock-strobe": "The wall clock of some brokers flips between two times, many times a second.",
+    "clock-jump": "The wall clocks of some brokers, or of all, jump by 0.1 s to ten days.",
+    "clock-strobe": "The wall clock of some brokers flips between two times every 10 to 200 ms.",
     "clock-bases": "Brokers have different bases of the monotonic clock.",
 }
 
@@ -65,7 +65,7 @@ class Cluster(Protocol):
 
 
 class ClocksNemesis(OwnKinds):
-    """Sets the clocks that the cluster's brokers were started with."""
+    """Sets the clocks with which the brokers of the cluster were started."""
 
     kinds = KINDS
 
@@ -80,7 +80,7 @@ class ClocksNemesis(OwnKinds):
     def _why_not(self, kind: str) -> str:
         return "" if kind == "clock-bases" else clocks.why_not()
 
-    # -- what to do
+    # -- drawing
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
         if kind == "clock-bases":
@@ -99,7 +99,7 @@ class ClocksNemesis(OwnKinds):
             }
         return FaultPlan(kind=kind, targets=targets, args=args, hold_s=random.uniform(2.0, 8.0))
 
-    # -- doing it
+    # -- injecting
 
     def begin(self, fault: FaultPlan) -> Effect:
         if fault.kind == "clock-bases":
@@ -138,7 +138,7 @@ class ClocksNemesis(OwnKinds):
                 clock.set(0.0)
 
     def _has_clock(self, broker: int) -> bool:
-        """Return whether a broker that is down will be started with a separate clock."""
+        """Return whether a broker runs with its separate clock, or will be started with it."""
         host, clock = self._cluster.hosts[broker], self._clocks[broker]
         if host.broker_pid is not None:
             return clock.is_used_by(host.broker_pid)
@@ -153,10 +153,10 @@ class ClocksNemesis(OwnKinds):
             self._strobes[broker] = strobe
             strobe.start()
 
-    # -- what is seen
+    # -- observing
 
     def _observed(self, fault: FaultPlan) -> Effect:
-        """Read the clocks in new processes that are started as the brokers were, and report their
+        """Read the clocks in new processes with the brokers' environment, and report their
         offsets."""
         measured = self._measure(fault.targets)
         if fault.kind == "clock-jump":
@@ -170,7 +170,7 @@ class ClocksNemesis(OwnKinds):
         ):
             return Effect(False, {"why": "the wall clocks do not have their offsets", **reported})
         if not all(found.is_monotonic_right for found in measured.values()):
-            return Effect(False, {"why": "monotonic clocks have changed, too", **reported})
+            return Effect(False, {"why": "monotonic clocks have changed", **reported})
         return Effect(True, reported)
 
     def _measure(self, targets: Collection[int]) -> dict[str, _Measurement]:
@@ -186,11 +186,9 @@ class ClocksNemesis(OwnKinds):
         return seen
 
     def _logged(self, targets: Collection[int]) -> dict[str, float]:
-        """Return the difference between the newest time in each broker's log and the time of its
-        writing.
+        """Return the clock offset of each broker that has logged since the start of the fault.
 
-        Compares the time in the log line with that of the file system, for brokers that wrote
-        since.
+        Compares the time in the last log line with the modification time of the log file.
         """
         found = {}
         for broker in targets:
@@ -223,7 +221,7 @@ class _Measurement(NamedTuple):
 
     @property
     def offset_s(self) -> float:
-        """Return the approximate offset of the wall clock."""
+        """Approximate offset of the wall clock, in seconds."""
         return round(self.found.wall_s - (self.before.wall_s + self.after.wall_s) / 2, 3)
 
     def may_be(self, offset_s: float) -> bool:
@@ -237,13 +235,13 @@ class _Measurement(NamedTuple):
 
 
 def _offsets(random: Random, targets: Collection[int]) -> list[float]:
-    """Draw a separate offset for each broker, or one for all."""
+    """Draw a separate offset for each broker, or the same offset for all."""
     offsets = [random.choice(OFFSETS_S) * random.choice((-1, 1)) for _ in targets]
     return offsets if random.random() < 0.5 else offsets[:1] * len(targets)
 
 
 def logged_offset_s(path: Path) -> float | None:
-    """Return the time in the last line of a log minus the time at which it was written.
+    """Return the time in the last line of a log minus the time of the write, in seconds.
 
     None if the last line contains no time. Accurate to about a millisecond.
     """

@@ -1,15 +1,16 @@
 """The kinds corrupt, truncate and rollback (D6): changed bytes on the disks of brokers.
 
-They affect one broker or a minority, with the broker down or running; or, as a *helix*, all
-brokers: each has another corrupt partition, so that valid copies of every record remain. Expected
+They affect one broker or a minority, which can be down or running. A *helix* affects all brokers:
+each has a different corrupt partition, so that valid copies of every record remain. Expected
 reactions:
 
 - segment below the durable end: the broker quarantines the copy and copies it again;
-- torn end, index, epoch cache, producer snapshot, checkpoint: truncated, or rebuilt;
-- journal, identity, catalog: the broker refuses to start, with a reason. If the loss is not visible
-in the file, the other brokers reject it. It then gets an empty disk.
+- torn write, index, epoch cache, producer snapshot, checkpoint: the broker truncates or rebuilds
+  the file;
+- journal, identity, catalog: the broker refuses to start and reports the reason. If the file does
+  not show the loss, the other brokers reject the broker. It then gets an empty disk.
 
-Corruption that a broker does not detect, but its tools do, is not repaired, and is reported.
+Corruption that a broker does not detect, but the verification tools do, is reported.
 """
 
 from __future__ import annotations
@@ -36,28 +37,28 @@ from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, OwnKinds, not_in
 from raftlog.jepsen_like.plan import Shape
 
 NOTICE_S: Final = 6.0  # time limit for a restarted broker to react
-LOOK_S: Final = 0.2
-MORE_S: Final = 3.0  # time limit for it to write more than the restored copy contains
+POLL_S: Final = 0.2
+MORE_S: Final = 3.0  # time limit for a broker to write more than the old version contains
 REGIONS: Final[Mapping[str, tuple[Region, ...]]] = {
     "corrupt": files.REGIONS,
     "truncate": files.REGIONS,
     "rollback": ("active", "index", "epochs", "checkpoint", "producers", "journal"),
 }
-# Need no copy elsewhere: they contain only data that is in the segments, too.
+# Rebuilt from the segments, so that no replica is needed.
 REBUILT: Final[frozenset[Region]] = frozenset({"index", "epochs", "producers"})
-# Drawn twice as often: most data of a disk.
+# Drawn twice as often, because they are most of the data.
 OFTEN: Final[tuple[Region, ...]] = ("closed", "active")
 KINDS: Final[Mapping[str, str]] = {
-    "corrupt": "Bits flip in files of some brokers, or chunks are zeros, or another chunk's bytes.",
-    "truncate": "Files of some brokers end early, or in a write that did not end.",
-    "rollback": "A file of one broker is restored as it was before its last start.",
+    "corrupt": "Flip bits in files of some brokers, or replace chunks by zeros or other chunks.",
+    "truncate": "Truncate files of some brokers, or append a torn write.",
+    "rollback": "Restore the version of a file that one broker had before its last start.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Harm:
-    """Changes on one broker, until its recovery. ``quarantined``: number of copies before the
-    change."""
+    """A change of a file of one broker, until the recovery. ``quarantined``: quarantined copies
+    before the change."""
 
     broker: int
     fault: FaultPlan
@@ -91,7 +92,7 @@ class DamageNemesis(OwnKinds):
         self._refusing: set[int] = set()  # down, and the fault budget did not allow an empty disk
         self.unnoticed: list[Mapping[str, Any]] = []  # corruption that brokers did not repair
 
-    # -- what to do
+    # -- drawing
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
         regions = REGIONS[kind]
@@ -115,7 +116,7 @@ class DamageNemesis(OwnKinds):
             lossy=region not in REBUILT and not args.get("torn", False),
         )
 
-    # -- doing it
+    # -- injecting
 
     def begin(self, fault: FaultPlan) -> Effect:
         targets = tuple(self._cluster.hosts) if fault.args["helix"] else fault.targets
@@ -128,7 +129,7 @@ class DamageNemesis(OwnKinds):
             return self._roll_back(fault)
         if not fault.args.get("live", False):
             self._cluster.kill(targets)
-            # Other brokers have taken over since: check whether their copies are still sufficient.
+            # Leaders may have changed since: check whether the other copies are still sufficient.
             if fault.lossy and (why := self._ledger.may_lose(targets)):
                 self._start_again(targets)
                 return not_injected(f"after they were killed: {why}")
@@ -140,7 +141,10 @@ class DamageNemesis(OwnKinds):
         return self._effect(fault, targets)
 
     def _forbidden(self, fault: FaultPlan, targets: Sequence[int]) -> str:
-        """Return why not; with a helix, each broker may lose only its partition."""
+        """Return why the fault budget forbids the fault; empty if it does not.
+
+        With a helix, each broker loses one partition only, so each is checked separately.
+        """
         asked = [(broker,) for broker in targets] if fault.args["helix"] else [targets]
         return next(filter(None, (self._ledger.may_lose(each) for each in asked)), "")
 
@@ -149,8 +153,7 @@ class DamageNemesis(OwnKinds):
             self._cluster.start_broker(broker)
 
     def _different_partitions(self, targets: Sequence[int], random: Random) -> dict[int, str]:
-        """Return for each broker a partition that no other fault affects; by the name of its
-        directory."""
+        """Return a different partition for each broker, as its directory."""
         chosen: dict[int, str] = {}
         for broker in targets:
             data_dir = self._cluster.hosts[broker].data_dir
@@ -195,7 +198,7 @@ class DamageNemesis(OwnKinds):
         return Effect(True, {"changed": changed}, tuple(harm.broker for harm in done))
 
     def _roll_back(self, fault: FaultPlan) -> Effect:
-        """Replace a file with its version of the broker's last start."""
+        """Replace a file by its version of the broker's last start."""
         (broker,) = fault.targets
         data_dir = self._cluster.hosts[broker].data_dir
         random = Random(fault.args["seed"])
@@ -207,8 +210,8 @@ class DamageNemesis(OwnKinds):
         if place is None:
             return not_injected(f"no {fault.args['region']} file")
         # Other brokers can detect only the loss of data that they have received.
-        poll(lambda: is_back(self._cluster, broker), self._more_s, interval_s=LOOK_S)
-        poll(lambda: _bytes(place.path) not in {old, b""}, self._more_s, interval_s=LOOK_S)
+        poll(lambda: is_back(self._cluster, broker), self._more_s, interval_s=POLL_S)
+        poll(lambda: _bytes(place.path) not in {old, b""}, self._more_s, interval_s=POLL_S)
         self._cluster.kill([broker])
         why = self._ledger.may_lose((broker,)) if fault.lossy else ""
         if not why and _bytes(place.path) in {old, b""}:
@@ -220,7 +223,7 @@ class DamageNemesis(OwnKinds):
         self._note(harm)
         return self._effect(fault, (broker,))
 
-    # -- what comes of it
+    # -- recovering
 
     def end(self, fault: FaultPlan) -> Effect:
         mine = [harm for harm in self._harms if harm.fault is fault]
@@ -240,10 +243,10 @@ class DamageNemesis(OwnKinds):
                 self._refusing.discard(broker)
 
     def _see_to(self, harm: _Harm) -> dict[str, Any]:
-        """Start the broker on its files, and return its reaction and that of an operator.
+        """Start the broker with the changed files, replace its disk if necessary, and return the
+        reactions.
 
-        A broker that was running is restarted, because a start checks data that is not read
-        otherwise.
+        Restarts a running broker, because only a start checks all data.
         """
         broker = harm.broker
         seen: dict[str, Any] = {}
@@ -254,7 +257,7 @@ class DamageNemesis(OwnKinds):
         start = try_start(self._cluster, broker)
         seen |= start.to_history()
         if start.started:
-            poll(lambda: self._is_seen_to(harm), self._notice_s, interval_s=LOOK_S)
+            poll(lambda: self._is_seen_to(harm), self._notice_s, interval_s=POLL_S)
         seen["said"] = harm.words.lines()
         if not start.started or harm.is_refused_by_peers:
             seen |= replace_disk(self._cluster, self._ledger, broker)
@@ -270,17 +273,16 @@ class DamageNemesis(OwnKinds):
         elif harm.fault.lossy:
             self._ledger.returned((broker,))
         else:
-            seen["wrong_still"] = still  # until the next write of the file
+            seen["wrong_still"] = still  # the broker repairs it at the next write of the file
         seen["is_back"] = poll(
-            lambda: is_back(self._cluster, broker), self._more_s, interval_s=LOOK_S
+            lambda: is_back(self._cluster, broker), self._more_s, interval_s=POLL_S
         )
         return seen
 
     def _is_seen_to(self, harm: _Harm) -> bool:
         """Return whether no problem remains, or the other brokers reject the broker.
 
-        A restored old file is valid if the broker starts with it. Then only the reaction of the
-        other brokers matters.
+        An old version of a file is valid in itself, so that only a rejection ends the wait.
         """
         if harm.is_refused_by_peers:
             return True

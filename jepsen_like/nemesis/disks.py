@@ -1,8 +1,8 @@
 """The kinds disk-full (D3), read-only (D4) and disk-error (D5): disks that reject operations.
 
-All are injected into the file system on the broker's loop device, and verified by a write of the
-harness. The reaction of the broker is recorded, not checked: it rejects writes and transfers
-leadership, or ends.
+They are injected into the file system on the broker's loop device and verified by a write of the
+harness. The broker rejects writes and transfers leadership, or ends. This reaction is recorded, but
+not checked.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Harmable(Powered, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One kind. ``error``: the error of a write. ``is_fatal``: needs a repair with the broker
-    down."""
+    """One kind. ``error``: expected error of a write. ``is_fatal``: the repair requires that the
+    broker is down."""
 
     summary: str
     error: str
@@ -53,7 +53,7 @@ class _Kind:
 
 KINDS: Final[Mapping[str, _Kind]] = {
     "disk-full": _Kind(
-        "Leave no free space on disks in use, or a few KiB; then release it.", "ENOSPC", False
+        "Fill disks in use, except for 0 to 64 KiB; release the space.", "ENOSPC", False
     ),
     "read-only": _Kind("Remount file systems in use read-only, as after an error.", "EROFS", True),
     "disk-error": _Kind("Make all reads and writes of disks in use fail.", "EIO", True),
@@ -61,7 +61,7 @@ KINDS: Final[Mapping[str, _Kind]] = {
 
 
 class DisksNemesis(OwnKinds):
-    """Makes disks of one broker or of a minority full, read-only or broken for some time.
+    """Makes disks of one broker or of a minority full, read-only or defective for some time.
 
     A broker with a full disk continues to run, and other brokers become leaders (S31). The other
     kinds should end it: a failed write or sync is fatal (S30). Then the disk is repaired and the
@@ -116,8 +116,8 @@ class DisksNemesis(OwnKinds):
         return Effect(True, seen)
 
     def end(self, fault: FaultPlan) -> Effect:
-        """Release the space, or repair the disk, and start the brokers that ended or were stopped
-        for it."""
+        """Release the space or repair the disk, and start the brokers that ended or were stopped
+        for the repair."""
         return self._restore(fault.targets, {fault.kind})
 
     def heal(self) -> None:
@@ -125,7 +125,7 @@ class DisksNemesis(OwnKinds):
         self._restore(tuple(self._harmed), set(KINDS))
 
     def _restore(self, targets: Collection[int], kinds: set[str]) -> Effect:
-        """Undo these kinds; with two on one disk, the effect of the other can remain."""
+        """Undo these kinds. Another kind on the same disk stays active."""
         disks = disks_of(self._cluster, [t for t in targets if t in self._harmed])
         seen: dict[str, Any] = {
             "ended": [t for t in disks if not self._cluster.hosts[t].process.running]
@@ -156,7 +156,7 @@ class DisksNemesis(OwnKinds):
         after = before - kinds
         was_broken, is_broken = (any(KINDS[k].is_fatal for k in each) for each in (before, after))
         if was_broken and not is_broken:
-            self._cluster.kill((target,))  # its open files are invalid now
+            self._cluster.kill((target,))  # its open files are invalid after the remount
             disk.remount()
         if not is_broken and "disk-full" not in after:
             disk.free()

@@ -1,7 +1,7 @@
-"""Executes a schedule of faults on a cluster, and records the effect of each.
+"""Driver: executes a schedule of faults on a cluster and records the effect of each fault.
 
 Runs in one thread. A fault that cannot be injected, or that the fault budget forbids, is recorded
-as not injected. A fault that was started is always ended, also after errors.
+as not injected. A started fault is always ended, also after errors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Losses(Protocol):
 
 @dataclass
 class Driver:
-    """Executes faults: call ``play`` in a thread. ``active``: current faults, for display.
+    """Executes faults. Call ``play`` in a thread. ``active``: current faults, for display.
 
     ``clock_s``: seconds since the load started.
     """
@@ -43,8 +43,7 @@ class Driver:
     injected: dict[str, int] = field(default_factory=dict)  # number by kind
 
     def play(self, steps: Sequence[Step], stopping: threading.Event) -> None:
-        """Execute the schedule until it ends or ``stopping`` is set, and then end all active
-        faults."""
+        """Execute the schedule until it ends or ``stopping`` is set. Then end all active faults."""
         for step in steps:
             if stopping.wait(max(0.0, step.at_s - self.clock_s())):
                 break
@@ -70,8 +69,7 @@ class Driver:
         if not why and plan.lossy and plan.targets:
             why = self.ledger.may_lose(plan.targets)
         effect = not_injected(why) if why else self._do(nemesis.begin, plan)
-        # A fault that failed half-way must be ended too; one that was rejected before its start
-        # must not.
+        # A fault with a partial failure must be ended, too, but not one that was not started.
         if not why:
             self.active[number] = plan
         if effect.injected:
@@ -123,7 +121,7 @@ class Driver:
         )
 
     def _expects(self, plan: FaultPlan, targets: Sequence[int]) -> Expectation:
-        """Return the expectation: faults that are harmless alone may stop the cluster together."""
+        """Return the expectation. Several active faults together may always cause an outage."""
         if plan.expects == "outage" or len(self.active) > 1:
             return "outage"
         return self.ledger.may_stop(targets)

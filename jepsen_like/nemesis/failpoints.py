@@ -1,10 +1,10 @@
 """The kinds crash-at, pause-inside, disk-error-at, slow-disk and hung-disk: failpoints.
 
 Brokers of a cluster with ``Needs.failpoints`` are started with ``environment(failpoint_file(...))``
-and read that file at every failpoint. The reported effect is the note that the broker wrote
-immediately before the action, and its process state. If the broker has not reached the failpoint
-when ``begin`` returns, the fault is reported as not injected; ``end`` reports whether it was
-reached later.
+and read that file at every failpoint. The reported effect consists of the hits, which the broker
+writes immediately before the action, and its process state. If the broker has not reached the
+failpoint when ``begin`` returns, the fault is reported as not injected. ``end`` reports whether it
+was reached later.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from raftlog.testing.failpoints import FailpointSwitch
 from raftlog.types import TopicPartition
 
 KINDS: Final[Mapping[str, str]] = {
-    "crash-at": "A broker crashes right before or after it writes, syncs, renames, removes or "
-    "sends data; or at such a point of its recovery.",
+    "crash-at": "A broker crashes immediately before or after it writes, syncs, renames, removes "
+    "or sends data, also during its recovery.",
     "pause-inside": "A leader pauses between the check of its leadership and the append.",
     "slow-disk": "Syncs of records or of the consensus journal take 0.1 s to 30 s; or all syncs "
     "take 50 ms to 500 ms.",
-    "hung-disk": "Syncs of records, of the consensus journal or of everything do not return: a "
-    "disk that hangs, and is reset at the end.",
+    "hung-disk": "Syncs of records, of the consensus journal or of all files do not return. The "
+    "disk is reset at the end.",
     "disk-error-at": "One write, sync or read of a broker fails with EIO.",
 }
 NO_FAILPOINTS: Final = "these brokers were not started with failpoints"
 
-# Reached constantly under load: patterns of site names.
+# Patterns of site names. Reached constantly under load.
 BUSY: Final = (
     "checkpoint.write.*",
     "peer.peer_ping.*",
@@ -60,7 +60,7 @@ BUSY: Final = (
     "segment.sync.*",
     "segment.write.*",
 )
-# Reached occasionally: when a segment is full, or a leader changes.
+# Reached occasionally, when a segment is full or a leader changes.
 RARE: Final = (
     "checkpoint.sync.*",
     "epochs.write.*",
@@ -70,7 +70,7 @@ RARE: Final = (
     "producers.[!r]*",
     "segment.create.*",
 )
-# Reached during compaction: with keys, or consumer groups.
+# Reached during compaction, which requires keys or consumer groups.
 COMPACTING: Final = (
     "cleaned.*",
     "compaction.*",
@@ -90,7 +90,7 @@ RECOVERING: Final = (
     "peer.*",
     "segment.sync.*",
 )
-# of a clean stop; of some brokers only
+# Reached at a clean stop, or by some brokers only.
 NOT_RECOVERING: Final = ("clean.*", "peer.partition_states.*")
 FAILING: Final = (
     "checkpoint.write.*",
@@ -102,7 +102,7 @@ FAILING: Final = (
 WHEN: Final = ("busy", "busy", "busy", "rare", "recovering", "recovering")  # time of the crash
 COMPACTS: Final = 0.5  # share of crashes in a compaction, if logs are compacted
 RARELY: Final = ("rare", "compacting")
-SKIP_MAX: Final = 300  # hits that are skipped
+SKIP_MAX: Final = 300  # maximum number of skipped hits
 COMPACTING_SKIP_MAX: Final = 3
 DOWN_S: Final = ((0.5, 2.0), (1.0, 5.0), (5.0, 20.0))
 RARE_HOLD_S: Final = (5.0, 20.0)
@@ -113,10 +113,10 @@ EVERY_SYNC_HOLD_S: Final = (3.0, 15.0)
 HUNG: Final = ("segment.sync.before", "journal.sync.before", "*.sync.before")
 HUNG_S: Final = 300.0  # longer than the faults of any run
 HUNG_HOLD_S: Final = (8.0, 25.0)
-STALL_S: Final = BrokerConfig().disk_stall_timeout_ms / 1_000 - 1  # a sync can be slow in addition
+STALL_S: Final = BrokerConfig().disk_stall_timeout_ms / 1_000 - 1  # 1 s for the sync itself
 BEGIN_S: Final = 2.0  # time that ``begin`` waits for a hit
-GONE_S: Final = 2.0  # time limit for a process to end after it crashed, or failed with an error
-LOOK_S: Final = 0.02
+GONE_S: Final = 2.0  # time limit for a process to end after a crash or an I/O error
+POLL_S: Final = 0.02
 
 
 def failpoint_file(directory: Path, broker_id: int) -> Path:
@@ -154,8 +154,8 @@ class Failing(Powered, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Armed:
-    """A failpoint that one fault has set at one broker. ``rule``: unique, because of its
-    comment."""
+    """A failpoint that a fault has set at a broker. ``rule``: has a comment that makes it
+    unique."""
 
     fault: FaultPlan
     target: int
@@ -163,7 +163,7 @@ class _Armed:
 
 
 class FailpointsNemesis(OwnKinds):
-    """Sets and resets failpoints. ``sleep``: waits between two checks."""
+    """Sets and resets failpoints. ``sleep``: function that waits between two checks."""
 
     kinds = KINDS
 
@@ -178,11 +178,11 @@ class FailpointsNemesis(OwnKinds):
         self._ledger = ledger
         self._sleep = sleep
         self._armed: list[_Armed] = []
-        self._ended: list[int] = []  # brokers that faults ended and that were not started since
+        self._ended: list[int] = []  # brokers that faults may have ended, until their next start
         self._number = 0
 
     def _why_not(self, _kind: str) -> str:
-        needs = getattr(self._cluster, "needs", None)  # a cluster elsewhere has none
+        needs = getattr(self._cluster, "needs", None)  # None for an external cluster
         return "" if needs is not None and needs.failpoints else NO_FAILPOINTS
 
     # -- drawing
@@ -197,7 +197,7 @@ class FailpointsNemesis(OwnKinds):
         }
         return draws[kind](random, shape)
 
-    # -- doing
+    # -- injecting
 
     def begin(self, fault: FaultPlan) -> Effect:
         target = fault.targets[0] if fault.targets else self._leader(fault.args)
@@ -222,7 +222,7 @@ class FailpointsNemesis(OwnKinds):
         return self._effect_within(armed, BEGIN_S)
 
     def _effect_within(self, armed: _Armed, wait_s: float) -> Effect:
-        """Return the observed effect, once it occurs or ``wait_s`` have passed."""
+        """Return the observed effect, when it has occurred or ``wait_s`` have passed."""
         self._wait(lambda: bool(self._hits(armed)), wait_s)
         hits = self._hits(armed)
         seen: dict[str, Any] = {"rule": armed.rule, "hits": len(hits)}
@@ -240,16 +240,16 @@ class FailpointsNemesis(OwnKinds):
         return Effect(True, seen, (armed.target,))
 
     def _wait(self, is_there: Callable[[], bool], wait_s: float) -> None:
-        for _ in range(math.ceil(wait_s / LOOK_S)):
+        for _ in range(math.ceil(wait_s / POLL_S)):
             if is_there():
                 return
-            self._sleep(LOOK_S)
+            self._sleep(POLL_S)
 
     # -- undoing
 
     def end(self, fault: FaultPlan) -> Effect:
-        """Reset the failpoint, and start the broker if it ended. ``hits``: total number since the
-        start."""
+        """Reset the failpoint, and start the broker if it ended. Reports all ``hits`` of the
+        fault."""
         armed = next((each for each in self._armed if each.fault is fault), None)
         if armed is None:
             return Effect(True, {"nothing": "it was not set"})
@@ -276,7 +276,7 @@ class FailpointsNemesis(OwnKinds):
         self._ledger.returned({each.target for each in armed if each.fault.lossy})
 
     def _reset(self, armed: Collection[_Armed]) -> None:
-        """Reset failpoints. Threads in a disk that hangs remain there, also after a reset."""
+        """Kill brokers with a hung disk: their blocked threads do not continue after the reset."""
         hung = {each.target for each in armed if each.fault.kind == "hung-disk"}
         self._cluster.kill(sorted(hung & self._cluster.up()))
 
@@ -305,12 +305,12 @@ class FailpointsNemesis(OwnKinds):
 
 
 def _is_deadly(fault: FaultPlan) -> bool:
-    """Return whether the broker may end because of it: a failed sync ends it by design (S30)."""
+    """Return whether the fault may end the broker immediately. A failed sync does (S30)."""
     return fault.kind in ("crash-at", "disk-error-at")
 
 
 def _may_end(fault: FaultPlan) -> bool:
-    """Return whether the broker may end because of it, immediately or later."""
+    """Return whether the fault may end the broker, immediately or later."""
     return _is_deadly(fault) or bool(fault.args.get("ends"))
 
 
@@ -318,8 +318,7 @@ def _may_end(fault: FaultPlan) -> bool:
 
 
 def matching(patterns: Collection[str], *, but: Collection[str] = ()) -> list[str]:
-    """Return the names of failpoints that match one of ``patterns``, and none of ``but``;
-    sorted."""
+    """Return the sorted names of failpoints that match one of ``patterns`` and none of ``but``."""
     return [
         site
         for site in sorted(SITES)
@@ -329,8 +328,8 @@ def matching(patterns: Collection[str], *, but: Collection[str] = ()) -> list[st
 
 
 def _skip(random: Random) -> int:
-    """Draw the number of hits to skip: none in half of all cases, else small numbers as often as
-    large ones."""
+    """Draw the number of hits to skip: 0 in half of all cases, else log-uniform up to
+    ``SKIP_MAX``."""
     return 0 if random.random() < 0.5 else round(math.exp(random.uniform(0, math.log(SKIP_MAX))))
 
 
@@ -380,8 +379,7 @@ def _draw_pause(random: Random, shape: Shape) -> FaultPlan:
 
 
 def _draw_slow(random: Random, shape: Shape) -> FaultPlan:
-    """Draw a slow sync. Operations that wait for it are slow, too: writes may stop for that
-    time."""
+    """Draw a slow sync. Writes that wait for the sync may stop for its duration."""
     if random.random() < 0.5:
         rule, hold_s = f"*.sync.before={EVERY_SYNC}", random.uniform(*EVERY_SYNC_HOLD_S)
         expects, ends = expectation(shape, 0), False
@@ -390,7 +388,7 @@ def _draw_slow(random: Random, shape: Shape) -> FaultPlan:
         low, high = map(math.log, SYNC_S)
         seconds = math.exp(random.uniform(low, high))
         rule, hold_s = f"{site}=stall({seconds:.3f})@{_skip(random)}x1", seconds + BEGIN_S
-        # A broker whose journal waits for this time ends, if other brokers can continue.
+        # A broker whose journal stalls for this time ends, if other brokers can continue.
         expects, ends = "outage", site.startswith("journal") and seconds > STALL_S
     return FaultPlan(
         kind="slow-disk",
@@ -402,8 +400,8 @@ def _draw_slow(random: Random, shape: Shape) -> FaultPlan:
 
 
 def _draw_hung(random: Random, shape: Shape) -> FaultPlan:
-    """Draw a hung disk. The broker transfers leadership, or ends, after some seconds: writes may
-    stop for this time."""
+    """Draw a hung disk. The broker transfers leadership or ends after some seconds. Writes may stop
+    until then."""
     return FaultPlan(
         kind="hung-disk",
         targets=_one(random, shape),
@@ -414,8 +412,8 @@ def _draw_hung(random: Random, shape: Shape) -> FaultPlan:
 
 
 def _draw_error(random: Random, shape: Shape) -> FaultPlan:
-    """Draw an I/O error. Bytes that cannot be read are corrupt: that copy may be quarantined and
-    copied again."""
+    """Draw an I/O error. A read error counts as corruption: the broker may quarantine the copy and
+    copy it again."""
     site = random.choice(matching(FAILING))
     return FaultPlan(
         kind="disk-error-at",

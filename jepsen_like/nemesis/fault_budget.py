@@ -1,21 +1,21 @@
 """Fault budget: faults that the guarantee under test still allows (F0).
 
-The guarantee "survives the loss of n-1 replicas" means: an acknowledged record is on every disk of
-the ISR at that time. One disk of that ISR is therefore enough, and n-1 of n can be lost at once if
-all n were in the ISR. A replica outside the ISR counts as failed, because it may lack records that
-were acknowledged without it. A replica that lost its disk counts as failed until it is in the ISR
-again *and* reports that it has all records that the leader had: the ISR that other brokers report
-may be older than the loss. The remaining replicas have to be running: a copy on a stopped broker
-may be the only one, and the broker may not restart.
+The guarantee "survives the loss of n-1 replicas" means that an acknowledged record is on every disk
+of the ISR at the time of its acknowledgement. One disk of that ISR is therefore sufficient, and n-1
+of n disks can be lost at once if all n were in the ISR. A replica outside the ISR counts as failed,
+because it may lack records that were acknowledged without it. A replica that lost its disk counts
+as failed until it is in the ISR again *and* reports that it has all records that the leader had:
+the ISR that other brokers report may be older than the loss. The remaining replicas must be
+running: a copy on a stopped broker may be the only one, and the broker might not restart.
 
-The budget also counts the voters of each partition and of the cluster. A vote that was lost with a
-disk could be given twice, so a majority of the voters has to remain. If it does not, the cluster
-waits for its operator (``raftlog cluster recover``), who selects the survivor to continue with.
-This loses no records if the survivor, in the newest known state, is in the ISR of every partition.
-A caller that acts as the operator sets ``recoverable``.
+The budget also counts the voters of each partition and of the cluster. A voter that lost its disk
+could vote twice in one term, so a majority of the voters must keep their disks. If no majority
+does, the cluster waits for its operator (``raftlog cluster recover``), who selects the survivor to
+continue with. This loses no records if the survivor, in the newest known state, is in the ISR of
+every partition. A caller that acts as the operator sets ``recoverable``.
 
-The budget refuses if it is uncertain: if a leader does not respond, if brokers report different
-ISRs, or if a replica seems to lag. Its decision is valid only at the time of the request, so
+The budget does not allow a loss if the state is uncertain: a leader does not respond, brokers
+report different ISRs, or a replica lags. The decision is valid only at the time of the request, so
 request it immediately before the fault.
 """
 
@@ -32,7 +32,7 @@ from raftlog.jepsen_like.status import ClusterStatus, PartitionStatus
 
 # Followers lag slightly under load, and the election of a new leader takes some seconds.
 PATIENCE_S: Final = 10.0
-LOOK_S: Final = 0.1
+POLL_S: Final = 0.1
 
 
 class Observed(Protocol):
@@ -47,7 +47,7 @@ class Observed(Protocol):
 
 
 class Refusal(NamedTuple):
-    """Reason for a refusal. ``may_pass``: with the current replicas and disks, it may end soon."""
+    """Reason for a refusal. ``may_pass``: it may end soon with the current replicas and disks."""
 
     why: str
     may_pass: bool = False
@@ -70,7 +70,7 @@ class FaultBudget:
         self._clock = clock
         self._lock = threading.Lock()
         self._lost: set[int] = set()
-        # brokers of ``lost`` with new disks, which receive their copies
+        # brokers of ``_lost`` with new disks, which receive their copies
         self._returned: set[int] = set()
 
     # -- bookkeeping
@@ -82,8 +82,8 @@ class FaultBudget:
             self._returned -= set(targets)
 
     def returned(self, targets: Collection[int]) -> None:
-        """Record that these brokers have disks again. They are complete once the cluster reports
-        it."""
+        """Record that these brokers have disks again. They count as failed until the cluster
+        reports complete copies."""
         with self._lock:
             self._returned |= self._lost & set(targets)
 
@@ -93,7 +93,7 @@ class FaultBudget:
         with self._lock:
             return frozenset(self._lost)
 
-    def _settle(self, status: ClusterStatus) -> frozenset[int]:
+    def _update(self, status: ClusterStatus) -> frozenset[int]:
         """Remove the brokers that are complete again, and return the others."""
         with self._lock:
             whole = {
@@ -107,24 +107,24 @@ class FaultBudget:
     # -- decisions
 
     def may_lose(self, targets: Collection[int], *, recoverable: bool = False) -> str:
-        """Return why the disks of ``targets`` must not be lost now, all at once; empty if they may
-        be.
+        """Return why the disks of ``targets`` must not be lost now, all at once; empty if they
+        can be.
 
-        ``recoverable``: the caller recovers the cluster if too few voters remain.
-        Waits up to 10 s for a leader, and for replicas to catch up. Also valid if ``targets`` are
-        already down, so that the state cannot change after the decision. Not for disks that are
-        restored unchanged.
+        ``recoverable``: the caller recovers the cluster if too few voters remain. Waits up to
+        ``patience_s`` for leaders, and for replicas to catch up. ``targets`` can already be down,
+        so that the state does not change after the decision. Disks that are restored unchanged do
+        not count as lost.
         """
         deadline = self._clock() + self._patience_s
         while True:
             refusal = self._judge(frozenset(targets), recoverable=recoverable)
             if refusal is None or not refusal.may_pass or self._clock() >= deadline:
                 return "" if refusal is None else refusal.why
-            self._sleep(LOOK_S)
+            self._sleep(POLL_S)
 
     def _judge(self, targets: frozenset[int], *, recoverable: bool) -> Refusal | None:
         status = self._cluster.status()
-        failed = self._settle(status)
+        failed = self._update(status)
         return why_not_lose(
             targets,
             self._cluster.shape.broker_ids,
@@ -135,10 +135,10 @@ class FaultBudget:
         )
 
     def may_stop(self, targets: Collection[int]) -> Expectation:
-        """Return whether writes must continue with these brokers down, in addition to those already
-        down.
+        """Return whether writes must continue with these brokers down, in addition to those that
+        are already down.
 
-        Writes may pause briefly, until other brokers take over. Ignores network partitions.
+        Writes may pause until new leaders are elected. Ignores network partitions.
         """
         up = frozenset(self._cluster.up())
         return availability(up - frozenset(targets), self._cluster.shape, self._cluster.status())
@@ -180,7 +180,7 @@ def _why_not(
     recoverable: bool,
 ) -> Refusal | None:
     if not targets & part.voters:
-        return None  # it has no replica and no vote there
+        return None  # the targets have no replica and no vote of the partition
     left = part.voters - targets - failed
     if not recoverable and 2 * len(left) <= len(part.voters):
         return Refusal(f"its voters would be {_ids(left)} of {len(part.voters)}: no majority")
@@ -214,10 +214,10 @@ def _has_all(broker: int, part: PartitionStatus) -> bool:
 
 
 def availability(up: frozenset[int], shape: Shape, status: ClusterStatus) -> Expectation:
-    """Return whether writes continue with only these brokers up. Pure.
+    """Return whether writes continue if only these brokers are up. Pure.
 
-    Every partition, and the cluster, needs a majority of its voters, and as many members of the ISR
-    as an acknowledgement needs. For unknown partitions the shape is used.
+    Requires a majority of the brokers, and for every partition a majority of its voters and
+    ``min_isr`` in-sync replicas. Uses the shape for topics that ``status`` does not contain.
     """
     if 2 * len(up) <= shape.brokers:
         return "outage"

@@ -2,8 +2,8 @@
 
 After the grudges of jepsen/nemesis.clj, and the cases of partial connectivity in "Raft does not
 Guarantee Liveness in the face of Network Faults" (decentralizedthoughts, 2020-12-12) and in
-OmniPaxos (EuroSys 2023). A pair (a, b): messages from a do not arrive at b. 0 stands for the
-clients.
+OmniPaxos (EuroSys 2023). A pair (a, b): messages from a do not arrive at b. The clients have the id
+0.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def others(brokers: Sequence[int], side: Collection[int]) -> list[int]:
     return [broker for broker in brokers if broker not in side]
 
 
-# -- shapes of netsplits; ``order``: the brokers in the order of who suffers first -----------------
+# -- shapes of network partitions; ``order``: the brokers, the first ones affected first -----------
 
 
 def one(order: Sequence[int]) -> Pairs:
@@ -84,19 +84,19 @@ def bridge(order: Sequence[int]) -> Pairs:
 
 
 def quorum_loss(order: Sequence[int]) -> Pairs:
-    """Only the last broker reaches a majority: all reach it, and no other broker. The leader may
+    """Only the last broker reaches a majority: the others reach only this broker. The leader may
     lose its majority."""
     return apart(order[:-1], order[:-1])
 
 
 def constrained(order: Sequence[int]) -> Pairs:
-    """The first broker is isolated; of the others, only the last reaches a majority."""
+    """The first broker is isolated. Of the others, only the last reaches a majority."""
     return one(order) | quorum_loss(order[1:])
 
 
 def chained(order: Sequence[int]) -> Pairs:
-    """Each broker reaches its neighbours in a chain: a leader at one end does not reach the other
-    end."""
+    """Each broker reaches only its neighbours in a chain. A leader at one end does not reach the
+    other end."""
     near = {frozenset(pair) for pair in pairwise(order)}
     return frozenset(pair for pair in apart(order, order) if frozenset(pair) not in near)
 
@@ -114,11 +114,11 @@ SHAPES: Final[Mapping[str, Callable[[Sequence[int]], Pairs]]] = {
 }
 
 
-# -- shapes of one direction -----------------------------------------------------------------------
+# -- shapes that block one direction ---------------------------------------------------------------
 
 
 def mute(order: Sequence[int]) -> Pairs:
-    """The first broker receives from all others; its messages are lost."""
+    """Messages of the first broker to all others are lost; it receives theirs."""
     return deaf(order[:1], order[1:])
 
 
@@ -133,7 +133,7 @@ def mute_to_one(order: Sequence[int]) -> Pairs:
 
 
 def minority_mute(order: Sequence[int]) -> Pairs:
-    """The majority does not receive messages of the largest minority, but the reverse works."""
+    """Messages of the largest minority to the majority are lost; the other direction works."""
     minority = (len(order) - 1) // 2
     return deaf(order[:minority], order[minority:])
 
@@ -153,7 +153,7 @@ ONE_WAY: Final[Mapping[str, Callable[[Sequence[int]], Pairs]]] = {
 }
 
 
-# -- who is chosen by what the cluster says --------------------------------------------------------
+# -- shapes that depend on the leader and the ISR of a partition -----------------------------------
 
 
 def leader_away(brokers: Sequence[int], leader: int, _isr: Collection[int]) -> Pairs:
@@ -162,12 +162,13 @@ def leader_away(brokers: Sequence[int], leader: int, _isr: Collection[int]) -> P
 
 
 def isr_only(_brokers: Sequence[int], leader: int, isr: Collection[int]) -> Pairs:
-    """The leader of a partition is isolated from its in-sync followers; both reach the rest."""
+    """The leader of a partition is isolated from its in-sync followers; all reach the other
+    brokers."""
     return apart([leader], others(sorted(isr), [leader]))
 
 
 def clients_away(_brokers: Sequence[int], leader: int, _isr: Collection[int]) -> Pairs:
-    """Clients are isolated from the leader of a partition, which all brokers reach."""
+    """Clients are isolated from the leader of a partition; all brokers reach it."""
     return apart([leader], [CLIENTS])
 
 
@@ -200,12 +201,12 @@ LED_ONE_WAY: Final[Mapping[str, ByLeader]] = {
 }
 
 
-# -- what may be expected --------------------------------------------------------------------------
+# -- expected availability -------------------------------------------------------------------------
 
 
 def core(brokers: Collection[int], cut: Collection[Pair]) -> frozenset[int]:
-    """Return the largest majority whose members and clients are all connected in both directions;
-    or an empty set."""
+    """Return the largest majority of brokers that are connected to each other and to clients in
+    both directions; empty if there is none."""
     gone = {frozenset(pair) for pair in cut}
     near = [broker for broker in sorted(brokers) if frozenset((broker, CLIENTS)) not in gone]
     for size in range(len(near), len(brokers) // 2, -1):
@@ -216,11 +217,11 @@ def core(brokers: Collection[int], cut: Collection[Pair]) -> frozenset[int]:
 
 
 def expects(shape: Shape, cut: Collection[Pair]) -> Expectation:
-    """Return whether writes must continue: "outage" if no majority remains that clients reach.
+    """Return whether writes must continue: "outage" if there is no connected majority (``core``).
 
-    Also "outage" if a broker outside of the majority can be the leader and some brokers still
-    receive its messages: no other broker replaces it then, so it has to reach its clients and
-    enough followers for any placement of replicas.
+    Also "outage" if a broker outside of the majority can remain the leader because some brokers
+    still receive its messages, but it does not reach the clients, or may not reach enough
+    followers.
     """
     inside = core(shape.broker_ids, cut)
     if not inside:

@@ -2,15 +2,16 @@
 connections.
 
 Relays between brokers, and between clients and brokers, inject them (``relays``, ``toxics``). Their
-counters show the effect: a toxic on a link without traffic is no fault.
+counters show the effect: a toxic on a link without traffic has no effect and counts as not
+injected.
 
-The checksums of the protocol limit the bytes that may be garbled. Checksums cover every byte of
-record batches (CRC-32C of the leader header, and of the rest): in produce requests, fetch responses
-and replication. Frames, their headers, and Raft envelopes have no additional checksum: the receiver
+The checksums of the protocol limit the bytes that can be corrupted. Checksums cover every byte of
+record batches (CRC-32C of the leader header and of the other bytes) in produce requests, fetch
+responses and replication. Frames, their headers and Raft envelopes have no checksum: the receiver
 cannot detect a flipped bit in an offset, an acknowledgement or a command. Only the 16-bit checksum
-of TCP protects those, as in Kafka. Therefore bits flip only inside batches. Duplicate frames are
-allowed for all of them: Raft envelopes are numbered, appends of idempotent producers too, and an
-unexpected response ends a connection.
+of TCP protects those, as in Kafka. Therefore bits flip only inside batches. Any frame can be
+duplicated: Raft envelopes and appends of idempotent producers are numbered, and an unexpected
+response closes the connection.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from raftlog.testing.toxics import (
 Pair: TypeAlias = tuple[int, int]
 
 KINDS: Final[Mapping[str, str]] = {
-    "link-delay": "The bytes of some connections are delayed, jittery, sliced, or slow to end.",
-    "link-stall": "Some connections stay open and pass nothing, one way or both.",
-    "link-reset": "Some connections are reset, once, or after so many bytes each.",
-    "link-garble": "Bits of record batches flip on the way, or whole frames arrive twice.",
+    "link-delay": "Some connections are delayed, with jitter, small slices, or slow closing.",
+    "link-stall": "Some connections stay open but transfer no bytes in one or both directions.",
+    "link-reset": "Some connections are reset, once or after a number of bytes each.",
+    "link-garble": "Bits of record batches flip in transit, or complete frames arrive twice.",
     "link-late": "Bytes of a connection arrive after the sender has lost it and reconnected.",
 }
 TOXICS: Final[Mapping[str, type[Toxic]]] = {
@@ -56,10 +57,10 @@ TOXICS: Final[Mapping[str, type[Toxic]]] = {
 }
 HOLD_S: Final = (1.0, 12.0)
 EFFECT_TIMEOUT_S: Final = 2.5  # time limit for a toxic to have an effect
-LOOK_S: Final = 0.02
+POLL_S: Final = 0.02
 CLIENTS: Final = 0
 IS_ONCE: Final = Reset()  # resets open connections once
-SHORT_S: Final = 0.1  # a delay that interrupts no component
+SHORT_S: Final = 0.1  # maximum delay that must not interrupt writes
 
 
 class Cluster(Protocol):
@@ -88,10 +89,9 @@ class LinksNemesis(OwnKinds):
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
         """Draw a fault.
 
-        ``args``: ``pairs`` of initiator and destination, 0 for clients, and ``toxics`` by their
-        names.
-        Writes are expected to continue if the fault delays connections by at most 0.1 s, or loses
-        the bytes in flight once.
+        ``args``: ``pairs`` of initiator and destination, 0 for clients, and ``toxics`` with their
+        class name and fields. Writes must continue if the fault delays connections by at most
+        0.1 s, or loses the bytes in flight once.
         """
         pairs = _draw_pairs(random, shape)
         toxics, expects = DRAWS[kind](random)
@@ -108,7 +108,7 @@ class LinksNemesis(OwnKinds):
         """Inject the fault. Returns when the effect is visible, or after 2.5 s."""
         links, pairs, toxics = self._parts(fault)
         if not pairs:
-            return not_injected("there is no relay between these")
+            return not_injected("no relay between these")
         self._begun.append((fault, _counts(links, pairs)))
         for pair in pairs:
             links.set(pair, *toxics)
@@ -116,11 +116,11 @@ class LinksNemesis(OwnKinds):
                 links.clear(pair, Reset)
         deadline = time.monotonic() + EFFECT_TIMEOUT_S
         while not (effect := self._effect(fault)).injected and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return effect
 
     def end(self, fault: FaultPlan) -> Effect:
-        """Report the effect over the duration of the fault."""
+        """Remove the toxics, and report the effect since the start of the fault."""
         effect = self._effect(fault)
         links, pairs, toxics = self._parts(fault)
         for pair in pairs:
@@ -164,7 +164,7 @@ class LinksNemesis(OwnKinds):
 
 
 def _shows(toxics: Sequence[Toxic], counts: Counts) -> bool:
-    """Return whether these counts contain the effect of these toxics."""
+    """Return whether these counters show an effect of these toxics."""
     marks = {
         Latency: counts.delayed,
         Bandwidth: counts.delayed,
@@ -190,7 +190,7 @@ def _toxic(fields: Mapping[str, Any]) -> Toxic:
 
 
 def _draw_pairs(random: Random, shape: Shape) -> list[Pair]:
-    """Draw links of clients, or between brokers: one, all of one broker, or all."""
+    """Draw links of clients, or between brokers: one link, all links of one broker, or all."""
     brokers = list(shape.broker_ids)
     of_clients = len(brokers) < 2 or random.random() < 0.5
     every = [

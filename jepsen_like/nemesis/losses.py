@@ -1,13 +1,13 @@
 """The kinds wipe, swap-disks and old-backup (D7): complete disks are lost, exchanged, or restored.
 
 - *wipe*: up to n-1 disks at once, of brokers that were killed at the same time. If a majority of
-the voters is lost, the nemesis recovers the survivor, as an operator would.
-- *swap-disks*: two brokers start with each other's disks. They refuse to start, with a reason.
-- *old-backup*: a copy of a broker's disk from an earlier start replaces it. The other brokers
-reject it; it gets an empty disk.
+  the voters is lost, the nemesis recovers the survivor, as an operator would.
+- *swap-disks*: two brokers start with each other's disks. They refuse to start and report the
+  reason.
+- *old-backup*: an earlier copy of a broker's disk replaces the disk. The other brokers reject the
+  broker, which then gets an empty disk.
 
-The fault budget is checked immediately before a disk is emptied, and again after its broker was
-killed.
+The fault budget is checked before the brokers are killed, and again before a disk is emptied.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ RECOVER_TIMEOUT_MS: Final = 10_000
 WHOLE_S: Final = 20.0  # time limit for replicas to be in sync, before settings are restored
 REFUSAL_S: Final = 6.0  # time limit for the other brokers to reject an old copy
 MORE_S: Final = 3.0  # time limit for a broker to write more than the restored copy contains
-LOOK_S: Final = 0.2
+POLL_S: Final = 0.2
 KINDS: Final[Mapping[str, str]] = {
     "wipe": "Brokers are killed and lose their disks: up to n-1 of n copies at once.",
     "swap-disks": "Two brokers are started with each other's disk.",
-    "old-backup": "A broker is started on an old copy of its disk.",
+    "old-backup": "A broker is started with an old copy of its disk.",
 }
 
 
 @dataclass
 class _State:
-    """State that has to be undone."""
+    """State that must be undone."""
 
-    wiped: dict[int, str] = field(default_factory=dict)  # directory ids before, by broker
-    to_recover: int | None = None  # the broker that continues alone
+    wiped: dict[int, str] = field(default_factory=dict)  # former directory ids, by broker
+    to_recover: int | None = None  # the surviving broker
     lowered: set[str] = field(default_factory=set)  # topics whose min.insync.replicas may be low
     swapped: tuple[int, int] | None = None
-    old: dict[int, Words] = field(default_factory=dict)  # brokers on an old copy
-    # with a fault budget that allowed no empty disk
+    old: dict[int, Words] = field(default_factory=dict)  # brokers with an old copy
+    # down, because the fault budget did not allow an empty disk
     refusing: set[int] = field(default_factory=set)
 
 
@@ -68,7 +68,7 @@ class LossesNemesis(OwnKinds):
     def __init__(
         self, cluster: Cluster, ledger: Losses, *, patience_s: float | None = None
     ) -> None:
-        """Create the nemesis. ``patience_s``: replaces all time limits."""
+        """Create the nemesis. ``patience_s``: replaces all time limits if set."""
         self._cluster = cluster
         self._ledger = ledger
         self._patience_s = patience_s
@@ -80,7 +80,7 @@ class LossesNemesis(OwnKinds):
             return "the cluster has only one broker"
         return ""
 
-    # -- what to do
+    # -- drawing
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
         hold_s = random.uniform(1.0, 6.0)
@@ -98,8 +98,8 @@ class LossesNemesis(OwnKinds):
             return FaultPlan(kind=kind, targets=targets, args=args, hold_s=hold_s, lossy=True)
         count = random.randint(1, max(1, shape.losses))
         is_majority = count > shape.minority
-        # Drawn when the fault starts: replicas of one partition, or any brokers. The driver
-        # therefore does not check the fault budget; ``begin`` does, for the actual targets.
+        # The targets are selected when the fault starts: replicas of one partition, or any brokers.
+        # ``begin`` therefore checks the fault budget, and not the driver.
         args = {
             "count": count,
             "of": random.choice(("replicas", "brokers")),
@@ -114,7 +114,7 @@ class LossesNemesis(OwnKinds):
             expects="outage" if is_majority else "available",
         )
 
-    # -- doing it
+    # -- injecting
 
     def begin(self, fault: FaultPlan) -> Effect:
         acts = {"wipe": self._wipe, "swap-disks": self._swap, "old-backup": self._put_back}
@@ -138,7 +138,7 @@ class LossesNemesis(OwnKinds):
 
     def _poll(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         patience_s = timeout_s if self._patience_s is None else self._patience_s
-        return poll(condition, patience_s, interval_s=LOOK_S)
+        return poll(condition, patience_s, interval_s=POLL_S)
 
     # -- wipe
 
@@ -176,7 +176,8 @@ class LossesNemesis(OwnKinds):
         return Effect(True, seen, tuple(sorted(targets)))
 
     def _victims(self, args: Mapping[str, Any]) -> set[int]:
-        """Return ``count`` running brokers: replicas of one partition, or any."""
+        """Return ``count`` running brokers: replicas of one partition, or any brokers; empty if
+        that is not possible."""
         up, random = self._cluster.up(), Random(args["turn"])
         if len(up) < len(self._cluster.hosts):
             return set()
@@ -189,10 +190,10 @@ class LossesNemesis(OwnKinds):
         return set(random.sample(sorted(candidates), args["count"]))
 
     def _survivor(self, targets: Collection[int], left: Collection[int]) -> tuple[int, str]:
-        """Return a remaining broker that has everything that the failed brokers knew to be
-        committed; why there is none, or "".
+        """Return a remaining broker that has all records that the failed brokers knew to be
+        committed, and "". If there is none, return -1 and the reason.
 
-        Compares the files of all of them, because after the loss of a majority no broker knows the
+        Compares the files of all brokers, because after the loss of a majority no broker knows the
         leader.
         """
         dead = [files.log_ends(self._cluster.hosts[broker].data_dir) for broker in targets]
@@ -207,11 +208,11 @@ class LossesNemesis(OwnKinds):
             }
             if not lacking:
                 return broker, ""
-            why = f"broker {broker}, which remains, lacks records of {sorted(lacking)}"
+            why = f"the remaining broker {broker} lacks records of {sorted(lacking)}"
         return -1, why
 
     def _refill(self) -> Effect:
-        """Fill the empty disks: after a recovery, if a majority of voters is lost."""
+        """Start the brokers with empty disks, after a recovery if a majority of voters is lost."""
         state = self._state
         seen: dict[str, Any] = {}
         if not state.wiped:
@@ -234,14 +235,14 @@ class LossesNemesis(OwnKinds):
         return Effect(True, seen, targets)
 
     def _recover(self, survivor: int) -> dict[str, Any]:
-        """Run the request of `raftlog cluster recover` on the survivor."""
+        """Send the request of `raftlog cluster recover` to the survivor."""
         address = str(self._cluster.hosts[survivor].address)
         self._state.lowered = {topic.name for topic in self._cluster.shape.topics}
         with Admin(address, request_timeout_ms=RECOVER_TIMEOUT_MS) as admin:
             try:
                 said = admin.recover_cluster(broker=address)
                 accepted = said.needs_loss or any(part.may_lose for part in said.partitions)
-                # the broker cannot know that it is in sync; by the fault budget, it is
+                # the broker cannot know that it is in sync, but the fault budget guarantees it
                 if accepted:
                     said = admin.recover_cluster(broker=address, accept_loss=True)
             except RaftlogError as error:
@@ -260,8 +261,8 @@ class LossesNemesis(OwnKinds):
         return bool(status) and all(part.is_whole for part in status.values())
 
     def _put_min_isr_back(self) -> list[str]:
-        """Restore min.insync.replicas, which a recovery lowers so that writes continue, as the
-        manual requires."""
+        """Restore min.insync.replicas, as the manual requires: a recovery lowers it so that writes
+        continue."""
         changed = []
         bootstrap = ",".join(str(host.address) for host in self._cluster.hosts.values())
         with Admin(bootstrap, request_timeout_ms=RECOVER_TIMEOUT_MS) as admin:
@@ -284,7 +285,7 @@ class LossesNemesis(OwnKinds):
         starts = {broker: try_start(self._cluster, broker) for broker in pair}
         seen = {str(broker): start.to_history() for broker, start in starts.items()}
         if any(start.started for start in starts.values()):
-            self._cluster.kill(pair)  # before it changes data
+            self._cluster.kill(pair)  # before a broker changes data
             return Effect(True, {"accepted": "a broker accepted the disk of another", **seen})
         return Effect(True, seen)
 
@@ -327,13 +328,13 @@ class LossesNemesis(OwnKinds):
         files.make_durable(host.data_dir)
         words = self._state.old[broker] = Words(host.process.log_path)
         start = try_start(self._cluster, broker)
-        if start.started and is_same:  # otherwise it counts as another, unknown disk
+        if start.started and is_same:  # with another id, the disk counts as a new one
             self._poll(lambda: REFUSED_BY_PEERS in words.text(), REFUSAL_S)
         seen = {"copy": str(backup), "is_same_directory": is_same, "lacks_records": is_behind}
         return Effect(True, {**start.to_history(), **seen, "said": words.lines()})
 
     def _backup(self, broker: int, args: Mapping[str, Any]) -> Path:
-        """Return a copy of the disk of the stopped broker; or the oldest copy of this run."""
+        """Stop the broker and copy its disk. Returns this copy, or the oldest copy of the run."""
         host = self._cluster.hosts[broker]
         if args["clean"]:
             host.process.stop()
@@ -344,8 +345,7 @@ class LossesNemesis(OwnKinds):
         return [*copies, new][0 if args["oldest"] else -1]
 
     def _renew(self) -> Effect:
-        """Replace the disk of each broker that runs on an old copy, whether or not it was
-        detected."""
+        """Replace the disk of each broker with an old copy, whether or not it was detected."""
         state, seen = self._state, {}
         targets = tuple(sorted(state.old))
         for broker in targets:
@@ -367,5 +367,5 @@ def _grown(before: Mapping[str, tuple[int, int]], data_dir: Path) -> bool:
     try:
         now = files.log_ends(data_dir)
     except OSError:
-        return False  # a running broker has removed a file in this time
+        return False  # the running broker has removed a file at the same time
     return any(end > before.get(name, (0, 0))[1] for name, (_, end) in now.items())

@@ -1,8 +1,8 @@
 """The kinds member-kill, member-pause, member-partition, member-churn: consumers that fail.
 
-Members of consumer groups are processes of this machine (``members.Members``), each a *slot* with a
-number. The reported effect is the observed one: how a process ended, that all its threads are
-stopped, or that it reaches no broker.
+Members of consumer groups are processes on this machine (``members.Members``), each in a numbered
+*slot*. The reported effect is observed: how a process ended, that all its threads are stopped, or
+that it does not reach the blocked brokers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from raftlog.jepsen_like.plan import Shape
 
 KINDS: Final[Mapping[str, str]] = {
     "member-kill": "SIGKILL to one member of a consumer group, to several, or to all of a group; "
-    "start again.",
-    "member-pause": "SIGSTOP to members, for less than their session timeout and for much longer; "
-    "SIGCONT.",
-    "member-partition": "A netsplit between members and some or all brokers.",
-    "member-churn": "Members leave their groups, and rejoin; one, several, one after the other.",
+    "restart them.",
+    "member-pause": "SIGSTOP to members, for less or more than their session timeout; SIGCONT.",
+    "member-partition": "A network partition between members and one broker or all brokers.",
+    "member-churn": "One or more members leave their groups one after the other, and rejoin.",
 }
 NO_MEMBERS: Final = "this run has no members of consumer groups"
 NO_NETWORK: Final = "members have no separate network. Run as root on Linux, without relays"
@@ -73,8 +72,8 @@ class Places(Protocol):
 class MembersNemesis(OwnKinds):
     """Injects faults into members.
 
-    ``cluster.members``: the processes, None before they exist. ``cluster.member_places``: their
-    network, if they have one.
+    ``cluster.members``: the processes, None until they are created. ``cluster.member_places``:
+    their networks; None without.
     """
 
     kinds = KINDS
@@ -106,7 +105,7 @@ class MembersNemesis(OwnKinds):
     # -- drawing
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
-        """Draw the numbers that select the targets at the start of the fault."""
+        """Draw a fault. The targets are selected at its start by ``args`` (``choose``)."""
         args: dict[str, Any] = {"who": random.choice(HOW_MANY), "choice": random.random()}
         lengths = {"member-kill": DOWN_S, "member-pause": PAUSED_S, "member-partition": CUT_S}
         hold_s = random.uniform(*random.choice(lengths.get(kind, (CHURN_S,))))
@@ -117,7 +116,7 @@ class MembersNemesis(OwnKinds):
             args["gap_s"] = random.uniform(*CHURN_GAP_S)
         return FaultPlan(kind=kind, args=args, hold_s=hold_s)
 
-    # -- doing
+    # -- injecting
 
     def begin(self, fault: FaultPlan) -> Effect:
         members = self._members
@@ -181,7 +180,7 @@ class MembersNemesis(OwnKinds):
     # -- undoing
 
     def end(self, fault: FaultPlan) -> Effect:
-        """Resume the affected members, and restore their connections."""
+        """Resume or restart the affected members, or restore their connections."""
         place = next((at for at, (plan, _) in enumerate(self._hit) if plan is fault), None)
         if place is None:
             return Effect(True, {"nothing": "no member was affected"})
@@ -212,8 +211,8 @@ class MembersNemesis(OwnKinds):
 
 
 def choose(members: Processes, args: Mapping[str, Any]) -> list[int]:
-    """Return the targets among the running members, with a preference for one that owns
-    partitions."""
+    """Select the targets among the running members. The first is one that owns partitions, if there
+    is one."""
     running = members.running()
     if not running:
         return []

@@ -1,7 +1,8 @@
-"""The kinds of changes of the cluster: decommission, reassign, replication-factor, rolling-restart.
+"""The kinds decommission, reassign, replication-factor and rolling-restart: changes of the cluster.
 
-They are harmless alone. A cluster that executes them during other faults has to stay correct. A
-broker that was removed joins again with an empty disk, so the cluster ends with its first brokers.
+They have no harmful effect alone. A cluster must stay correct if it executes them during other
+faults. A removed broker joins again with an empty disk, so that the cluster ends with its original
+brokers.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from raftlog.jepsen_like.plan import Shape
 
 TIMEOUT_MS: Final = 5_000
 REMOVED_S: Final = 5.0  # additional time for a removal, before it is cancelled
-LOOK_S: Final = 0.5
+POLL_S: Final = 0.5
 CANCELLED: Final = 0.3  # share of moves that are cancelled
 THROTTLES: Final = (0, 0, 20_000, 500_000)  # bytes per second; 0 for none
 KINDS: Final[Mapping[str, str]] = {
-    "decommission": "Remove a broker; it joins again with an empty disk. Cancel what takes long.",
-    "reassign": "Move replicas of some partitions to other brokers, also throttled; cancel some.",
-    "replication-factor": "Add a replica to each partition of a topic, and remove it again.",
-    "rolling-restart": "Restart all brokers by SIGTERM, one after the other.",
+    "decommission": "Remove a broker, or cancel a long removal; it rejoins with an empty disk.",
+    "reassign": "Move replicas of some partitions, sometimes throttled; cancel some moves.",
+    "replication-factor": "Add a replica to each partition of a topic, then remove it.",
+    "rolling-restart": "Restart all brokers with SIGTERM, one after the other.",
 }
 
 
@@ -54,10 +55,10 @@ class Cluster(Startable, Protocol):
 
 @dataclass
 class _State:
-    """State that has to be undone."""
+    """State that must be undone."""
 
     leaving: set[int] = field(default_factory=set)  # brokers that are, or may be, decommissioned
-    factors: dict[str, int] = field(default_factory=dict)  # former ones, by topic
+    factors: dict[str, int] = field(default_factory=dict)  # former replication factors, by topic
     is_throttled: bool = False
 
 
@@ -114,9 +115,9 @@ class MembershipNemesis(OwnKinds):
         return self._with_admin(acts[fault.kind], fault)
 
     def heal(self) -> None:
-        """Keep the brokers that leave, or let them join again, and restore replication factors.
+        """Cancel removals or let removed brokers rejoin; restore replication factors and throttle.
 
-        What the cluster does not accept now remains for the next call.
+        Changes that the cluster rejects are repeated by the next call.
         """
         for broker in sorted(self._state.leaving):
             self.end(FaultPlan(kind="decommission", targets=(broker,)))
@@ -139,7 +140,7 @@ class MembershipNemesis(OwnKinds):
     def _decommission(self, admin: Admin, fault: FaultPlan) -> dict[str, Any]:
         (broker,) = fault.targets
         if broker in self._state.leaving:
-            raise RefusedError(f"broker {broker} is leaving already")
+            raise RefusedError(f"broker {broker} is already leaving")
         self._state.leaving.add(broker)
         self._cluster.hosts[broker].leaves = True
         try:
@@ -152,23 +153,23 @@ class MembershipNemesis(OwnKinds):
     def _end_decommission(self, admin: Admin, fault: FaultPlan) -> dict[str, Any]:
         (broker,) = fault.targets
         if broker not in self._state.leaving:
-            return {"nothing": "the broker does not leave"}
+            return {"nothing": "the broker is not leaving"}
         began = time.monotonic()
         removed = poll(
-            lambda: admin.decommission_broker(broker).removed, REMOVED_S, interval_s=LOOK_S
+            lambda: admin.decommission_broker(broker).removed, REMOVED_S, interval_s=POLL_S
         )
         if not removed:
             try:
                 moving = admin.cancel_decommission(broker)
             except RefusedError:
-                pass  # it was removed at the last moment
+                pass  # the broker was removed before the cancellation
             else:
                 self._stays(broker)
                 return {"cancelled": True, "moving": moving}
         return {"removed_after_s": round(time.monotonic() - began, 2), **self._join(broker)}
 
     def _join(self, broker: int) -> dict[str, Any]:
-        """Start a broker that was removed, with an empty disk."""
+        """Start a removed broker with an empty disk, to join the cluster."""
         host = self._cluster.hosts[broker]
         self._cluster.kill([broker])
         removed = files.empty(host.data_dir)
@@ -187,7 +188,7 @@ class MembershipNemesis(OwnKinds):
             if broker in self._cluster.up() and broker not in self._state.leaving:
                 self._cluster.hosts[broker].process.stop()
                 seen[str(broker)] = try_start(self._cluster, broker).to_history()
-        return Effect(True, seen, targets) if seen else not_injected("no broker runs")
+        return Effect(True, seen, targets) if seen else not_injected("no broker is running")
 
     # -- replicas
 
@@ -200,7 +201,7 @@ class MembershipNemesis(OwnKinds):
         return {"moving": len(admin.reassign_partitions(args["topic"], moves))}
 
     def _end_moves(self, admin: Admin, fault: FaultPlan) -> dict[str, Any]:
-        seen: dict[str, Any] = {"nothing": "the moves go on"}
+        seen: dict[str, Any] = {"nothing": "the moves continue"}
         if fault.args["cancel"]:
             try:
                 seen = {"cancelled": len(admin.cancel_reassignment(fault.args["topic"]))}
@@ -223,7 +224,7 @@ class MembershipNemesis(OwnKinds):
     def _shrink(self, admin: Admin, fault: FaultPlan) -> dict[str, Any]:
         topic = fault.args["topic"]
         if topic not in self._state.factors:
-            return {"nothing": "the topic has its first replication factor"}
+            return {"nothing": "the topic has its original replication factor"}
         seen = self._resize(admin, topic, self._state.factors[topic])
         del self._state.factors[topic]
         return seen
@@ -240,9 +241,9 @@ class MembershipNemesis(OwnKinds):
 
 
 def _resized(replicas: tuple[int, ...], factor: int, brokers: list[int]) -> list[int]:
-    """Return ``factor`` replicas: the present ones first, of brokers that stay."""
+    """Return ``factor`` replicas on ``brokers``, the present replicas first."""
     present = [broker for broker in replicas if broker in brokers]
     others = [broker for broker in brokers if broker not in replicas]
     if len(present) + len(others) < factor:
-        raise RefusedError(f"{factor} replicas require as many brokers, and {brokers} stay")
+        raise RefusedError(f"too few brokers for {factor} replicas: only {brokers} remain")
     return (present + others)[:factor]

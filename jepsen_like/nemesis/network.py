@@ -1,7 +1,7 @@
 """The kinds partition, one-way and slow-link (N1, N2, N3, N5): network faults between brokers.
 
-``grudges`` has the shapes; the cluster's network blocks the traffic. The nemesis verifies the
-result: if messages still pass, the fault is reported as not injected.
+``grudges`` defines the shapes, and the cluster's network blocks the traffic. The nemesis verifies
+the result: if messages still pass, the fault is reported as not injected.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from raftlog.jepsen_like.plan import Shape
 from raftlog.jepsen_like.status import ClusterStatus
 
 KINDS: Final[Mapping[str, str]] = {
-    "partition": "A network partition: some brokers, or clients, do not reach some others.",
-    "one-way": "A network partition in one direction: some brokers receive, but do not send.",
+    "partition": "A network partition between brokers, or between clients and brokers.",
+    "one-way": "A network partition in one direction: messages arrive in the other direction.",
     "slow-link": "The bandwidth of a broker is limited to 64 kbit/s to 10 Mbit/s.",
 }
 SWIZZLE: Final = "swizzle-clog"
 HOLD_S: Final = (1.0, 15.0)
 SLOW_BITS_PER_S: Final = (64_000, 256_000, 1_000_000, 10_000_000)
-# below that, writes may take longer than the clients' timeouts
+# with less bandwidth, writes may take longer than the clients' timeouts
 ENOUGH_BITS_PER_S: Final = 10_000_000
-LOOKS_MAX: Final = 6  # verified pairs of each kind, all at the same time
+PROBES_MAX: Final = 6  # maximum number of verified pairs of each kind, all in parallel
 
 
 class Cluster(Protocol):
@@ -46,7 +46,8 @@ class Cluster(Protocol):
 
 
 class NetworkNemesis(OwnKinds):
-    """Faults may overlap: a pair is connected again when the last fault that blocks it ends."""
+    """Injects network faults. They can overlap: a pair is reconnected when the last fault that
+    blocks it ends."""
 
     kinds = KINDS
 
@@ -54,7 +55,7 @@ class NetworkNemesis(OwnKinds):
         self._cluster = cluster
         self._cuts: list[tuple[FaultPlan, Pairs]] = []
         self._slow: list[tuple[FaultPlan, int]] = []
-        # with the function that undoes it
+        # each with the function that undoes it
         self._devices: list[tuple[FaultPlan, Callable[[], None]]] = []
 
     def _why_not(self, kind: str) -> str:
@@ -67,8 +68,8 @@ class NetworkNemesis(OwnKinds):
     # -- drawing
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
-        """Draw a fault. Shapes that name a leader are resolved at its start, by the topic in
-        ``args``."""
+        """Draw a fault. For shapes that depend on a leader, ``args`` contains the partition, and
+        the pairs are determined at the start of the fault."""
         hold_s = random.uniform(*HOLD_S)
         if kind == "slow-link":
             return _draw_slow(random, shape, hold_s)
@@ -79,14 +80,14 @@ class NetworkNemesis(OwnKinds):
             return _draw_swizzle(random, shape, order, hold_s)
         if name in led:
             args = {"shape": name, **draw_partition(random, shape)}
-            # For any leader: brokers are alike.
+            # The expectation is the same for any leader.
             factors = {topic.name: topic.replication_factor for topic in shape.topics}
             factor = factors.get(args["topic"], max(factors.values()))
             some = led[name](order, order[0], order[:factor])
             expects = self._expects(kind, shape, some)
             return FaultPlan(kind=kind, args=args, hold_s=hold_s, expects=expects)
-        # In half of the cases, clients do not reach the minority either. Otherwise, clients would
-        # never receive stale responses of a broker in the minority.
+        # In half of the cases, clients do not reach the minority. In the other half, they can
+        # receive stale responses of a broker in the minority.
         cut = fixed[name](order) or fixed["one" if kind == "partition" else "mute"](order)
         clients = random.random() < 0.5 and kind == "partition"
         if clients:
@@ -103,13 +104,13 @@ class NetworkNemesis(OwnKinds):
         )
 
     def _expects(self, kind: str, shape: Shape, cut: Pairs) -> Expectation:
-        """Return the expectation. A relay blocks one direction only; TCP without acknowledgements
-        soon blocks the other."""
+        """Return the expectation. With packet filters, TCP soon stalls in the other direction, too.
+        A relay blocks one direction only."""
         if kind == "one-way" and self._cluster.net.backend == "relays":
-            return "outage"  # other brokers still consider the leader alive
+            return "outage"  # other brokers can still consider the leader alive
         return grudges.expects(shape, cut)
 
-    # -- doing
+    # -- injecting
 
     def begin(self, fault: FaultPlan) -> Effect:
         if fault.kind == "slow-link":
@@ -120,12 +121,12 @@ class NetworkNemesis(OwnKinds):
         possible = [self._possible(step) for step in steps]
         cut = frozenset[Pair]().union(*possible)
         if not cut:
-            return not_injected("no broker is up to isolate, or no relay is between them")
+            return not_injected("no pair to block, or no relay between the pairs")
         self._cuts.append((fault, cut))
         if not self._cut_by_device(fault):
             for step in possible:
                 self._cluster.net.cut(step)
-        seen = self._look(cut) | {"cut": _listed(cut)}
+        seen = self._poll(cut) | {"cut": _listed(cut)}
         if skipped := frozenset[Pair]().union(*steps) - cut:
             seen["not cut"] = _listed(skipped)
         injected = not seen["passed"]
@@ -137,7 +138,7 @@ class NetworkNemesis(OwnKinds):
         cut = next((cut for begun, cut in self._cuts if begun == fault), None)
         if cut is None:
             return not_injected("it was not started")
-        passed = self._look(cut)["passed"]
+        passed = self._poll(cut)["passed"]
         self._cuts.remove((fault, cut))
         for number, (begun, undo) in enumerate(self._devices):
             if begun == fault:
@@ -147,8 +148,8 @@ class NetworkNemesis(OwnKinds):
         free = cut - self._all_cut()
         for step in _unclogged(free, fault.args.get("back", ())):
             self._cluster.net.mend(step)
-        looks = self._pass(_sample(free))
-        silent = _listed(pair for pair, passes in looks.items() if not passes)
+        probes = self._pass(_sample(free))
+        silent = _listed(pair for pair, passes in probes.items() if not passes)
         return Effect(not passed, {"passed": passed, "still silent": silent})
 
     def heal(self) -> None:
@@ -157,7 +158,7 @@ class NetworkNemesis(OwnKinds):
         self._devices.clear()
         self._cluster.net.heal()
 
-    # -- netsplits
+    # -- network partitions
 
     def _steps(self, fault: FaultPlan) -> list[Pairs]:
         """Return the pairs to block, in order; empty if the leader is unknown."""
@@ -174,7 +175,7 @@ class NetworkNemesis(OwnKinds):
         return []
 
     def _possible(self, cut: Pairs) -> Pairs:
-        """Return the pairs that this network can block: clients only with relays."""
+        """Return the pairs that this network can block: with relays, those that have a relay."""
         links = self._cluster.net.links
         if self._cluster.net.backend != "relays" or links is None:
             return cut
@@ -182,7 +183,10 @@ class NetworkNemesis(OwnKinds):
         return frozenset(pair for pair in cut if frozenset(pair) in there)
 
     def _cut_by_device(self, fault: FaultPlan) -> bool:
-        """Block with other means, if this shape has some and the fault requires it."""
+        """Block with the bridge if the fault requires it and the bridge supports the shape.
+
+        Returns whether it did.
+        """
         net, args = self._cluster.net, fault.args
         if not args.get("device") or not isinstance(net, NamespaceNet):
             return False
@@ -200,15 +204,15 @@ class NetworkNemesis(OwnKinds):
     def _all_cut(self) -> Pairs:
         return frozenset[Pair]().union(*(cut for _, cut in self._cuts))
 
-    def _look(self, cut: Pairs) -> dict[str, Any]:
-        """Return whether messages pass where they should not, and whether others pass elsewhere."""
+    def _poll(self, cut: Pairs) -> dict[str, Any]:
+        """Return a sample of blocked pairs that pass, and of free pairs that do not."""
         everybody = (grudges.CLIENTS, *self._cluster.shape.broker_ids)
         free = self._possible(grudges.apart(everybody, everybody)) - self._all_cut()
-        looks = self._pass([*_sample(cut), *_sample(free)])
+        probes = self._pass([*_sample(cut), *_sample(free)])
         return {
-            "passed": _listed(pair for pair, passes in looks.items() if passes and pair in cut),
+            "passed": _listed(pair for pair, passes in probes.items() if passes and pair in cut),
             "silent besides": _listed(
-                pair for pair, passes in looks.items() if not passes and pair not in cut
+                pair for pair, passes in probes.items() if not passes and pair not in cut
             ),
         }
 
@@ -219,7 +223,7 @@ class NetworkNemesis(OwnKinds):
         with ThreadPoolExecutor(len(pairs)) as pool:
             return dict(zip(pairs, pool.map(lambda pair: net.passes(*pair), pairs), strict=True))
 
-    # -- slow cables
+    # -- bandwidth
 
     def _slow_down(self, fault: FaultPlan) -> Effect:
         for broker in fault.targets:
@@ -256,7 +260,7 @@ def _draw_slow(random: Random, shape: Shape, hold_s: float) -> FaultPlan:
 
 
 def _draw_swizzle(random: Random, shape: Shape, order: list[int], hold_s: float) -> FaultPlan:
-    """Draw FoundationDB's swizzle: some brokers are isolated one by one, and reconnected in another
+    """Draw FoundationDB's swizzle: brokers are isolated one by one and reconnected in another
     order."""
     clogs = order[: random.randint(1, len(order))]
     cut = frozenset[Pair]().union(*(_clog(shape.broker_ids, broker) for broker in clogs))
@@ -274,8 +278,10 @@ def _clog(brokers: Sequence[int], broker: int) -> Pairs:
 
 
 def _unclogged(cut: Pairs, back: Sequence[int]) -> Iterable[Pairs]:
-    """Yield the pairs to reconnect, step by step: a pair when both its ends are reconnected. All at
-    once without an order."""
+    """Yield the pairs of each step of the reconnection, in the order ``back`` of the brokers.
+
+    A pair is reconnected with the last of its brokers; all at once without an order.
+    """
     for at in range(len(back)):
         away = set(back[at + 1 :])
         step = frozenset(pair for pair in cut if away.isdisjoint(pair))
@@ -285,17 +291,17 @@ def _unclogged(cut: Pairs, back: Sequence[int]) -> Iterable[Pairs]:
 
 
 def _targets(shape: Shape, cut: Pairs) -> tuple[int, ...]:
-    """Return the brokers that are effectively down: those outside of the majority; all that are
-    isolated, if there is none."""
+    """Return the brokers that are effectively down: those outside of the connected majority; all
+    brokers of blocked pairs if there is no such majority."""
     inside = grudges.core(shape.broker_ids, cut)
     involved = {broker for pair in cut for broker in pair} - {grudges.CLIENTS}
     return tuple(sorted(set(shape.broker_ids) - inside if inside else involved))
 
 
 def _sample(pairs: Pairs) -> list[Pair]:
-    """Return a sample of the pairs, always the same for the same pairs, spread over all."""
+    """Return a deterministic sample, evenly distributed over the sorted pairs."""
     ordered = sorted(pairs)
-    step = max(1, -(-len(ordered) // LOOKS_MAX))
+    step = max(1, -(-len(ordered) // PROBES_MAX))
     return ordered[::step]
 
 

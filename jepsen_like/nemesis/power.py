@@ -1,7 +1,7 @@
 """The kind power (D1): brokers crash and their disks lose all data that was not synced, at once.
 
-The effect is verified in two ways. A file that was not synced has to be missing afterwards, on each
-disk, and the bytes that the file system had not yet written are counted before.
+The effect is verified in two ways. On each disk, a file that was not synced must be missing
+afterwards. The bytes that the file system has not written are counted before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raftlog.jepsen_like.plan import Shape
 
 HOLD_S: Final = (0.0, 5.0)
 KINDS: Final[Mapping[str, str]] = {
-    "power": "Kill brokers and discard all data that was not synced; start them again."
+    "power": "Kill brokers and discard all data that was not synced; restart them."
 }
 WHO: Final = ("all", "all", "one", "minority", "majority")
 JOURNAL: Final = ("lost", "kept")
@@ -63,7 +63,7 @@ class Losses(Protocol):
 
 
 class PowerNemesis(OwnKinds):
-    """Cuts the power of one broker, a minority, a majority, or all.
+    """Injects power cuts at one broker, a minority, a majority, or all.
 
     ``args["journal"]``: effect on the file systems' journals, see ``LoopDisk.cut_power``.
     """
@@ -81,7 +81,7 @@ class PowerNemesis(OwnKinds):
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
         who = random.choice(WHO)
-        if is_lossy(shape):  # data that is acknowledged before it is synced is lost
+        if is_lossy(shape):  # acknowledged data that is not synced is lost
             who = "minority"
         targets = draw_targets(random, shape, who)
         return FaultPlan(
@@ -120,7 +120,7 @@ class PowerNemesis(OwnKinds):
         return Effect(True, seen)
 
     def end(self, fault: FaultPlan) -> Effect:
-        """Start the brokers that ran before. Reports the seconds until each responded."""
+        """Start the brokers that ran before the fault. Reports the seconds until each was ready."""
         waiting = self._down.intersection(fault.targets)
         effect = start_again(self._cluster, waiting)
         self._down -= waiting
@@ -146,21 +146,21 @@ def has_disks(cluster: Powered) -> bool:
 
 
 def disks_of(cluster: Powered, targets: Collection[int]) -> dict[int, LoopDisk]:
-    """Return the disks of brokers. ``why_not`` has checked that they have some."""
+    """Return the disks of brokers. ``why_not`` has checked that they have disks."""
     found = {target: cluster.hosts[target].disk for target in targets}
     return {target: disk for target, disk in found.items() if disk is not None}
 
 
 def is_lossy(shape: Shape) -> bool:
-    """Return whether data that is not synced may have been acknowledged."""
+    """Return whether brokers may acknowledge data that is not synced."""
     return shape.flush_policy != "durable"
 
 
 def draw_targets(random: Random, shape: Shape, who: str) -> tuple[int, ...]:
     """Draw targets.
 
-    ``who``: one, minority, majority (the smallest), all. The number of allowed losses limits one
-    and minority: a cluster of one or two brokers has no minority, so one broker is selected.
+    ``who``: one; minority (one broker or more, limited by the allowed losses of disks if ``shape``
+    is lossy); majority (the smallest); all.
     """
     minority = max(1, min(shape.minority, shape.losses) if is_lossy(shape) else shape.minority)
     counts = {
@@ -174,15 +174,16 @@ def draw_targets(random: Random, shape: Shape, who: str) -> tuple[int, ...]:
 
 def expectation(shape: Shape, down: int) -> Expectation:
     """Return whether writes continue with any ``down`` brokers down: a majority of brokers is up,
-    and every partition has the replicas that an acknowledgement needs."""
+    and every partition has ``min_isr`` replicas."""
     enough = all(topic.replication_factor - down >= topic.min_isr for topic in shape.topics)
     return "available" if down <= shape.minority and enough else "outage"
 
 
 def start_again(cluster: Powered, targets: Collection[int]) -> Effect:
-    """Start all brokers that do not run, at once. Reports the seconds until each responded.
+    """Start those of these brokers that do not run, in parallel. Reports the seconds until each was
+    ready.
 
-    Does not start a broker whose disk is not mounted: its directory would be a new and empty disk.
+    Does not start a broker whose disk cannot be mounted: its directory would be empty.
     """
     starting = sorted(t for t in targets if not cluster.hosts[t].process.running)
     if not starting:
@@ -208,12 +209,12 @@ def start_again(cluster: Powered, targets: Collection[int]) -> Effect:
 
 
 def by_name(values: Mapping[int, Any]) -> dict[str, Any]:
-    """Convert ids to names for a history: JSON names are text."""
+    """Convert ids to text, because names in JSON are texts. Sorted by id."""
     return {str(target): value for target, value in sorted(values.items())}
 
 
 def not_injected_but(why: str, seen: Mapping[str, Any]) -> Effect:
-    """Return an effect that is not complete, with the observed values."""
+    """Return an effect that counts as not injected, with the observed values."""
     return Effect(False, {**not_injected(why).seen, **seen})
 
 

@@ -1,7 +1,7 @@
 """The kinds kill (P1), pause (P2) and storm (P3): processes that crash, or stop for some time.
 
-All act through ``Control``: a local cluster or a user's script. The reported effect is the observed
-one: how the processes ended, or that all their threads are stopped.
+They act through ``Control``: a local cluster or a user's script. The reported effect is observed:
+how the processes ended, or that all their threads are stopped.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from raftlog.jepsen_like.status import ClusterStatus
 from raftlog.types import OFFSETS_TOPIC, TopicPartition
 
 KINDS: Final[Mapping[str, str]] = {
-    "kill": "SIGKILL to one broker, to the leader of a partition, or to a minority; start again.",
+    "kill": "SIGKILL to one broker, to the leader of a partition, or to a minority; restart them.",
     "pause": "SIGSTOP to brokers for 0.1 s to 60 s, some longer than every timeout; SIGCONT.",
-    "storm": "Kill all at once, or all in turn; a leader and at once the next one; one broker "
-    "again and again while it recovers.",
+    "storm": "Kill all brokers at once or in turn, a leader and its successor, or brokers "
+    "repeatedly during their recovery.",
 }
 # Ranges in seconds; a value is drawn from each.
 DOWN_S: Final = ((0.0, 0.0), (0.0, 1.0), (1.0, 5.0), (1.0, 5.0), (5.0, 30.0))
@@ -44,13 +44,14 @@ class Control(Protocol):
     """Actions on brokers. Each raises ``OSError`` or ``RaftlogError`` if it fails."""
 
     def cannot(self, act: str) -> str:
-        """Return why ``kill``, ``pause``... is not available; empty if it is."""
+        """Return why an action, such as ``kill`` or ``pause``, is not available; empty if it
+        is."""
         ...
 
     def up(self) -> set[int]: ...
 
     def kill(self, broker_ids: Collection[int], /) -> Mapping[int, str]:
-        """Kill brokers. Returns how each running one ended, such as "signal 9"."""
+        """Kill brokers. Returns how each running broker ended, such as "signal 9"."""
         ...
 
     def spawn(self, broker_id: int, /) -> None: ...
@@ -102,7 +103,7 @@ class ProcessNemesis(OwnKinds):
             expects=expectation(shape, len(targets) or 1),
         )
 
-    # -- doing
+    # -- injecting
 
     def begin(self, fault: FaultPlan) -> Effect:
         if fault.args.get("who") in ("leader", "leader-twice"):
@@ -128,7 +129,7 @@ class ProcessNemesis(OwnKinds):
         return self._gone(targets, {"ended": by_name(ended)}, is_hit=bool(ended))
 
     def _kill_leaders(self, fault: FaultPlan, targets: Sequence[int]) -> Effect:
-        """Kill the leader; and the next one, if there is one within a second."""
+        """Kill the leader, and the next leader if it is elected within ``SUCCESSOR_S``."""
         (first,) = targets
         began = time.monotonic()
         ended = dict(self._control.kill([first]))
@@ -145,7 +146,7 @@ class ProcessNemesis(OwnKinds):
         return self._gone(hit, seen, is_hit=bool(ended))
 
     def _roll(self, fault: FaultPlan, targets: Sequence[int]) -> Effect:
-        """Kill and start one broker after the other, without waiting until it is ready."""
+        """Kill and start one broker after the other, without waiting until each is ready."""
         ended: dict[int, str] = {}
         for number, target in enumerate(targets):
             if number:
@@ -155,7 +156,7 @@ class ProcessNemesis(OwnKinds):
         return _killed(targets, {"ended": by_name(ended)}, is_hit=bool(ended))
 
     def _kill_recovering(self, fault: FaultPlan, targets: Sequence[int]) -> Effect:
-        """Kill brokers, and kill them again some seconds after each start. They stay down."""
+        """Kill brokers, and kill them again shortly after each start. They stay down."""
         kills = [dict(self._control.kill(targets))]
         for after_s in fault.args["after_s"]:
             for target in targets:
@@ -185,8 +186,7 @@ class ProcessNemesis(OwnKinds):
         return Effect(True, seen, tuple(targets))
 
     def _wait_for(self, targets: Sequence[int], *, not_in: tuple[str, ...]) -> dict[int, str]:
-        """Return the process states, once no target is in one of these states, or after a
-        second."""
+        """Return the process states, when no target is in one of these states or after 1 s."""
         states: dict[int, str] = {}
         for attempt in range(round(SIGNAL_S / POLL_S)):
             if attempt:
@@ -264,8 +264,8 @@ def _killed(targets: Sequence[int], seen: Mapping[str, Any], *, is_hit: bool) ->
 
 
 def draw_partition(random: Random, shape: Shape) -> dict[str, Any]:
-    """Draw a partition, as arguments. With groups, half of the draws select a partition whose
-    leader is a group coordinator."""
+    """Draw a partition for ``args``. With groups, half of the draws select a partition whose leader
+    is a group coordinator."""
     if shape.coordinators and random.random() < COORDINATOR:
         return {"topic": OFFSETS_TOPIC, "partition": random.randrange(shape.coordinators)}
     topic = random.choice(shape.topics)
@@ -273,7 +273,7 @@ def draw_partition(random: Random, shape: Shape) -> dict[str, Any]:
 
 
 def _draw_targets(who: str, random: Random, shape: Shape) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """Draw brokers; or none, and the partition whose leader is the target."""
+    """Draw brokers; for ``leader``, no broker and the partition whose leader is the target."""
     if who == "leader":
         return (), draw_partition(random, shape)
     counts = {

@@ -1,4 +1,4 @@
-"""Registry of nemeses: their kinds of fault, and what a cluster needs for them."""
+"""Registry of nemeses: their kinds of fault and the requirements of these."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from raftlog.jepsen_like.nemesis.vanishing import VanishNemesis
 
 
 class Home(NamedTuple):
-    """A nemesis, created from a cluster and its fault budget, with the needs of its kinds.
+    """Some kinds of one nemesis. ``maker``: creates it from a cluster and its fault budget.
 
-    ``needs``: requirements of the cluster, see ``cluster.Needs``.
+    ``needs``: requirements of the kinds, see ``cluster.Needs``.
     """
 
     maker: Callable[[Any, Any], Nemesis]
@@ -83,7 +83,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 def expand(names: Sequence[str]) -> tuple[str, ...]:
     """Return the kinds that ``names`` of kinds and groups expand to, each once, in order.
 
-    Raises ``ValueError`` with the name that is unknown.
+    Raises ``ValueError`` if a name is unknown.
     """
     kinds: dict[str, None] = {}
     for name in names:
@@ -97,12 +97,12 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def needs_of(kinds: Collection[str]) -> set[str]:
-    """Return what a cluster needs for these kinds: names of fields of ``cluster.Needs``."""
+    """Return the requirements of these kinds: names of fields of ``cluster.Needs``."""
     return {need for kind in kinds for need in KINDS[kind].needs}
 
 
 def make(kinds: Collection[str], cluster: Any, ledger: Any) -> dict[str, Nemesis]:
-    """Return the nemesis of each kind; kinds of one class share one."""
+    """Create the nemesis of each kind. Kinds of the same class share one object."""
     makers = {KINDS[kind].maker for kind in kinds}
     made = {maker: maker(cluster, ledger) for maker in makers}
     return {kind: made[KINDS[kind].maker] for kind in kinds}

@@ -1,7 +1,7 @@
-"""The kinds fds, memory and cpu (R1, R2): a broker lacks resources of the machine for some time.
+"""The kinds fds, memory and cpu (R1, R2): the resources of a broker are limited for some time.
 
-It may be slow, reject requests, or be killed. Its acknowledgements must be correct, and it must
-work as before when the resources are available again or it is restarted.
+The broker may be slow, reject requests, or be killed. Its acknowledgements must be correct. It must
+work normally when the limit has been removed or the broker has been restarted.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from raftlog.testing.probes import answers
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 REQUEST_BYTES: Final = 8 * MIB  # size of each request that is sent incompletely
-UNKNOWN_TOPIC: Final = "half-sent"  # a topic that does not exist
+UNKNOWN_TOPIC: Final = "half-sent"  # the topic does not exist
 CLIENT_ID: Final = "raftlog.jepsen_like"
 CONNECTIONS: Final = 64  # connections that are opened to use up free descriptors
 CONNECT_TIMEOUT_S: Final = 0.5
 EFFECT_S: Final = 3.0  # time limit for a limit to have an effect
-LOOK_S: Final = 0.1
+POLL_S: Final = 0.1
 NO_FILES: Final = "Too many open files"
 KINDS: Final[Mapping[str, str]] = {
-    "fds": "A broker gets no new file descriptor: no connection, no segment.",
+    "fds": "A broker gets almost no new file descriptors, for connections or segments.",
     "memory": "A broker gets almost no additional memory, and is killed if it exceeds the limit.",
-    "cpu": "A broker gets a small part of one CPU.",
+    "cpu": "A broker gets a small share of one CPU.",
 }
 
 
@@ -79,7 +79,7 @@ class Cluster(Startable, Protocol):
 
 @dataclass
 class _Squeeze:
-    """A resource limit of one broker, and how it is removed."""
+    """A resource limit of one broker. ``undo``: removes the limit."""
 
     fault: FaultPlan
     broker: int
@@ -87,7 +87,7 @@ class _Squeeze:
     words: Words
     undo: ExitStack = field(default_factory=ExitStack)
     group: Group | None = None
-    waited_ns: int = 0  # for a CPU, accumulated
+    waited_ns: int = 0  # CPU wait time of the process before the fault
 
 
 class ResourcesNemesis(OwnKinds):
@@ -104,15 +104,15 @@ class ResourcesNemesis(OwnKinds):
             return "requires Linux"
         return limits.why_not("memory") if kind == "memory" else ""
 
-    # -- what to do
+    # -- drawing
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
         args: dict[str, Any]
         if kind == "fds":
             args = {"spare": random.choice((0, 1, 3, 8))}
         elif kind == "memory":
-            # Either little of the written data fits, so the broker waits for the disk; or
-            # incomplete client requests do not fit, so the broker is killed.
+            # Two cases: written data does not fit, so that the broker waits for the disk; or
+            # incomplete client requests do not fit, so that the broker is killed.
             args = {"bytes": random.choice((KIB * 256, KIB * 512, MIB)), "requests": 0}
             if random.random() < 0.5:
                 args = {"bytes": random.choice((2, 8)) * MIB, "requests": random.randint(3, 6)}
@@ -130,7 +130,7 @@ class ResourcesNemesis(OwnKinds):
             expects="available" if shape.minority else "outage",
         )
 
-    # -- doing it
+    # -- injecting
 
     def begin(self, fault: FaultPlan) -> Effect:
         (broker,) = fault.targets
@@ -159,15 +159,14 @@ class ResourcesNemesis(OwnKinds):
             self._give_back(self._squeezes.pop())
 
     def _give_back(self, squeeze: _Squeeze) -> dict[str, Any]:
-        """Remove the limit, and start the broker if it ended, unless another nemesis has killed it
-        since."""
+        """Remove the limit, and start the broker if it has ended."""
         host = self._cluster.hosts[squeeze.broker]
         if self._pressure(squeeze).get("killed"):
-            poll(lambda: not host.process.running, EFFECT_S)  # it is ending, but may still run
+            poll(lambda: not host.process.running, EFFECT_S)  # a killed process may still run
         seen = self._pressure(squeeze)
         squeeze.undo.close()
         start = try_start(self._cluster, squeeze.broker)
-        if not start.started:  # it was about to end
+        if not start.started:  # the process was still ending
             start = try_start(self._cluster, squeeze.broker)
         seen["ended"] = squeeze.words.lines((NO_FILES, "broker stops"))
         return {**seen, **start.to_history()}
@@ -201,23 +200,22 @@ class ResourcesNemesis(OwnKinds):
         if group is None:
             return not_injected("control groups are not available")
         group.limit_memory(squeeze.fault.args["bytes"])
-        # In version 1 the limit applies only to new memory.
+        # In version 1, the limit applies to new memory only.
         group.add(squeeze.pid)
         for _ in range(squeeze.fault.args["requests"]):
             with contextlib.suppress(OSError):  # the broker may have ended
                 self._send_half(squeeze)
-        is_felt = poll(lambda: any(group.pressure().values()), EFFECT_S, interval_s=LOOK_S)
+        is_felt = poll(lambda: any(group.pressure().values()), EFFECT_S, interval_s=POLL_S)
         seen = self._pressure(squeeze)
-        # It can occur later: the end of the fault reports it.
+        # A later effect is reported at the end of the fault.
         return Effect(
             is_felt, seen if is_felt else {"why": "it requested no further memory", **seen}
         )
 
     def _send_half(self, squeeze: _Squeeze) -> None:
-        """Send a large request without its last byte: the broker keeps the received bytes in
-        memory.
+        """Send a large request without its last byte, so that the broker keeps the bytes in memory.
 
-        Sends a small request first, because the first request of a connection has to be small.
+        Sends a small request first, because the first request of a connection must be small.
         """
         address = self._cluster.hosts[squeeze.broker].address
         connection = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
@@ -251,7 +249,7 @@ class ResourcesNemesis(OwnKinds):
         else:
             burners = Burners(squeeze.pid, args["neighbours"])
             squeeze.undo.callback(burners.close)
-        is_felt = poll(lambda: self._waits(squeeze), EFFECT_S, interval_s=LOOK_S)
+        is_felt = poll(lambda: self._waits(squeeze), EFFECT_S, interval_s=POLL_S)
         seen = self._pressure(squeeze)
         return Effect(is_felt, seen if is_felt else {"why": "it was not throttled", **seen})
 
@@ -259,10 +257,10 @@ class ResourcesNemesis(OwnKinds):
         seen = self._pressure(squeeze)
         return bool(seen.get("throttled")) or seen.get("waited_ms", 0) >= 10
 
-    # -- both
+    # -- memory and CPU
 
     def _group(self, controller: Controller, squeeze: _Squeeze) -> Group | None:
-        """Return a group for this broker alone; None if there can be none."""
+        """Create a control group for this broker; None if control groups are not available."""
         place = limits.hierarchy(controller)
         if place is None or limits.why_not(controller):
             return None
@@ -281,5 +279,5 @@ class ResourcesNemesis(OwnKinds):
 
 
 def _limit_again(pid: int, count: int) -> None:
-    with contextlib.suppress(OSError):  # it has ended
+    with contextlib.suppress(OSError):  # the process has ended
         limits.limit_files(pid, count)

@@ -1,9 +1,10 @@
 """The kind vanish: partition files are removed, as by fsck, a missing mount or a wrong ``rm``.
 
-The files belong to brokers that are down or running: the directory of a partition, of a topic, all
-of them (also with the data directory's record of them), or one segment. Identity, consensus journal
-and votes remain; the copies are lost. Each broker detects the loss, moves the remaining files to
-quarantine, and copies the partition again. The fault budget is checked as before a disk is emptied.
+The brokers are down or running. The fault removes the directory of a partition or of a topic, all
+topic directories (also with the catalog and the record of copies), or one segment. Identity,
+consensus journal and votes remain, but the copies are lost. Each broker detects the loss,
+quarantines the remaining files, and copies the partition again. The fault budget is checked as
+before a disk is emptied.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from raftlog.jepsen_like.plan import Shape
 from raftlog.storage.segment import LOG_SUFFIX
 
 NOTICE_S: Final = 10.0  # time limit for a broker to quarantine the remaining files
-LOOK_S: Final = 0.2
+POLL_S: Final = 0.2
 KINDS: Final[Mapping[str, str]] = {
-    "vanish": "Files of partitions are removed, of brokers that are down or running.",
+    "vanish": "Remove partition files of brokers that are down or running.",
 }
 SEGMENT: Final = "segment"
 RECORD: Final = "topics and record"
-# Removed files: relative to the data directory, and to the directory of one of its partitions.
+# Removed files, from the data directory and the directory of one of its partitions.
 WAYS: Final[Mapping[str, Callable[[Path, Path], Sequence[Path]]]] = {
     "partition": lambda _data, partition: [partition],
     "topic": lambda _data, partition: [partition.parents[1]],
@@ -49,8 +50,8 @@ WAYS: Final[Mapping[str, Callable[[Path, Path], Sequence[Path]]]] = {
 class _Loss:
     """Files removed from one broker, until its recovery.
 
-    ``copies``: number of copies that the broker has to quarantine; ``quarantined``: number before
-    the removal.
+    ``copies``: number of copies that the broker must quarantine. ``quarantined``: quarantined
+    copies before the removal.
     """
 
     broker: int
@@ -72,15 +73,15 @@ class VanishNemesis(OwnKinds):
         self._losses: list[_Loss] = []
         self._refusing: set[int] = set()  # down, and the fault budget did not allow an empty disk
 
-    # -- what to do
+    # -- drawing
 
     def draw(self, kind: str, random: Random, shape: Shape) -> FaultPlan:
         live = random.random() < 0.5
         # A running broker would detect the missing record only at its next start.
         ways = [way for way in WAYS if not live or way != RECORD]
         count = random.randint(1, max(1, shape.losses))
-        # The targets are drawn when the fault starts. The driver therefore does not check the fault
-        # budget, which would count votes; ``begin`` does.
+        # The targets are selected when the fault starts. ``begin`` therefore checks the fault
+        # budget. The driver would also count votes, which are not lost.
         args = {
             "count": count,
             "what": random.choice(ways),
@@ -95,7 +96,7 @@ class VanishNemesis(OwnKinds):
             expects="available" if live or count <= shape.minority else "outage",
         )
 
-    # -- doing it
+    # -- injecting
 
     def begin(self, fault: FaultPlan) -> Effect:
         random, brokers = Random(fault.args["seed"]), sorted(self._cluster.hosts)
@@ -106,7 +107,7 @@ class VanishNemesis(OwnKinds):
             return not_injected(why)
         if not fault.args["live"]:
             self._cluster.kill(targets)
-            # Other brokers have taken over since: check whether their copies are still sufficient.
+            # Leaders may have changed since: check whether the other copies are still sufficient.
             if why := self._may_lose(targets):
                 self._start_again(targets)
                 return not_injected(f"after they were killed: {why}")
@@ -122,7 +123,8 @@ class VanishNemesis(OwnKinds):
         return Effect(True, {"removed": removed}, lost)
 
     def _may_lose(self, targets: Sequence[int]) -> str:
-        """Return why not. Votes are kept, so a majority does not have to remain."""
+        """Return why the fault budget forbids the loss. Votes are not lost, so a majority need not
+        remain."""
         return self._ledger.may_lose(targets, recoverable=True)
 
     def _start_again(self, targets: Sequence[int]) -> None:
@@ -130,7 +132,7 @@ class VanishNemesis(OwnKinds):
             self._cluster.start_broker(broker)
 
     def _remove(self, broker: int, fault: FaultPlan, random: Random) -> list[str]:
-        """Return the removed paths, relative to the data directory."""
+        """Remove files of a broker. Returns their paths, relative to the data directory."""
         host, what = self._cluster.hosts[broker], fault.args["what"]
         partitions = files.partitions(host.data_dir)
         found = WAYS[what](host.data_dir, random.choice(partitions)) if partitions else []
@@ -153,7 +155,7 @@ class VanishNemesis(OwnKinds):
             files.remove(path)
         return [str(path.relative_to(host.data_dir)) for path in found]
 
-    # -- what comes of it
+    # -- recovering
 
     def end(self, fault: FaultPlan) -> Effect:
         mine = [loss for loss in self._losses if loss.fault is fault]
@@ -168,7 +170,7 @@ class VanishNemesis(OwnKinds):
                 self._refusing.discard(broker)
 
     def _see_to(self, losses: Sequence[_Loss]) -> dict[str, Any]:
-        """Start all brokers before waiting for any, and return their reactions."""
+        """Start all brokers, then wait for their recovery, and return their reactions."""
         seen: dict[str, Any] = {str(loss.broker): self._have_run(loss) for loss in losses}
         for loss in losses:
             self._losses.remove(loss)
@@ -177,11 +179,11 @@ class VanishNemesis(OwnKinds):
         return seen
 
     def _have_run(self, loss: _Loss) -> dict[str, Any]:
-        """Start a broker on its remaining files. A missing segment that is not read is detected
-        only at the next start."""
+        """Make sure that the broker has checked its remaining files: restart it unless it has
+        detected the loss. A missing segment that is not read is detected only at a start."""
         broker, seen = loss.broker, dict[str, Any]()
         if broker in self._cluster.up():
-            poll(lambda: self._is_set_aside(loss), self._notice_s, interval_s=LOOK_S)
+            poll(lambda: self._is_set_aside(loss), self._notice_s, interval_s=POLL_S)
             seen["noticed_at_work"] = loss.words.lines()
             if self._is_set_aside(loss):
                 return seen
@@ -201,9 +203,9 @@ class VanishNemesis(OwnKinds):
         return len(self._set_aside(loss)) >= loss.copies
 
     def _outcome(self, loss: _Loss) -> dict[str, Any]:
-        noticed = poll(lambda: self._is_set_aside(loss), self._notice_s, interval_s=LOOK_S)
+        noticed = poll(lambda: self._is_set_aside(loss), self._notice_s, interval_s=POLL_S)
         self._ledger.returned((loss.broker,))
-        back = poll(lambda: is_back(self._cluster, loss.broker), self._notice_s, interval_s=LOOK_S)
+        back = poll(lambda: is_back(self._cluster, loss.broker), self._notice_s, interval_s=POLL_S)
         return {
             "noticed": noticed,
             "is_back": back,

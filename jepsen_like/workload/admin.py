@@ -60,7 +60,7 @@ from raftlog.types import TopicPartition
 SIDE_TOPICS: Final = ("side-1", "side-2", "side-3")
 SIDE_PARTITIONS_MAX: Final = 4
 PARTITIONS_MAX: Final = 24  # of all stable topics
-LOOK_TIMEOUT_S: Final = 5.0
+METADATA_TIMEOUT_S: Final = 5.0
 DELIVERY_MS: Final = 5_000
 GROUPS: Final = (1, 5)  # groups of one write to a side topic
 GROUP_MAX: Final = 20
@@ -125,7 +125,7 @@ class Operator:
         Changes nothing without a response. Never removes partitions of stable topics.
         """
         try:
-            found = await existing_partitions(self.context, timeout_s=LOOK_TIMEOUT_S)
+            found = await existing_partitions(self.context, timeout_s=METADATA_TIMEOUT_S)
         except TimeoutError:
             return
         stable = set(self.stable_names)

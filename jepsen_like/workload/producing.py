@@ -33,7 +33,7 @@ CLOSED_PROPERLY: Final = 0.5  # share of sessions that end with a flush
 SESSION_SPREAD: Final = (0.5, 1.5)  # factors, so that sessions end at different times
 BACKLOG_S: Final = 1.0  # maximum backlog that a producer sends later, in seconds of its rate
 BURST_S: Final = 1.0  # length of a burst, and of the pause after it
-LOOK_S: Final = 0.5  # maximum interval of checks whether the load must end
+POLL_S: Final = 0.5  # maximum interval of checks whether the load must end
 BLOCK_MS: Final = 2_000
 REQUEST_TIMEOUT_MS: Final = 10_000
 
@@ -93,7 +93,7 @@ class Producing:
         while not self._is_over and not self._context.stopping.is_set():
             if len(self._finishing) < self._shape.in_flight_max:
                 return True
-            await asyncio.wait(self._finishing, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(self._finishing, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
         return False
 
     async def _send(self) -> int:

@@ -202,7 +202,7 @@ def test_what_a_partition_lacks_is_named(
 
 
 def test_looking_ends_when_nothing_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "LOOK_S", 0.0)
+    monkeypatch.setattr(status, "POLL_S", 0.0)
     looks = iter([["a", "b"], ["b"], []])
     assert until_nothing(lambda: next(looks), timeout_s=60) == []
     assert until_nothing(lambda: ["b"], timeout_s=0) == ["b"]
