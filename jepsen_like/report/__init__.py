@@ -1,1 +1,1 @@
-"""Reports: events and verdict of a run, for people."""
+"""Reports: events and verdict of a run, as HTML and text."""

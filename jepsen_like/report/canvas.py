@@ -1,6 +1,6 @@
-"""Common parts of all pictures of a report: sheet, time axis, shading, legends and colours. Pure.
+"""Common parts of the pictures in a report: sheet, time axis, shading, legends and colours. Pure.
 
-Colour never is the only carrier of a meaning: each element also has a name, a pattern, or a title.
+Colours are never the only distinction: each element also has a name, a pattern, or a title.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from raftlog.jepsen_like.report.digest import Digest, Second
 from raftlog.jepsen_like.report.markup import add, node
 
 WIDTH: Final = 1000.0
-LEFT: Final = 118.0  # where time begins
-RIGHT: Final = WIDTH - 14.0  # where it ends
+LEFT: Final = 118.0  # x of the start of the run
+RIGHT: Final = WIDTH - 14.0  # x of the end of the run
 TEXT: Final = 12.0  # height of a line of text
 BINS_MAX: Final = 400
 TICKS_MAX: Final = 10
 TICK_STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200)
 BIN_STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200)
 
-# Every picture and the page use these; each is a pair: on white, on black.
+# Colours of the pictures and the page, each for light and dark mode.
 COLOURS: Final[dict[str, tuple[str, str]]] = {
     "ink": ("#1f2328", "#e6edf3"),
     "faint": ("#59636e", "#9aa4af"),
@@ -64,7 +64,7 @@ svg.picture .curve { fill: none; stroke-width: 1.6; stroke-linejoin: round; }
 
 
 def style() -> str:
-    """The colours as variables of CSS, for light and dark, and how pictures are drawn."""
+    """Return the CSS: the colours as variables, for light and dark mode, and the picture style."""
     light, dark = (
         "".join(f"--{name}: {pair[which]}; " for name, pair in COLOURS.items()) for which in (0, 1)
     )
@@ -85,7 +85,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Some seconds of the run, together."""
+    """Merged counts of some consecutive seconds of the run."""
 
     begin_s: float
     width_s: float
@@ -97,7 +97,7 @@ class Bin:
 
 
 def bins(digest: Digest) -> list[Bin]:
-    """The whole run in at most ``BINS_MAX`` equal bins of at least a second, empty ones too."""
+    """Divide the run into at most ``BINS_MAX`` equal bins of at least 1 s, also empty ones."""
     seconds_all = max(1, math.ceil(digest.length_s))
     width = _step(seconds_all / BINS_MAX, BIN_STEPS_S)
     made = [Bin(float(at), float(width), Second()) for at in range(0, seconds_all, width)]
@@ -136,8 +136,8 @@ class Sheet:
         add(self.root, *elements)
 
     def behind(self, element: Element) -> None:
-        """Draw it before all that is there already."""
-        self.root.insert(3, element)  # behind title, desc and defs
+        """Draw the element behind all existing elements."""
+        self.root.insert(3, element)  # after title, desc and defs
 
     def x(self, at_s: float) -> float:
         return LEFT + (RIGHT - LEFT) * min(max(at_s / self.length_s, 0.0), 1.0)
@@ -146,7 +146,7 @@ class Sheet:
         return f"url(#{self.name}-{kind})"
 
     def _pattern(self, kind: str) -> Element:
-        """Stripes in the colour of what they lie on: cut out of it with the paper's."""
+        """Return a pattern of stripes in the colour of the paper, to draw over a shape."""
         strokes = {"hatch": "M0 6 6 0", "cross": "M0 6 6 0M0 0 6 6"}[kind]
         return node(
             "pattern",
@@ -158,11 +158,11 @@ class Sheet:
         )
 
     def label(self, y: float, text: str) -> None:
-        """Draw the label of a row, left of it."""
+        """Draw the label of a row on its left side."""
         self.put(node("text", text, x=LEFT - 8, y=y, text_anchor="end"))
 
     def axis(self, top: float, bottom: float) -> None:
-        """Vertical lines at round times from ``top`` to ``bottom``, with the times below."""
+        """Draw vertical lines at round times from ``top`` to ``bottom``, with the times below."""
         step = _step(self.length_s / TICKS_MAX, TICK_STEPS_S)
         for at in range(0, math.floor(self.length_s) + 1, step):
             x = self.x(at)
@@ -188,7 +188,7 @@ class Sheet:
             )
 
     def hover(self, run: Sequence[Bin], texts: Sequence[str], top: float, bottom: float) -> None:
-        """A title for each bin, over everything else."""
+        """Draw invisible bins with titles over all other elements."""
         for one, text in zip(run, texts, strict=True):
             left, right = self.x(one.begin_s), self.x(one.begin_s + one.width_s)
             shape = node("rect", x=left, y=top, width=right - left, height=bottom - top)
@@ -196,7 +196,7 @@ class Sheet:
             self.put(add(shape, node("title", f"{one.label}: {text}")))
 
     def legend(self, y: float, parts: Sequence[tuple[Element, str]]) -> None:
-        """Samples (drawn in a box of 14 by 10 at 0,0) with what they mean, in a row."""
+        """Draw samples (14 by 10 units at 0,0) with their meaning, in a row."""
         x = LEFT
         for sample, text in parts:
             place = f"translate({x:.0f} {y - 9:.0f})"
@@ -206,7 +206,7 @@ class Sheet:
 
 
 def tick(at_s: int, length_s: float) -> str:
-    """The label of a round moment: ``30 s``, ``5:00``, ``1:05:00``."""
+    """Return the label of a time on the axis: ``30 s``, ``5:00``, ``1:05:00``."""
     if length_s <= 120:
         return f"{at_s} s"
     minutes, rest = divmod(at_s, 60)
@@ -216,7 +216,7 @@ def tick(at_s: int, length_s: float) -> str:
 
 
 def scale_of(largest: float) -> tuple[float, float]:
-    """The top of a linear scale that holds ``largest``, and the distance of its lines."""
+    """Return the top of a linear scale that includes ``largest``, and the distance of its lines."""
     if largest <= 0:
         return 1.0, 1.0
     power = 10 ** math.floor(math.log10(largest))

@@ -1,7 +1,7 @@
-"""The data of a history that a report needs, gathered in one pass and in bounded memory.
+"""Digest: the data of a history that a report needs, collected in one pass with limited memory.
 
-Operations are counted per second, and their latencies in buckets of ratios: six hours need little
-more memory than six minutes. Only the checker judges.
+Counts operations per second, and latencies in exponential buckets, so that the memory does not grow
+with the number of operations. Only the checker detects anomalies.
 """
 
 from __future__ import annotations
@@ -30,28 +30,31 @@ from raftlog.testing.history.entries import (
 )
 
 NS: Final = 1_000_000_000
-BUCKETS_PER_DOUBLING: Final = 8  # a bucket's middle is within 5 % of all that is in it
+BUCKETS_PER_DOUBLING: Final = 8  # all values of a bucket are within 5 % of its middle
 NOTES_MAX: Final = 200
 NEW_LEADERS_MAX: Final = 2_000
 MEMBERS_MAX: Final = 20_000
-ERRORS_MAX: Final = 200  # different texts of errors
+ERRORS_MAX: Final = 200  # different error texts
 ERROR_CHARS_MAX: Final = 160
 
 Histogram: TypeAlias = dict[int, int]  # bucket -> count
 
 
 def bucket(duration_ns: int) -> int:
-    """Return the bucket of a latency; less than a microsecond counts as one."""
+    """Return the bucket of a latency. Latencies below 1 µs count as 1 µs."""
     return int(math.log2(max(duration_ns / 1_000, 1.0)) * BUCKETS_PER_DOUBLING)
 
 
 def middle_s(number: int) -> float:
-    """The middle of a bucket, in seconds."""
+    """Return the middle of a bucket, in seconds."""
     return float(2 ** ((number + 0.5) / BUCKETS_PER_DOUBLING)) / 1e6
 
 
 def quantile_s(histogram: Histogram, share: float) -> float:
-    """The latency that ``share`` (0 to 1) of all do not exceed, in seconds."""
+    """Return the latency that ``share`` (0 to 1) of all operations do not exceed, in seconds.
+
+    Raises ``ValueError`` if ``histogram`` is empty.
+    """
     wanted = share * sum(histogram.values())
     seen = 0
     for number in sorted(histogram):
@@ -67,10 +70,10 @@ class Second:
 
     appends: Counter[str] = field(default_factory=Counter)  # operations, by type
     acked: int = 0  # records
-    read: int = 0  # records that consumers got
-    ok: Histogram = field(default_factory=dict)  # latencies of appends
-    unknown: Histogram = field(default_factory=dict)  # how long those that ended as info took
-    longest_ns: int = 0  # of those that are ok
+    read: int = 0  # records that consumers received
+    ok: Histogram = field(default_factory=dict)  # latencies of appends with outcome ok
+    unknown: Histogram = field(default_factory=dict)  # latencies of appends with outcome info
+    longest_ns: int = 0  # longest latency of appends with outcome ok
 
     def merge(self, other: Second) -> None:
         self.appends.update(other.appends)
@@ -86,7 +89,7 @@ class Second:
 class FaultSpan:
     """One fault, from its start to its end. Times in seconds since the history began.
 
-    ``end_s``: the history's end for a fault that was not ended. ``why``: why it was not injected.
+    ``end_s``: end of the history for a fault that was not ended. ``why``: why it was not injected.
     """
 
     id: int
@@ -100,7 +103,7 @@ class FaultSpan:
     expects: str = "available"
     effect: dict[str, Any] = field(default_factory=dict)
     effect_end: dict[str, Any] = field(default_factory=dict)
-    trouble_end: str = ""  # why it could not be ended
+    trouble_end: str = ""  # why the fault could not be ended
 
     @property
     def why(self) -> str:
@@ -111,7 +114,7 @@ class FaultSpan:
 
 @dataclass(slots=True)
 class PhaseSpan:
-    """One step of the runner; times in seconds since the history began."""
+    """One phase of the runner. Times in seconds since the history began."""
 
     name: str
     begin_s: float
@@ -120,10 +123,10 @@ class PhaseSpan:
 
 @dataclass(slots=True)
 class Digest:
-    """The history, condensed. ``seconds`` has those in which something was completed."""
+    """The condensed history. ``seconds``: only seconds in which an operation was completed."""
 
     start: Start | None = None
-    base_ns: int = 0  # the time of the first entry, on the history's clock
+    base_ns: int = 0  # time of the first entry, on the clock of the history
     length_s: float = 0.0
     entries: int = 0
     phases: list[PhaseSpan] = field(default_factory=list)
@@ -134,12 +137,12 @@ class Digest:
     errors: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # name, type, text
     notes: list[tuple[float, Note]] = field(default_factory=list)
     notes_left_out: int = 0
-    new_leaders: list[tuple[float, str, int]] = field(default_factory=list)  # when, where, epoch
-    members: list[Member] = field(default_factory=list)  # what happened to members of groups
+    new_leaders: list[tuple[float, str, int]] = field(default_factory=list)  # s, partition, epoch
+    members: list[Member] = field(default_factory=list)  # events of members of consumer groups
 
     @property
     def total(self) -> Second:
-        """All of the run as one."""
+        """All seconds of the run, merged."""
         return merged(self.seconds.values())
 
     @property
@@ -155,7 +158,7 @@ def merged(seconds: Iterable[Second]) -> Second:
 
 
 def digest(entries: Iterable[AnyEntry]) -> Digest:
-    """Read a history once, from its first entry to its last."""
+    """Condense a history. Reads ``entries`` once, in order."""
     reader = _Reader()
     for entry in entries:
         reader.take(entry)
@@ -167,7 +170,7 @@ class _Reader:
         self.result = Digest()
         self._base: int | None = None
         self._now = 0  # ns since the first entry
-        self._open: dict[tuple[str, str, int], int] = {}  # operation, process, first -> invoked
+        self._open: dict[tuple[str, str, int], int] = {}  # operation, process, first: start
         self._faults: dict[int, FaultSpan] = {}
         self._epochs: dict[str, int] = {}
         self._take: dict[type[Entry], Callable[[Any], None]] = {
@@ -239,7 +242,7 @@ class _Reader:
         entry: Append | Poll | Ends | Delete | Admin | Commit | Committed,
         first: int,
     ) -> int:
-        """Count the end of an operation. Duration in ns, or -1 without an invocation."""
+        """Count a completed operation. Returns its duration in ns; -1 without an invocation."""
         self.result.operations.setdefault(name, Counter())[entry.type] += 1
         if entry.error:
             errors = self.result.errors

@@ -1,7 +1,7 @@
-"""The report of a run: one HTML file that needs no network and no script. Assembly only.
+"""The report of a run: one HTML file without scripts and external resources.
 
-Texts and numbers come from ``digest`` (events) and the verdict; pictures from ``timeline`` and
-``plots``; tables from ``tables``.
+This module assembles the page. ``digest`` (events) and the verdict contain the texts and numbers;
+``timeline`` and ``plots`` draw the pictures; ``tables`` creates the tables.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ details { margin: .4rem 0; } summary { cursor: pointer; }
 def write_report(directory: Path, entries: Iterable[AnyEntry] | Path, verdict: Verdict) -> Path:
     """Write ``report.html`` into ``directory``, and return its path.
 
-    ``entries``: a history, or the path of its file. A file is shown up to the first line that
-    cannot be read; the verdict reports that line. Raises ``OSError``.
+    ``entries``: a history, or the path of its file. The report contains the file up to the first
+    line that cannot be read; the verdict reports that line. Raises ``OSError``.
     """
     if isinstance(entries, Path):
         source = str(entries)
@@ -163,7 +163,7 @@ def _verdict(judged: Judgement) -> Iterator[Element]:
     heads = (("anomaly", None), ("found", "n"), ("what it is", None))
     made = node(
         "table",
-        node("caption", "All kinds of anomaly that the checker knows."),
+        node("caption", "All kinds of anomaly that the checker detects."),
         node("thead", node("tr", *(node("th", h, scope="col", class_=c) for h, c in heads))),
         node("tbody", *rows),
     )
@@ -188,16 +188,17 @@ def _evidence(anomaly: Anomaly) -> Element:
 def _pictures(found: Digest, judged: Judgement) -> Iterator[Element]:
     yield node("h2", "Timeline", id="timeline-section")
     yield _hint(
-        "Numbers in bars are brokers' ids; an exclamation mark: beyond the budget of what may be "
-        "lost. A crossed-out bar was not injected. Point at an element for details."
+        "Numbers in bars are broker ids. An exclamation mark: the fault exceeds the fault "
+        "budget. A crossed-out fault was not injected. Point at an element for details."
     )
     yield node("figure", timeline(found, judged.windows))
     owners = ownership(found)
     if owners is not None:
         yield node("h2", "Partition ownership", id="owners-section")
         yield _hint(
-            "A bar for each time in which a member of a group assumed to own a partition; hatched "
-            "while it was stopped. A lower bar: another member assumed the same."
+            "A bar shows the time in which a group member assumed ownership of a partition. It is "
+            "hatched while the member was stopped. A half-height bar means that another member "
+            "assumed ownership at the same time."
         )
         yield node("figure", owners)
     yield node("h2", "Throughput and latency", id="plots")
@@ -213,7 +214,7 @@ def _faults(found: Digest) -> Iterator[Element]:
     yield node("h2", "Faults", id="faults")
     rows = tables.fault_rows(found.faults, run_facts.kinds_of(found))
     if not rows:
-        yield _hint("None were requested.")
+        yield _hint("No faults were requested.")
         return
     yield tables.table(
         tables.FAULT_COLUMNS, rows, "By kind; effects are summed over the injected faults."
@@ -233,9 +234,9 @@ def _windows(found: Digest, judged: Judgement) -> Iterator[Element]:
     yield node("h2", "Times without an acknowledgement", id="unavailability")
     rows = tables.window_rows(judged.windows, found.faults)
     if rows:
-        yield tables.table(tables.WINDOW_COLUMNS, rows, "The longest first.")
+        yield tables.table(tables.WINDOW_COLUMNS, rows, "In descending order of their length.")
     else:
-        yield _hint("None long enough to count.")
+        yield _hint("No time exceeds the minimum length.")
 
 
 def _clients(found: Digest, judged: Judgement) -> Iterator[Element]:
@@ -243,7 +244,7 @@ def _clients(found: Digest, judged: Judgement) -> Iterator[Element]:
     yield tables.table(
         tables.OPERATION_COLUMNS,
         tables.operation_rows(found),
-        "Operations. An append is of one or more records; info: its outcome is not known.",
+        "Operations. An append contains one or more records. info: its outcome is unknown.",
     )
     total = found.total
     stats = [
@@ -257,7 +258,7 @@ def _clients(found: Digest, judged: Judgement) -> Iterator[Element]:
         yield tables.table(tables.LATENCY_COLUMNS, latencies, "Latency.")
     errors = tables.error_rows(found)
     if errors:
-        listed = tables.table(tables.ERROR_COLUMNS, errors, "The most frequent first.")
+        listed = tables.table(tables.ERROR_COLUMNS, errors, "In descending order of frequency.")
         yield node("details", node("summary", "Errors of clients"), listed)
 
 

@@ -1,4 +1,4 @@
-"""Texts of a verdict for reports. Only this module depends on the form of verdicts. Pure."""
+"""Conversion of a verdict to the texts of a report. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row: TypeAlias = tuple[str, str]
 class Anomaly:
     """One kind of anomaly: description, number of findings, and evidence for some.
 
-    ``why_not``: why it was not checked; a count of zero is then not significant.
+    ``why_not``: why the kind was not checked; ``count`` is then not significant.
     """
 
     kind: str
@@ -33,8 +33,7 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Content of a report about a verdict. ``anomalies``: all kinds, also those without
-    findings."""
+    """Texts of a verdict for a report. ``anomalies``: all kinds, also those without findings."""
 
     state: Valid
     sentence: str
@@ -45,8 +44,8 @@ class Judgement:
 
 
 def judgement_of(verdict: Verdict, base_ns: int) -> Judgement:
-    """Return the texts of ``verdict``. ``base_ns``: time of the first history entry; report times
-    are relative to it."""
+    """Return the texts of ``verdict``. ``base_ns``: time of the first history entry; times in the
+    report are relative to it."""
     anomalies = tuple(_anomaly(kind, verdict) for kind in {**checker.KINDS, **verdict.counts})
     return Judgement(
         state=verdict.valid,
@@ -110,7 +109,7 @@ def stat_rows(verdict: Verdict, without: Collection[str] = ()) -> tuple[Row, ...
 
 
 def words(name: str) -> str:
-    """Return the name of a statistic without the unit suffix."""
+    """Return the name of a statistic as words, without its unit suffix."""
     return name.removesuffix("_ns").removesuffix("_s").removesuffix("_ms").replace("_", " ")
 
 

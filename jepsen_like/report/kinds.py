@@ -1,5 +1,7 @@
-"""The kinds of fault, and which of them this machine can inject. Tested with a cluster that is
-created and never started."""
+"""The kinds of fault, and which of them this machine can inject.
+
+Tested with a cluster that is created but never started.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,15 @@ from raftlog.jepsen_like.nemesis import registry
 from raftlog.jepsen_like.plan import Shape, TopicShape
 
 NEED_ROOT: Final = frozenset({"namespaces", "loop_disks", "time_namespaces"})
-WITHOUT_ROOT: Final = "it needs root on Linux"
+WITHOUT_ROOT: Final = "requires root on Linux"
 SHAPE: Final = Shape(
     brokers=3, topics=(TopicShape(name="t", partitions=1, replication_factor=3, min_isr=2),)
 )
 
 
 class Kind(NamedTuple):
-    """One kind of fault. ``description``: what the fault does. ``why_not``: reason why it cannot be
-    injected here, or ""."""
+    """One kind of fault. ``description``: effect of the fault. ``why_not``: why it cannot be
+    injected on this machine; empty if it can."""
 
     name: str
     description: str
@@ -30,15 +32,15 @@ class Kind(NamedTuple):
 
 
 def kinds_here(*, without_root: bool) -> list[Kind]:
-    """Return all kinds. In a sandbox, or with ``without_root``, this process changes nothing
-    outside of itself."""
+    """Return all kinds. Call it in a sandbox or with ``without_root``, so that the test does not
+    change networks and mounts of the machine."""
     wanted = registry.needs_of(registry.KINDS)
     why = dict.fromkeys(NEED_ROOT, WITHOUT_ROOT) if without_root else {}
     with tempfile.TemporaryDirectory("-raftlog-kinds") as directory:
         usable = wanted - why.keys()
         try:
             cluster = _cluster(usable, directory)
-        except OSError:  # a resource is missing: find it by testing one at a time
+        except OSError:  # a requirement is not available: test each separately
             why |= _unusable(usable, directory)
             cluster = _cluster(usable - why.keys(), directory)
         counts = why.keys() - {"namespaces"}  # without namespaces, relays inject network partitions
@@ -60,7 +62,7 @@ def _cluster(needs: Iterable[str], directory: str) -> ClusterUnderTest:
 
 
 def _unusable(needs: Iterable[str], directory: str) -> dict[str, str]:
-    """Return the needs that this machine cannot provide, each with the reason."""
+    """Return the requirements that this machine does not provide, each with the reason."""
     why = {}
     for need in needs:
         try:

@@ -1,4 +1,4 @@
-"""HTML and SVG elements as trees, so that texts of a history are always escaped. Pure.
+"""HTML and SVG elements as trees, so that all texts are escaped. Pure.
 
 Also formats numbers with their units.
 """
@@ -46,7 +46,8 @@ def clean(text: str) -> str:
 
 
 def shorten(value: str | float) -> str:
-    """Format a coordinate with at most one decimal, which keeps pictures of many points small."""
+    """Format a coordinate with at most one decimal, so that pictures with many points stay
+    small."""
     if isinstance(value, float):
         return f"{value:.1f}".removesuffix(".0")
     return str(value)
@@ -59,7 +60,7 @@ def cut(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
 
 
 def serialise(root: Element) -> str:
-    """Serialize as XML that is valid HTML too: no element is self-closing."""
+    """Serialize as XML that is also valid HTML: without self-closing elements."""
     return tostring(root, encoding="unicode", short_empty_elements=False)
 
 

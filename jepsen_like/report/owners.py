@@ -1,7 +1,7 @@
 """Ownership of the partitions of consumer groups over time: data and picture. Pure.
 
-A bar for each time in which a member assumed to own a partition; two at a time are drawn one below
-the other. Faults are below.
+A bar shows the time in which a member assumed ownership of a partition. If another member assumed
+ownership at the same time, its bar has half the height. Faults are drawn below.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from raftlog.testing.history.entries import Member
 
 ROW: Final = 17.0
 BAR: Final = 13.0
-ROWS_MAX: Final = 96  # groups and partitions; the others are only counted
+ROWS_MAX: Final = 96  # rows of groups and partitions; further rows are only counted
 BARS_MAX: Final = 4_000
 BAR_WIDTH_MIN: Final = 1.5
-CHAR: Final = 6.2  # width of a letter in a bar
-# Colours of members, in turn.
+CHAR: Final = 6.2  # width of a character in a bar
+# Colours of members, used cyclically.
 TINTS: Final = ("read", "ok", "power", "disk", "damage", "links", "process", "clocks", "resources")
 
 
 @dataclass(slots=True)
 class Owned:
-    """Times in seconds since the history began. ``how`` it ended: revoked, lost, killed, end."""
+    """Ownership of a partition by one member. Times in seconds since the history began.
+
+    ``how``: how it ended: revoked, lost, killed, end; empty if it did not end.
+    """
 
     member: str
     begin_s: float
@@ -41,7 +44,8 @@ class Owned:
 
 @dataclass(slots=True)
 class Owners:
-    """``by_partition``: by group and partition. ``stopped``: when members were, by name."""
+    """Ownership of all partitions. ``by_partition``: by group and partition. ``stopped``: times in
+    which a member was stopped, by its name."""
 
     by_partition: dict[tuple[str, str], list[Owned]] = field(default_factory=dict)
     stopped: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
@@ -51,8 +55,8 @@ class Owners:
 
 
 def owners_of(entries: Iterable[Member], base_ns: int, length_s: float) -> Owners:
-    """Gather what was reported to members of groups, in order. ``base_ns``: start of the
-    history."""
+    """Collect the ownership from the events of members, in order. ``base_ns``: start of the
+    history; ``length_s``: its length."""
     found = Owners()
     for entry in entries:
         at_s = ((entry.at or entry.time) - base_ns) / NS
@@ -87,7 +91,7 @@ def _end(owned: list[Owned], entry: Member, at_s: float) -> None:
 
 
 def ownership(digest: Digest) -> Element | None:
-    """Draw the complete run; None if there were no members."""
+    """Draw the ownership over the complete run; None if no partition was assigned."""
     found = owners_of(digest.members, digest.base_ns, digest.length_s)
     rows = sorted(found.by_partition, key=_natural)
     if not rows:
@@ -120,14 +124,14 @@ def _natural(key: tuple[str, str]) -> tuple[str, str, int]:
 
 
 def _tints(found: Owners) -> dict[str, str]:
-    """Return a colour for each member; the processes of one slot of a group share one."""
+    """Return a colour for each member. The processes of one slot have the same colour."""
     names = sorted({one.member for owned in found.by_partition.values() for one in owned})
     slots = list(dict.fromkeys(name.partition(".")[0] for name in names))
     return {name: TINTS[slots.index(name.partition(".")[0]) % len(TINTS)] for name in names}
 
 
 def _lanes(owned: Sequence[Owned]) -> Iterator[tuple[Owned, int]]:
-    """Yield each with 1 if another member already owns the partition at that time, else 0."""
+    """Yield each ownership, with 1 if another member owns the partition at its start, else 0."""
     last_s = -math.inf
     for one in sorted(owned, key=lambda each: each.begin_s):
         yield one, int(one.begin_s < last_s)
@@ -144,7 +148,7 @@ def _draw(
     description = (
         f"{one.member}: {markup.clock(one.begin_s)} to {markup.clock(one.end_s)}"
         f"{f', {one.how}' if one.how else ''}"
-        f"{'; another member assumed the same' if lane else ''}"
+        f"{'; another member assumed ownership, too' if lane else ''}"
     )
     shape = node("rect", node("title", description), x=left, width=right - left, rx=1.5, **place)
     shape.set("style", f"fill: var(--{tint}); stroke: var(--paper); stroke-width: 0.6")

@@ -1,4 +1,4 @@
-"""Throughput and latency over the run, as pictures with the timeline's axis. Pure."""
+"""Pictures of throughput and latency over the run, with the time axis of the timeline. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEIGHT: Final = BOTTOM + 48
 
 
 class Curve(NamedTuple):
-    """One line of a plot. ``values``: one for each bin, ``None`` where there is none."""
+    """One line of a plot. ``values``: one per bin; ``None`` for a bin without a value."""
 
     text: str
     colour: str
@@ -27,7 +27,7 @@ class Curve(NamedTuple):
 
 
 def throughput(digest: Digest, windows: Sequence[Window]) -> Element:
-    """Records acknowledged, and records read by consumers, per second."""
+    """Draw the records per second that were acknowledged and that consumers read."""
     run = bins(digest)
     curves = [
         Curve("acknowledged", "ok", "", [b.counts.acked / b.width_s for b in run]),
@@ -52,7 +52,7 @@ def throughput(digest: Digest, windows: Sequence[Window]) -> Element:
 
 
 def latency(digest: Digest, windows: Sequence[Window]) -> Element:
-    """Draw the latency of appends, on a logarithmic scale: quantiles, and appends that became
+    """Draw the latency of appends on a logarithmic scale: quantiles of ok, and the median of
     info."""
     run = bins(digest)
     curves = [
@@ -63,7 +63,7 @@ def latency(digest: Digest, windows: Sequence[Window]) -> Element:
     unknown = [_unknown(b) for b in run]
     values = [v for values in (*(c.values for c in curves), unknown) for v in values if v]
     low, high = _decades(values)
-    description = f"Latency of appends; the longest that was acknowledged took {_worst(run)}."
+    description = f"Latency of appends. The longest of an acknowledged append was {_worst(run)}."
     sheet = Sheet("latency", "Latency of appends", description, length_s=digest.length_s)
 
     def y(value: float | None) -> float | None:
@@ -87,8 +87,8 @@ def _round(value: float) -> str:
 
 
 def _quantile(one: Bin, share: float) -> float | None:
-    """Return a quantile, at most the longest latency: the middle of a bucket can be above all its
-    values."""
+    """Return a quantile in seconds, limited to the longest latency: the middle of a bucket can be
+    above all its values."""
     if not one.counts.ok:
         return None
     return max(min(quantile_s(one.counts.ok, share), one.counts.longest_ns / 1e9), 1e-6)
@@ -121,7 +121,7 @@ def _describe(one: Bin) -> str:
 
 
 def _decades(values: Sequence[float]) -> tuple[int, int]:
-    """The powers of ten around all values."""
+    """Return the powers of ten below and above all values."""
     if not values:
         return -3, 0
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
@@ -138,7 +138,7 @@ def _scale(sheet: Sheet, lines: Sequence[tuple[float, str]]) -> None:
 
 
 def _curve(sheet: Sheet, run: Sequence[Bin], curve: Curve, points: Sequence[float | None]) -> None:
-    """Draw a line through the middles of the bins, interrupted where there is no value."""
+    """Draw a line through the middles of the bins, interrupted at bins without a value."""
     path, joined = [], False
     for one, y in zip(run, points, strict=True):
         if y is None:

@@ -1,6 +1,6 @@
 """Parameters and environment of a run, from the first entry of its history. Pure.
 
-Other histories may have no plan, or one of another form: missing data is omitted.
+Other histories may have no plan or a plan with other fields. Missing data is omitted.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ def kinds_of(digest: Digest) -> list[str]:
 
 
 def rows(digest: Digest) -> list[Row]:
-    """Name and value of each fact, for a table of two columns."""
+    """Return name and value of each fact."""
     facts = digest.start.facts if digest.start else {}
     return [*_asked(digest), *((str(name), str(value)) for name, value in facts.items() if value)]
 
 
 def commands(digest: Digest, history: str) -> list[Row]:
-    """Return the commands that repeat the run, if the history contains its options, and that check
-    it again."""
+    """Return the commands that check the history and, if it contains the options of the run, repeat
+    the run."""
     found = [("check this history again", f"raftlog chaos check {shlex.quote(history)}")]
     again = again_command(digest)
     if again:
@@ -38,7 +38,7 @@ def commands(digest: Digest, history: str) -> list[Row]:
 
 
 def again_command(digest: Digest) -> str:
-    """Return ``raftlog chaos run`` with the options of this run; empty for other histories."""
+    """Return ``raftlog chaos run`` with the options of this run; empty without a plan."""
     plan = _plan(digest)
     if "seed" not in plan:
         return ""

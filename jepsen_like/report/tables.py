@@ -75,7 +75,7 @@ FAULT_COLUMNS: Final = ("kind", "#tried", "#injected", "not injected", "#beyond 
 
 
 def fault_rows(faults: Sequence[FaultSpan], asked_for: Iterable[str] = ()) -> Rows:
-    """Return a row for each kind, also for kinds that were requested and never selected."""
+    """Return a row for each kind, also for requested kinds that were never selected."""
     kinds: dict[str, list[FaultSpan]] = {kind: [] for kind in asked_for}
     for fault in faults:
         kinds.setdefault(fault.kind, []).append(fault)
@@ -109,8 +109,7 @@ def _reasons(reasons: Iterable[str]) -> str:
 
 
 def _sum(faults: Iterable[FaultSpan]) -> str:
-    """Summarize the effects of all faults of a kind: numbers are summed, truth values and words
-    counted."""
+    """Summarize the effects of faults of one kind: sums numbers, counts truth values and words."""
     sums: dict[str, float] = {}
     words: Counter[str] = Counter()
     for fault in faults:
@@ -138,7 +137,7 @@ def _amounts(effect: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _words(effect: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the state of each broker, such as how it ended."""
+    """Yield the states of brokers in an effect, such as how each ended."""
     for name, value in effect.items():
         if name not in NOT_SUMMED and _are_words(value):
             yield from (f"{name.replace('_', ' ')} {word}" for word in value.values())
@@ -162,7 +161,7 @@ EACH_COLUMNS: Final = ("#", "kind", "brokers", "time", "arguments", "seen", "wri
 
 
 def each_fault_rows(faults: Sequence[FaultSpan]) -> Rows:
-    """Return a row for each fault, the first ``FAULTS_LISTED_MAX``."""
+    """Return a row for each of the first ``FAULTS_LISTED_MAX`` faults."""
     return [
         (
             str(fault.id),
@@ -188,7 +187,7 @@ def _seen(fault: FaultSpan) -> str:
 
 
 def compact(values: Any, chars_max: int = 300) -> str:
-    """Return data as short text."""
+    """Format data as text of at most ``chars_max`` characters."""
     if isinstance(values, Mapping):
         text = ", ".join(f"{name} {compact(value)}" for name, value in values.items())
     elif isinstance(values, str):
@@ -204,7 +203,7 @@ WINDOW_COLUMNS: Final = ("#length", "from", "to", "faults at that time", "")
 
 
 def window_rows(windows: Sequence[Window], faults: Sequence[FaultSpan]) -> Rows:
-    """Return the times without an acknowledgement, the longest first."""
+    """Return the times without an acknowledgement, in descending order of their length."""
     longest = sorted(windows, key=lambda window: window.begin_s - window.end_s)
     return [
         (
@@ -219,7 +218,7 @@ def window_rows(windows: Sequence[Window], faults: Sequence[FaultSpan]) -> Rows:
 
 
 def _active(window: Window, faults: Sequence[FaultSpan]) -> str:
-    """Return the faults that were active or had ended shortly before: recovery takes time."""
+    """Return the faults that were active during the window."""
     names = [
         f"{fault.kind} {','.join(map(str, fault.targets))}".strip()
         for fault in faults

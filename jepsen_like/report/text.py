@@ -1,4 +1,4 @@
-"""Final result of a run as rows of text for terminals. The caller prints them. Pure."""
+"""The result of a run as rows of text for terminals. The caller prints them. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ANOMALY_COLUMNS: Final = ("anomaly", "found", "what it is")
 
 
 def summary_rows(verdict: Verdict) -> list[Row]:
-    """Return name and value of statistics, outages, faults that were not injected, troubles, and
+    """Return names and values: statistics, outages, faults that were not injected, troubles, and
     the verdict."""
-    told_below = [name for name in verdict.stats if name == "lines" or name.startswith("outage")]
-    stats = judgement.stat_rows(verdict, without=told_below)
+    shown_below = [name for name in verdict.stats if name == "lines" or name.startswith("outage")]
+    stats = judgement.stat_rows(verdict, without=shown_below)
     rows = [(name, markup.cut(value, VALUE_CHARS_MAX)) for name, value in stats]
     if verdict.outages:
         longest = max(outage.length_ns for outage in verdict.outages) / NS
@@ -33,12 +33,12 @@ def summary_rows(verdict: Verdict) -> list[Row]:
     left = len(verdict.troubles) - TROUBLES_MAX
     if left > 0:
         rows.append(("", f"and {left:,} more troubles"))
-    rows.append(("anomalies", _looked_for(verdict)))
+    rows.append(("anomalies", _anomaly_counts(verdict)))
     rows.append(("verdict", f"{verdict.valid.upper()}. {sentence(verdict)}"))
     return rows
 
 
-def _looked_for(verdict: Verdict) -> str:
+def _anomaly_counts(verdict: Verdict) -> str:
     judged = len(verdict.counts) - len(verdict.not_applicable)
     return f"{sum(verdict.counts.values()):,}; {markup.counted(judged, 'kind')} checked"
 
@@ -57,7 +57,7 @@ def anomaly_rows(verdict: Verdict, *, zeros: bool = False) -> list[tuple[str, st
 
 
 def finding_lines(verdict: Verdict) -> list[str]:
-    """Return the first findings of each kind, a line each."""
+    """Return the first ``FINDINGS_MAX`` findings of each kind, one line each."""
     shown: Counter[str] = Counter()
     lines = []
     for anomaly in verdict.anomalies:
@@ -68,7 +68,8 @@ def finding_lines(verdict: Verdict) -> list[str]:
 
 
 def progress_line(progress: Any, rate: float) -> str:
-    """Return the progress of a run. ``rate``: records acknowledged per second, recently."""
+    """Return the progress of a run as one line. ``rate``: current rate, acknowledged records per
+    second."""
     faults = ", ".join(progress.faults) or "no fault"
     unknown = f", {progress.unknown:,} unknown" if progress.unknown else ""
     return (

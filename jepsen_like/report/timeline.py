@@ -1,4 +1,4 @@
-"""The run as one picture: phases, faults by kind, outages, appends per second. Pure."""
+"""Picture of the complete run: phases, faults by kind, outages, appends per second. Pure."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ROW: Final = 20.0
 BAR: Final = 14.0
 CHART: Final = 110.0
 BAR_WIDTH_MIN: Final = 3.0
-SUB_ROWS_MAX: Final = 4  # of one kind; faults that overlap more than that share the last
-BARS_MAX: Final = 1_500  # more than that are drawn together where they are close
+SUB_ROWS_MAX: Final = 4  # of one kind; further overlapping faults share the last row
+BARS_MAX: Final = 1_500  # with more faults, close faults share a bar
 EFFECT_CHARS_MAX: Final = 200
 FAMILIES: Final = {"power": "power", "crash-at": "process", "pause-inside": "process"}
 
 
 def family(kind: str) -> str:
-    """Return the group of a kind of fault, which determines its color."""
+    """Return the group of a kind of fault, which determines its colour."""
     for group, kinds in registry.GROUPS.items():
         if kind in kinds and group != "all":
             return group if group in COLOURS else "other"
@@ -84,7 +84,7 @@ def _phases(sheet: Sheet, digest: Digest, y: float) -> float:
 
 @dataclass(slots=True)
 class _Bar:
-    """Faults of one kind that are drawn as one."""
+    """Faults of one kind that share one bar."""
 
     faults: list[FaultSpan]
     left: float
@@ -92,7 +92,7 @@ class _Bar:
 
 
 def draw_faults(sheet: Sheet, digest: Digest, y: float) -> float:
-    """A row for each kind of fault, from ``y`` on; where the next row may be."""
+    """Draw rows for each kind of fault, from ``y`` on. Returns the y of the next row."""
     kinds: dict[str, list[FaultSpan]] = {}
     for fault in digest.faults:
         kinds.setdefault(fault.kind, []).append(fault)
@@ -108,7 +108,7 @@ def draw_faults(sheet: Sheet, digest: Digest, y: float) -> float:
 
 
 def _bars(sheet: Sheet, faults: Iterable[FaultSpan], apart: float) -> list[_Bar]:
-    """A bar for each fault; those nearer to each other than ``apart`` share one."""
+    """Return a bar for each fault. Faults closer than ``apart`` share a bar if it is positive."""
     made: list[_Bar] = []
     for fault in faults:
         left = sheet.x(fault.begin_s)
@@ -122,7 +122,8 @@ def _bars(sheet: Sheet, faults: Iterable[FaultSpan], apart: float) -> list[_Bar]
 
 
 def _pack(made: Iterable[_Bar]) -> list[list[_Bar]]:
-    """Rows in which no bar covers another, as far as ``SUB_ROWS_MAX`` rows allow it."""
+    """Distribute bars to at most ``SUB_ROWS_MAX`` rows, so that they do not overlap if
+    possible."""
     rows: list[list[_Bar]] = []
     for bar in made:
         free = next((row for row in rows if row[-1].right <= bar.left), None)
@@ -158,7 +159,7 @@ def _inside(bar: _Bar, beyond: bool) -> str:
 
 
 def describe(fault: FaultSpan) -> str:
-    """A fault in a line of text."""
+    """Describe a fault in one line of text."""
     targets = ", ".join(map(str, fault.targets))
     on = f" on {'brokers' if len(fault.targets) > 1 else 'broker'} {targets}" if targets else ""
     when = f"{markup.clock(fault.begin_s)} to {markup.clock(fault.end_s)}"
@@ -190,7 +191,7 @@ def _outages(sheet: Sheet, windows: Sequence[Window], y: float) -> float:
 
 
 def _new_leaders(sheet: Sheet, digest: Digest, y: float) -> float:
-    """A mark where a consumer first saw a record of a new leader epoch."""
+    """Draw a mark at each time when a consumer received the first record of a leader epoch."""
     if not digest.new_leaders:
         return y
     sheet.label(y + 11, "new leaders")
@@ -207,7 +208,7 @@ def _new_leaders(sheet: Sheet, digest: Digest, y: float) -> float:
 
 
 def _appends(sheet: Sheet, run: Sequence[Bin], top: float, bottom: float) -> None:
-    """Bars of appends per second: ok at the bottom, info on it, fail on top."""
+    """Draw stacked bars of appends per second: ok, info, fail from bottom to top."""
     rates = [{t: b.counts.appends[t] / b.width_s for t in ("ok", "info", "fail")} for b in run]
     limit, step = scale_of(max(sum(rate.values()) for rate in rates))
     height = (bottom - top) / limit
