@@ -1,4 +1,4 @@
-"""What tests stand on, ours and our users': real clusters on this machine, and fakes.
+"""Test support for raftlog and its users: real clusters on this machine, and fakes.
 
 from raftlog.testing import cluster
 

@@ -21,7 +21,7 @@ def private_file(path: Path, text: str) -> Path:
     """Create a file that only its owner can read, unless it exists. Returns its path."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Written under another name first: a crash leaves no incomplete secret.
+        # Written under another name first: a crash must not leave an incomplete secret.
         draft = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(text)

@@ -80,7 +80,7 @@ class Cluster:
                 return broker
         raise ValueError(f"no broker {broker_id}; there are {[b.id for b in self.brokers]}")
 
-    # -- all of them
+    # -- all brokers
 
     def start(self) -> None:
         """Start all brokers that are down. Return when all respond and are members of the cluster.
@@ -156,7 +156,7 @@ class Cluster:
 
         It gets the settings of the first broker, except those of that broker alone.
         """
-        assert self.directory is not None, "a cluster that local_cluster has made"
+        assert self.directory is not None, "only for clusters of local_cluster"
         shared = {k: v for k, v in self.brokers[0].settings.items() if k not in _OF_ONE_BROKER}
         new = BrokerProcess(
             id=broker_id,
@@ -183,7 +183,7 @@ class Cluster:
         return new
 
     def forget(self, broker_id: int) -> None:
-        """Forget a broker that was removed from the cluster. Its process ends."""
+        """Kill the process of a removed broker, and remove it from ``brokers``."""
         broker = self.broker(broker_id)
         broker.kill()
         self.brokers.remove(broker)
@@ -229,7 +229,7 @@ class Cluster:
             <= {broker_id for broker_id, view in views.items() if view.log_end_offset >= committed}
         )
 
-    # -- what happens to brokers
+    # -- faults
 
     def wipe(self, broker_id: int) -> None:
         """Remove a broker's data, as a new disk would. Raises `ValueError` if the broker runs."""
@@ -262,7 +262,7 @@ class Cluster:
         self._set_apart(self._apart | {frozenset((self.broker(one).id, self.broker(other).id))})
 
     def heal(self) -> None:
-        """Let every broker reach every other again."""
+        """End all network partitions."""
         self._set_apart(())
 
     def _pairs(self) -> set[frozenset[int]]:
@@ -284,7 +284,7 @@ class Cluster:
         return self.relays
 
 
-# Settings of one broker, that the others of its cluster do not share.
+# Settings of one broker that the others of its cluster do not share.
 _OF_ONE_BROKER: Final = ("voters", "join", "bootstrap.without", "http.listen", "kafka.listen")
 
 
@@ -383,7 +383,7 @@ def _introduce(
             if made.relays is not None and other != broker.id:
                 voters[other] = made.relays.address(broker.id, other)
         broker.settings = {
-            # They listen on this machine only, with a secret that was created here.
+            # They listen on this machine only, and their secret was created here.
             "operations.require.secret": "false",
             **broker.settings,
             **_place(broker, made, voters),
@@ -392,7 +392,7 @@ def _introduce(
 
 
 def _place(broker: BrokerProcess, made: Cluster, voters: Mapping[int, Address]) -> dict[str, str]:
-    """Return the setting that says how the broker becomes part of the cluster."""
+    """Return the setting with which the broker creates or joins the cluster."""
     if broker.id in voters:
         return {"voters": ",".join(f"{number}@{at}" for number, at in sorted(voters.items()))}
     others = [str(each.address) for each in made.brokers if each is not broker]
@@ -414,7 +414,7 @@ def cluster(
     with_relays: bool | None = None,
     secure: bool = False,
 ) -> Iterator[Cluster]:
-    """A cluster that runs while the block does, in ``directory`` or in one that is removed.
+    """Run a cluster during the block, in ``directory`` or in a temporary directory.
 
     ``settings``: of every broker, as in its configuration file.
     ``with_relays``: whether ``partition`` and ``heal`` work; by default, if there is more than one

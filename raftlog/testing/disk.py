@@ -26,26 +26,29 @@ from raftlog.types import Buffer
 
 FREE_BYTES: Final = 1 << 40  # free space of a disk without a capacity
 FOREVER: Final = -1
-# Operations that change what a restart finds. Others that can fail: "open", "read" and "lock".
+# Operations that change the stored state. Others that can fail: "open", "read" and "lock".
 CHANGES: Final = frozenset(
     ("create", "write", "truncate", "sync", "make_dir", "rename", "remove", "sync_dir")
 )
 
 
 class Stopped(BaseException):
-    """The process ended in the middle of an operation; every later operation raises this, too."""
+    """The process ended in the middle of an operation; later operations raise this, too."""
 
 
 @dataclass(slots=True)
 class Fault:
-    """``times`` operations fail, after ``skip`` of them, on paths like ``path`` (as in a shell)."""
+    """A fault of operations: ``skip`` of them succeed, then ``times`` of them fail.
+
+    ``path``: shell pattern of the affected paths.
+    """
 
     operations: Collection[str] = CHANGES
-    error: int | None = errno.EIO  # None: the process ends there, see ``Stopped``
+    error: int | None = errno.EIO  # None: the process ends, see ``Stopped``
     path: str = "*"
     skip: int = 0
     times: int = 1
-    forgets: bool = False  # a failed sync drops what it should have written, as on ext4
+    forgets: bool = False  # a failed sync discards the unsynced changes, as on ext4
 
     def strikes(self, operation: str, path: str) -> bool:
         if not self.times or operation not in self.operations or not fnmatchcase(path, self.path):
@@ -99,7 +102,7 @@ class SimFile:
         self._write(bytes(data), position)
 
     def _write(self, data: bytes, position: int) -> None:
-        """A write that fails has written any part of its bytes, or as many as there is room for."""
+        """Write ``data``. A failed write has written some of it; on a full disk, what fits."""
         fault = self._strike("write")
         written = len(data)
         if fault is not None:
@@ -113,7 +116,10 @@ class SimFile:
         self._size = max(self._size, position + written)
 
     def _lacking(self, end: int) -> int:
-        """Overwriting takes no room, nor does writing where some was reserved."""
+        """Return the missing disk space for a file that ends at ``end``, in bytes.
+
+        Overwriting and writing to reserved space need none.
+        """
         growth = end - self._node.allocated_bytes
         return growth - self._disk.free_bytes(self._path) if growth > 0 else 0
 
@@ -145,7 +151,7 @@ class SimFile:
 
 class SimLock:
     def __init__(self, locks: set[str], path: str) -> None:
-        self._locks = locks  # those of this process: the next one has its own
+        self._locks = locks  # of this process; the next one has separate locks
         self._path = path
 
     def release(self) -> None:
@@ -153,15 +159,15 @@ class SimLock:
 
 
 class SimDisk:
-    """A ``raftlog.disk.Disk``; see the module."""
+    """A ``raftlog.disk.Disk`` in memory; see the module."""
 
     def __init__(self, random: Random, *, capacity_bytes: int | None = None) -> None:
         self.random = random
-        self.capacity_bytes = capacity_bytes  # of all files' bytes; may be changed at any time
+        self.capacity_bytes = capacity_bytes  # of all files together; can change at any time
         self.faults: list[Fault] = []
         self.mounts: set[str] = set()  # paths at which a file system is mounted
-        self.changes = 0  # operations of ``CHANGES`` so far: the points at which to end a process
-        # Called with each operation and its path before it begins; may hold it up, or raise.
+        self.changes = 0  # operations of ``CHANGES`` so far; a process can end at each
+        # Called with each operation and its path before it starts; may delay it, or raise.
         self.before: Callable[[str, str], None] | None = None
         self.make_mutex: Callable[[], AbstractContextManager[object]] = Lock
         self.process = 0
@@ -169,34 +175,34 @@ class SimDisk:
         self._root = CachedDirectory()
         self._locks: set[str] = set()
 
-    # -- what may happen to it ---------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """End the process. What it wrote stays, synced or not."""
+        """End the process. Written data remains, synced or not."""
         self.process += 1
         self._stopped = False
         self._locks = set()
 
     def power_cut(self) -> None:
-        """End the process, and discard a random part of what was not synced."""
+        """End the process, and discard a random part of the unsynced changes."""
         self.crash()
         self._root.power_cut(self.random)
 
     def flip_bit(self, path: str, bit: int) -> None:
-        """Bit rot: change one bit of a file at rest."""
+        """Change one bit of a stored file (bit rot)."""
         node = self._file(path)
         for image in (node.data, node.durable):
             if bit // 8 < len(image):
                 image[bit // 8] ^= 1 << bit % 8
 
     def lose_write(self, path: str, position: int, length: int) -> None:
-        """A write that was synced never reached the platter: a power cut will show it."""
+        """Lose a synced write: these bytes are 0 after the next power cut."""
         durable = self._file(path).durable
         end = min(position + length, len(durable))
         durable[position:end] = bytes(max(0, end - position))
 
     def misdirect_write(self, path: str, position: int, length: int, to: int) -> None:
-        """A write that was synced went to ``to`` instead: a power cut will show both places."""
+        """Store a synced write at ``to`` instead; both places change with the next power cut."""
         durable = self._file(path).durable
         data = bytes(durable[position : position + length])
         self.lose_write(path, position, length)
@@ -207,15 +213,15 @@ class SimDisk:
         self._file(path).unreadable = range(position, position + length)
 
     def cut_off(self, path: str, size: int) -> None:
-        """Remove a file's bytes from ``size`` on, durable or not."""
+        """Remove a file's bytes from ``size`` on, synced or not."""
         node = self._file(path)
         node.sync()
         del node.data[size:], node.durable[size:]
 
     def lose(self, path: str) -> None:
-        """A file, or a directory with all that is in it, vanishes: no process of the disk's did it.
+        """Remove a file, or a directory with its content, without an operation of the process.
 
-        A file that is open goes on without its name, as on a real disk.
+        An open file remains usable without its name, as on a real disk.
         """
         directory = self._directory(os.path.dirname(path))
         directory.sync()
@@ -223,14 +229,14 @@ class SimDisk:
             names.pop(os.path.basename(path), None)
 
     def image(self, path: str) -> Node:
-        """A copy of what is stored there now, for ``put_back``."""
+        """Return a copy of the stored file or directory, for ``put_back``."""
         node = self._find(path)
         if node is None:
             raise _os_error(errno.ENOENT, path)
         return node.copied()
 
     def put_back(self, path: str, image: Node) -> None:
-        """Store what ``image`` has found, in place of what is stored there now, durably."""
+        """Replace the stored file or directory with ``image``, durably."""
         directory = self._directory(os.path.dirname(path))
         directory.sync()
         copy = image.copied()
@@ -238,14 +244,14 @@ class SimDisk:
             names[os.path.basename(path)] = copy
 
     def durable_bytes(self, path: str) -> bytes | None:
-        """What of a file every power cut leaves, or None when not even its name is sure."""
+        """Return the bytes of a file after any power cut; None if its name may be lost."""
         node: Node | None = self._root
         for name in _parts(path):
             node = node.durable.get(name) if isinstance(node, CachedDirectory) else None
         return bytes(node.durable) if isinstance(node, CachedFile) else None
 
     def strike(self, operation: str, path: str) -> Fault | None:
-        """The fault that an operation meets; counts it."""
+        """Count an operation, and return the fault that affects it."""
         if self.before is not None:
             self.before(operation, path)
         if self._stopped:
@@ -296,7 +302,7 @@ class SimDisk:
         return self._find(path) is not None
 
     def leads_to(self, path: str, node: Node) -> bool:
-        """Whether it is that file, and no other, which has the path."""
+        """Return whether the path leads to this file, and not to another one."""
         return self._find(path) is node
 
     def list_dir(self, path: str) -> list[str]:
@@ -321,7 +327,7 @@ class SimDisk:
     def rename(self, source: str, target: str) -> None:
         self._check("rename", source)
         (parent, name), (other, new_name) = os.path.split(source), os.path.split(target)
-        assert parent == other, "names move within a directory here"
+        assert parent == other, "renames between directories are not simulated"
         node = self._find(source)
         if node is None:
             raise _os_error(errno.ENOENT, source)
@@ -376,11 +382,11 @@ class SimDisk:
 
     @property
     def used_bytes(self) -> int:
-        """Of all files, with the room that is reserved for them."""
+        """Size of all files, including the space that is reserved for them."""
         return sum(file.allocated_bytes for file in self._root.files())
 
     def make_private(self, path: str) -> None:
-        """There are no other users here."""
+        """Do nothing: a simulated disk has no users."""
 
     def real_path(self, path: str) -> str:
         return path
@@ -400,7 +406,7 @@ class SimDisk:
         return FREE_BYTES if self.capacity_bytes is None else self.capacity_bytes
 
     def reserve(self, path: str, size: int) -> None:
-        """What is reserved lasts until the file is shortened, or the power fails."""
+        """Reserve space for the file, until it is truncated or the power fails."""
         self._check("reserve", path)
         file = self._file(path)
         end = len(file.data) + size

@@ -12,7 +12,7 @@ from random import Random
 from typing import Final, NamedTuple, TypeAlias
 
 SECTOR_BYTES: Final = 512
-# What stays of unsynced changes: none of them, those that came first, or any of them.
+# Unsynced changes that survive a power cut: none, the first ones, or any.
 _SURVIVAL: Final = ("none", "prefix", "subset")
 _SIZE: Final = -1  # marks the file's size, where other keys are sector numbers
 
@@ -24,7 +24,7 @@ class Change(NamedTuple):
     data: bytes | None
 
     def apply(self, image: bytearray) -> range:
-        """Change ``image``; the sectors that have changed."""
+        """Apply the change to ``image``. Returns the sectors that have changed."""
         before = len(image)
         end = self.position + len(self.data or b"")
         image.extend(bytes(max(0, (self.position if self.data is None else end) - before)))
@@ -38,13 +38,13 @@ class Change(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CachedFile:
-    """``data`` is what the process sees: ``durable`` with every one of ``pending`` applied."""
+    """A file. ``data``: its content for processes, ``durable`` with all of ``pending`` applied."""
 
     data: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Change] = field(default_factory=list)
-    reserved_end: int = 0  # room is taken up to there, though the file may end before
-    unreadable: range = range(0)  # bytes that the disk cannot read any more
+    reserved_end: int = 0  # space is allocated up to here; the file may be shorter
+    unreadable: range = range(0)  # bytes that can no longer be read
 
     @property
     def allocated_bytes(self) -> int:
@@ -63,11 +63,14 @@ class CachedFile:
             change.apply(self.durable)
 
     def copied(self) -> CachedFile:
-        """Another file with the same bytes, all of them durable."""
+        """Return another file with the same bytes, all of them durable."""
         return CachedFile(bytearray(self.data), bytearray(self.data))
 
     def power_cut(self, random: Random) -> None:
-        """Each sector, and the size, is left as it was after so many of the changes."""
+        """Discard unsynced changes at random.
+
+        Each sector, and the size, is left in its state after a random number of the changes.
+        """
         total, how = len(self.pending), random.choice(_SURVIVAL)
         whole = random.randint(0, total) if how == "prefix" else 0
         drawn: dict[int, int] = {}
@@ -81,7 +84,7 @@ class CachedFile:
         working = bytearray(self.durable)
         for number, change in enumerate(self.pending, start=1):
             sectors = change.apply(working)
-            if how == "prefix" and number == whole + 1:  # the one under way: some of it, in order
+            if how == "prefix" and number == whole + 1:  # a torn write: its first sectors
                 torn = range(sectors.start, random.randint(sectors.start, sectors.stop))
                 drawn |= dict.fromkeys((*torn, _SIZE) if torn else (), number)
             for sector in sectors:
@@ -110,7 +113,7 @@ class CachedDirectory:
     pending: list[dict[str, Node | None]] = field(default_factory=list)
 
     def change(self, changes: dict[str, Node | None]) -> None:
-        """Name, or with None un-name, several nodes at once."""
+        """Set the names of several nodes atomically; None removes a name."""
         self.pending.append(changes)
         _rename(self.names, changes)
 
@@ -128,7 +131,7 @@ class CachedDirectory:
             node.power_cut(random)
 
     def copied(self) -> CachedDirectory:
-        """Another directory with copies of all files, all of them durable."""
+        """Return another directory with copies of all files, all of them durable."""
         names = {name: node.copied() for name, node in self.names.items()}
         return CachedDirectory(dict(names), dict(names))
 

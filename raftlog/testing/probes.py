@@ -84,7 +84,7 @@ def check_free(address: Address, *, may_be_elsewhere: bool = False) -> None:
     ``may_be_elsewhere``: accept an address that does not belong to this network namespace.
     """
     with socket.socket(_family(address.host)) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what closed just now is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # accept recently closed ports
         try:
             probe.bind(address)
         except OSError as error:

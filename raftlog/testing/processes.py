@@ -33,7 +33,7 @@ from raftlog.tls import client_context
 READY_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 20.0
 LOG_TAIL_BYTES: Final = 2_000
-# -P: a raftlog in the directory that this was started from is not to be preferred.
+# -P: do not import a package ``raftlog`` from the working directory.
 BROKER_COMMAND: Final = (sys.executable, "-P", "-m", "raftlog", "broker")
 PROC: Final = Path("/proc")
 
@@ -42,7 +42,7 @@ PROC: Final = Path("/proc")
 class BrokerProcess:
     """One broker. It keeps its address and its data directory over any number of starts.
 
-    ``prefix``: the command that the broker's is an argument of, such as ``nsenter --net=... --``.
+    ``prefix``: command that runs the broker's command, such as ``nsenter --net=... --``.
     ``environment``: in addition to this process's, at the next start.
     ``source``: location of the package ``raftlog`` of the broker; default: the one in use here.
     ``home``: directory of its configuration and its log; default: next to the data directory.
@@ -64,14 +64,14 @@ class BrokerProcess:
     _process: subprocess.Popen[bytes] | None = None
     _paused: bool = False
     _stopping: bool = False  # a second SIGTERM would end it immediately
-    _ending: bool = False  # it was asked to end
-    _status: int | None = None  # how the last process ended
+    _ending: bool = False  # SIGTERM or SIGKILL was sent
+    _status: int | None = None  # exit status of the last process
     _watching: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-    _child: int | None = None  # a handle on the broker, when it is killed under a prefix
+    _child: int | None = None  # pidfd of the broker, if it was killed under a prefix
 
     @property
     def pid(self) -> int | None:
-        """The process id while it runs, paused or not; else None. With a prefix, the prefix's."""
+        """The process id while it runs, paused or not; else None. With a prefix: of the prefix."""
         self._watch()
         process = self._process  # another thread may check or wait for it at the same time
         return process.pid if process is not None and self._status is None else None
@@ -89,7 +89,7 @@ class BrokerProcess:
 
     @property
     def exit_status(self) -> int | None:
-        """How it ended, negative for a signal. None while it runs, and before the first start."""
+        """The exit status, negative for a signal. None while it runs and before its first start."""
         self._watch()
         return self._status
 
@@ -128,7 +128,7 @@ class BrokerProcess:
     def start(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Start the process. Returns when it responds to requests.
 
-        A broker of a cluster may not have rejoined it then; clients wait for that.
+        It may not have rejoined its cluster then; clients wait for that.
         """
         self.spawn()
         try:
@@ -138,9 +138,9 @@ class BrokerProcess:
             raise
 
     def spawn(self) -> None:
-        """Start the process; it recovers its data directory before it answers."""
+        """Start the process; it recovers its data directory before it responds."""
         if self.running:
-            raise ValueError(f"broker {self.id} runs already, as process {self.pid}")
+            raise ValueError(f"broker {self.id} is already running as process {self.pid}")
         self._reap()
         check_free(self.address, may_be_elsewhere=bool(self.prefix))
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ class BrokerProcess:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": path, **self.environment},
-                process_group=0,  # a terminal's Ctrl-C is for the starter, which then stops brokers
+                process_group=0,  # Ctrl-C signals the parent only, which then stops brokers
             )
 
     def wait_ready(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
@@ -189,14 +189,14 @@ class BrokerProcess:
         self._reap()
 
     def send_kill(self) -> None:
-        """SIGKILL, without waiting for the end; ``kill`` afterwards does that."""
+        """Send SIGKILL. Does not wait for the end of the process; call ``kill`` to wait."""
         if self.running:
             self._ending = True
             self._watch_child()
             self._signal(signal.SIGKILL)
 
     def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM, and SIGKILL if the process is still there after ``timeout_s``."""
+        """Send SIGTERM, and SIGKILL if the process has not ended after ``timeout_s``."""
         self.send_stop()
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -204,19 +204,19 @@ class BrokerProcess:
             self.kill()
 
     def send_stop(self) -> None:
-        """SIGTERM, without waiting for the end; ``stop`` afterwards does that."""
+        """Send SIGTERM. Does not wait for the end of the process; call ``stop`` to wait."""
         if not self._stopping and self.running:
             self._stopping = self._ending = True
             self._signal(signal.SIGTERM)
-        self.resume()  # a paused process gets no other signal
+        self.resume()  # a paused process does not handle SIGTERM
 
     def pause(self) -> None:
-        """SIGSTOP: the process stays, with its connections, and does nothing."""
+        """Send SIGSTOP: the process keeps its connections, and does nothing."""
         self._signal(signal.SIGSTOP)
         self._paused = self.running
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._signal(signal.SIGCONT)
         self._paused = False
 
@@ -236,11 +236,11 @@ class BrokerProcess:
             "listen": str(self.address),
             "data.dir": str(self.data_dir),
         }
-        # JSON's strings are TOML's basic strings.
+        # A JSON string is a valid TOML basic string.
         return "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
 
     def _watch_child(self) -> None:
-        """The broker may be the child of its prefix: that cannot be waited for by its id."""
+        """Open a pidfd of a broker under a prefix: only its parent can wait for it by its id."""
         pid = self.broker_pid if self.prefix else None
         if pid is not None and self._child is None:
             with contextlib.suppress(ProcessLookupError):
@@ -270,7 +270,7 @@ class BrokerProcess:
 
     def _signal(self, number: signal.Signals) -> None:
         pid = self.pid
-        if pid is not None:  # a process that was waited for: its id may be another's
+        if pid is not None:  # else it was waited for, and its id may be reused
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, number)
 
@@ -286,12 +286,12 @@ class BrokerProcess:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file; a new one is for its owner alone."""
+    """Open a file. A new file can be read by its owner only."""
     return os.open(path, flags, FILE_MODE)
 
 
 def _family_of(pid: int) -> list[int]:
-    """A process and, after it, its children, theirs, and so on, as far as they can be seen."""
+    """Return a process, then its descendants: all that are visible in /proc."""
     children: dict[int, list[int]] = {}
     for stat in PROC.glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended since
@@ -304,7 +304,7 @@ def _family_of(pid: int) -> list[int]:
 
 
 def _command(pid: int) -> str:
-    """The first word of a process's command; empty if it is gone."""
+    """Return the first word of a process's command; empty if the process has ended."""
     try:
         return (PROC / str(pid) / "cmdline").read_bytes().partition(b"\0")[0].decode()
     except OSError:

@@ -35,7 +35,7 @@ from raftlog.testing.toxics import (
 
 CHUNK_BYTES: Final = 1 << 16
 CHUNKS_MAX: Final = 256  # queued chunks in one direction of a connection
-_RST: Final = struct.pack("ii", 1, 0)  # linger for no time: what close() then sends
+_RST: Final = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: close() sends RST
 _END: Final = b""  # of a stream
 
 
@@ -65,7 +65,7 @@ class ProxyConnection:
         self._dialler, self._target = dialler, target
         for end in (dialler, target):
             end.setblocking(False)
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a slice is to be seen
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # slices are sent separately
         self._is_reset = False
         self._tasks: list[asyncio.Task[None]] = []
         self._forward = Flow(channels[FORWARD], dialler, target)
@@ -81,7 +81,7 @@ class ProxyConnection:
         if self._is_reset:  # before the start
             await cancel(self._tasks)
         try:
-            # A task that is cancelled lets the others go on.
+            # A cancelled task does not end the others.
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
             self._is_reset |= any(
                 t.done() and not t.cancelled() and t.exception() for t in self._tasks
@@ -109,7 +109,7 @@ class ProxyConnection:
         return self._flow(way).held
 
     def leaving(self, way: Direction) -> int:
-        """Return the received bytes that will be forwarded for any later toxics."""
+        """Return the received bytes that no later toxic can hold."""
         return self._flow(way).leaving
 
     def _flow(self, way: Direction) -> Flow:
@@ -147,17 +147,17 @@ class Flow:
         self.counts = channel.counts
         self.gate = asyncio.Event()  # set, unless received bytes are gathered
         self.gate.set()
-        self.has_some = asyncio.Event()  # bytes have come
+        self.has_some = asyncio.Event()  # bytes were received
         self.waiting = 0  # bytes received and not forwarded
         self.leaving = 0  # of those, the bytes that no toxic can hold
         self.is_late = False  # the sender has lost the connection
         self._channel = channel
         self._source, self._sink = source, sink
         self._queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        self._room = asyncio.Semaphore(CHUNKS_MAX)  # of the queue, without the end of the stream
+        self._room = asyncio.Semaphore(CHUNKS_MAX)  # free queue entries; the end needs none
         self._stream = channel.mangler.stream(channel.way)
-        self._due = 0.0  # of the last in the queue
-        self._free_at = 0.0  # for the next piece
+        self._due = 0.0  # when the last queued bytes are forwarded
+        self._free_at = 0.0  # earliest time of the next piece
         self._passed = 0
 
     @property
@@ -215,7 +215,7 @@ class Flow:
             reset = find(self._toxics, Reset)
             if reset is not None and self._passed >= reset.after_bytes:
                 self.counts.resets += 1
-                raise ConnectionResetError("by a toxic")
+                raise ConnectionResetError("reset by a toxic")
             self._free_at = loop.time() + pause_s
 
     async def _leave(self) -> bool:

@@ -37,7 +37,7 @@ SocketMaker: TypeAlias = Callable[[int], socket.socket]
 T = TypeVar("T")
 
 HOST: Final = "127.0.0.1"
-CLIENTS: Final = 0  # the initiator that is no broker
+CLIENTS: Final = 0  # the initiator of all clients' connections
 CONNECTIONS_MAX: Final = 512  # of one relay; it resets further ones
 DIAL_TIMEOUT_S: Final = 10.0
 _GONE: Final = getattr(select, "POLLRDHUP", 0)  # in addition to errors, which poll() always reports
@@ -58,12 +58,13 @@ class RelayLinks:
         random: Random | None = None,
         socket_in: SocketMaker | None = None,
     ) -> None:
-        """``addresses``: where brokers listen, or will. ``host``: where relays do, on free ports.
+        """``addresses``: of the brokers; they need not listen yet.
 
-        ``random``: default, the same chances each time.
-        ``socket_in``: makes sockets in the place of a dialler, where its relays then listen and
-            whence they dial on: so what its network suffers, they suffer too. Called in a thread
-            that is in the place where this was called. Default: sockets of this place.
+        ``host``: address on which relays listen, on free ports.
+        ``random``: default: a generator with a constant seed.
+        ``socket_in``: creates a socket in the network namespace of an initiator. Its relays use
+            such sockets to listen and to connect, so faults of that network affect them. Called
+            in a thread in the namespace of the caller. Default: sockets of that namespace.
         """
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -120,7 +121,7 @@ class RelayLinks:
         return self._run(count())
 
     def sent(self, pair: Pair, direction: Direction) -> int:
-        """Return the bytes that have passed, or will be forwarded for any later toxics."""
+        """Return the bytes that have passed, or that no later toxic can hold."""
 
         async def count() -> int:
             link = self._links[pair]
@@ -134,7 +135,7 @@ class RelayLinks:
         return len(self._links[pair].connections)
 
     def carries(self, pair: Pair, *, timeout_s: float) -> bool:
-        """Return whether a new connection from the initiator's place reaches the target."""
+        """Return whether a new connection from the initiator's network reaches the target."""
         return self._run(self._links[pair].carries(timeout_s))
 
     def close(self) -> None:
@@ -166,7 +167,7 @@ class RelayLinks:
 
 
 class _Link:
-    """The relay of one pair. Used on the relays' loop only."""
+    """Relay of one pair. Only used on the relays' loop."""
 
     def __init__(
         self, target: Address, random: Random, dialler: int, socket_in: SocketMaker
@@ -265,7 +266,7 @@ class _Link:
         target = None
         try:
             await self.joined.wait()
-            if _is_gone(dialler):  # it gave up since, as it would in a network partition
+            if _is_gone(dialler):  # it has closed the connection, as in a network partition
                 return
             target = await self._dial()
         except (OSError, TimeoutError):
@@ -291,7 +292,7 @@ class _Link:
     async def _dial(self) -> socket.socket:
         target = self._socket_in(self._dialler)
         task = asyncio.current_task()
-        assert task is not None, "it runs in one"
+        assert task is not None, "runs in a task"
         task.add_done_callback(lambda _: target.close())  # after any end
         try:
             target.setblocking(False)

@@ -48,7 +48,7 @@ class Stall(Toxic):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency(Toxic):
-    """Each byte arrives ``delay_s`` later, give or take ``jitter_s``; never out of order."""
+    """Each byte arrives ``delay_s`` later, plus or minus ``jitter_s``; never out of order."""
 
     delay_s: float
     jitter_s: float = 0.0
@@ -56,7 +56,7 @@ class Latency(Toxic):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bandwidth(Toxic):
-    """Of each connection, this way."""
+    """Maximum throughput of each connection in this direction."""
 
     bytes_per_s: int
 
@@ -125,7 +125,7 @@ Toxics: TypeAlias = Mapping[type[Toxic], Toxic]  # the active toxics of one dire
 
 
 def find(toxics: Toxics, kind: type[AnyToxic]) -> AnyToxic | None:
-    """The toxic of this kind, if there is one."""
+    """Return the toxic of this kind; None if there is none."""
     found = toxics.get(kind)
     assert found is None or isinstance(found, kind)
     return found
@@ -188,7 +188,7 @@ class FrameWatch:
     def __init__(self, direction: Direction) -> None:
         self._direction = direction
         self._fixed = bytearray()
-        self._left = 0  # of the frame, behind the fixed bytes
+        self._left = 0  # bytes of the frame after the fixed ones
         self._attachment = 0  # of those, the bytes at the end that are batches
         self._is_lost = False
 
@@ -233,7 +233,7 @@ class Mangler:
     def __init__(self, random: Random, counts: Counts) -> None:
         self._random = random
         self._counts = counts
-        self._gaps: dict[type[Toxic], float] = {}  # bytes until it happens next
+        self._gaps: dict[type[Toxic], float] = {}  # bytes until its next effect
 
     def stream(self, direction: Direction) -> MangledStream:
         return MangledStream(self, direction)
@@ -252,7 +252,7 @@ class Mangler:
         return data if changed is None else bytes(changed)
 
     def is_due(self, duplicate: Duplicate, size: int) -> bool:
-        """Whether a frame of this size is sent twice."""
+        """Return whether a frame of this size is sent twice."""
         left = self._next(duplicate, duplicate.every_bytes) - size
         self._gaps[Duplicate] = left if left > 0 else self._draw(duplicate.every_bytes)
         return left <= 0
@@ -269,7 +269,7 @@ class Mangler:
         return self._random.expovariate(1 / every_bytes) + 1
 
     def forget(self, kind: type[Toxic]) -> None:
-        """Reset the distance: the next toxic of this kind may have another rate."""
+        """Reset the distance to the next effect: the next toxic may have another rate."""
         self._gaps.pop(kind, None)
 
 

@@ -77,7 +77,7 @@ def test_a_paused_broker_can_be_ended(broker: BrokerProcess, end: object) -> Non
 
 
 def test_a_running_broker_is_not_started_twice(broker: BrokerProcess) -> None:
-    with pytest.raises(ValueError, match="runs already"):
+    with pytest.raises(ValueError, match="already running"):
         broker.spawn()
 
 
