@@ -22,7 +22,7 @@ from raftlog.testing.checker.verdict import Findings, Found
 def check(partition: Partition, findings: Findings) -> None:
     promised = partition.promised
     _kept(partition, promised, findings)
-    if partition.beyond_since < NEVER:  # offsets of lost records can have been used again
+    if partition.beyond_since < NEVER:  # offsets of lost records can have been reused
         promised = partition.survivors(promised)
     _real_time(partition, promised, findings)
     _producers_order(partition, findings)
@@ -72,7 +72,7 @@ def _kept(partition: Partition, promised: Runs, findings: Findings) -> None:
 
 
 def _sender(partition: Partition, row: int) -> Found:
-    return "acknowledged was", {"operations": [partition.appends.describe(row)]}
+    return "acknowledged:", {"operations": [partition.appends.describe(row)]}
 
 
 def _real_time(partition: Partition, acked: Runs, findings: Findings) -> None:

@@ -58,7 +58,7 @@ def check(
     if share is not None and share < SHARE_OK_MIN:
         findings.add(
             "UNAVAILABLE",
-            f"of the appends under faults that should not have prevented them,  {share:.0%} were "
+            f"of the appends under faults that should not have prevented them, {share:.0%} were "
             "acknowledged",
             share=share,
         )

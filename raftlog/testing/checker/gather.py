@@ -16,11 +16,11 @@ from raftlog.testing.checker.runs import FAR, Table
 from raftlog.testing.history import entries as history
 from raftlog.testing.history.entries import AnyEntry, Seen
 
-NEVER: Final = FAR  # time of a completion that is missing
+NEVER: Final = FAR  # time of a missing completion
 OK, FAIL, INFO = range(3)
 OUTCOMES: Final = {"ok": OK, "fail": FAIL, "info": INFO}
 TROUBLES_MAX: Final = 50
-FORMER: Final = "@"  # in the name of a partition: of a deleted topic, for members of groups only
+FORMER: Final = "@"  # marks a partition of a deleted topic, in entries of group members only
 SECOND: Final = 1_000_000_000
 
 # Columns of the tables.

@@ -41,7 +41,7 @@ def check(
     beyond_since: int = NEVER,
     drift_ns: int = -1,
 ) -> None:
-    """Check all except offsets that were read back. ``has_drained``: there was time to catch up.
+    """Check all except fetched offsets. ``has_drained``: members had enough time to catch up.
     ``drift_ns``: see ``judge.Limits``."""
     disturbing = [fault for fault in faults if fault.is_harmful and fault.kind not in QUIET_KINDS]
     disturbed = Cover(
@@ -210,7 +210,7 @@ def _was_asked_late(life: MemberLife, one: Owned, other: Owned, disturbed: Cover
     it.
 
     Only a member with an active session is asked, and no other member receives the partition before
-    it has answered. The request can be late if a fault delays it.
+    it has responded. The request can be late if a fault delays it.
     """
     if one.how != "revoked" or one.end >= life.closed or one.begin >= other.begin:
         return False
@@ -220,7 +220,7 @@ def _was_asked_late(life: MemberLife, one: Owned, other: Owned, disturbed: Cover
 
 
 def _overlapping(owned: list[Owned]) -> Iterator[tuple[Owned, Owned]]:
-    """Yield pairs of different members. Few own a partition at a time, so a sweep keeps those."""
+    """Yield pairs of different members. Few own a partition at a time, so the sweep is fast."""
     open_: list[Owned] = []
     for each in sorted(owned, key=lambda one: one.begin):
         open_ = [one for one in open_ if one.end > each.begin]
@@ -241,7 +241,7 @@ def _awake_ns(lives: list[MemberLife], begin: int, end: int) -> int:
     """Return the longest time in the interval in which both could have detected the end of a
     session, if it is too long.
 
-    A member that was stopped may take as long after it as one that was only isolated.
+    After a stop, a member may take as long to detect it as one that was only isolated.
     """
     allowed = max(life.session_ns + life.handling_ns for life in lives) + SLACK_NS
     end = min(end, *(life.ended for life in lives))
@@ -344,7 +344,7 @@ def _begins_below(
             continue
         findings.add(
             "GROUP-OFFSET-LOST",
-            f"{where}: {run.names[who]} began at {int(given[0])}, after {known} had been "
+            f"{where}: {run.names[who]} started at {int(given[0])}, after {known} had been "
             "acknowledged",
             partition=where,
             offsets=[int(given[0]), known],

@@ -42,7 +42,7 @@ RESTING: Final = {
     "drain": ("GROUP-STUCK", "the members of consumer groups did not catch up"),
     "read": ("STUCK", "not every partition could be read to its end"),
 }
-NO_LIMIT: Final = "an outage may last for any time"
+NO_LIMIT: Final = "the duration of outages is not limited"
 NO_DUMPS: Final = "the files of replicas were not checked"
 NO_GROUPS: Final = "there was no consumer group"
 NO_MEMBERS: Final = "the consumer groups had no members"
@@ -73,8 +73,8 @@ class Limits:
     receive no records, or records of a deleted topic. ``evidence_max``: findings of one kind that
     are reported with evidence. ``durable_acks``: the values of ``acks`` whose acknowledgement
     guarantees that a record remains. ``drift_ns``: by how much the clocks of group members can
-    differ about how long a session is, if each member runs whenever it has something to do; then
-    the ends of their sessions are exact. -1: members share busy processors.
+    differ over a session, if each member runs as soon as it has work; then the ends of their
+    sessions are exact. -1: members share busy processors.
     """
 
     outage_max_ns: int = 10 * SECOND

@@ -5,7 +5,7 @@ invocation belongs to the earlier life, one that was invoked after the cut to th
 others the life is unknown.
 
 Reads are less certain: a broker that does not know of the deletion yet can still respond to
-consumers, and under faults this can take long. For reads, a deletion is *settled* when it was cut
+consumers, and under faults this can take long. For reads, a deletion is *visible* when it was cut
 and then no fault was active for some time.
 """
 
@@ -18,11 +18,11 @@ import numpy as np
 from raftlog.testing.checker.gather import FAIL, NEVER, OK, SECOND, Change, FaultSpan
 from raftlog.testing.checker.runs import Ints
 
-UNCLEAR = -1  # the life of an operation that cannot be assigned
+UNCLEAR = -1  # the operation cannot be assigned to a life
 
 
 class Lifetimes:
-    """Lives of one topic. ``invoked``, ``cut`` and ``settled``: for each deletion, in the order of
+    """Lives of one topic. ``invoked``, ``cut`` and ``visible``: for each deletion, in the order of
     their invocations.
 
     ``lag_ns``: required time without a fault.
@@ -40,7 +40,7 @@ class Lifetimes:
         harmful = sorted((f.begun, f.ended) for f in faults if f.is_harmful)
         self.invoked: Ints = np.array([change.invoked for change in deletions], np.int64)
         self.cut: Ints = np.array(cuts, np.int64)
-        self.settled: Ints = np.array([_settled(cut, harmful, lag_ns) for cut in cuts], np.int64)
+        self.visible: Ints = np.array([_visible(cut, harmful, lag_ns) for cut in cuts], np.int64)
 
     @property
     def last(self) -> int:
@@ -63,7 +63,7 @@ class Lifetimes:
 
     def seen_at(self, invoked: Ints, completed: Ints) -> Ints:
         """Return the life that each reading operation observed, or ``UNCLEAR``."""
-        return self._at(invoked, completed, self.settled)
+        return self._at(invoked, completed, self.visible)
 
     def _at(self, invoked: Ints, completed: Ints, ends: Ints) -> Ints:
         if not len(self.invoked):
@@ -88,8 +88,8 @@ def _cut(deletion: Change, changes: Sequence[Change]) -> int:
     return min(later, default=NEVER)
 
 
-def _settled(cut: int, faults: Sequence[tuple[int, int]], lag_ns: int) -> int:
-    """Return when the deletion is settled. ``faults``: start and end of each, in order."""
+def _visible(cut: int, faults: Sequence[tuple[int, int]], lag_ns: int) -> int:
+    """Return when the deletion is visible. ``faults``: start and end of each, in order."""
     quiet_since = cut
     for begun, ended in faults:
         if begun < quiet_since + lag_ns and ended > quiet_since:

@@ -47,7 +47,7 @@ def holes(partition: Partition, copy: Copy, runs: Runs, findings: Findings) -> N
     def describe(place: int) -> Found:
         first, last = int(missing.start[place]), int(missing.end[place]) - 1
         message = (
-            f"{partition.name}, {copy.who}: nothing at {first} to {last}, though the log goes from "
+            f"{partition.name}, {copy.who}: no records at {first} to {last}, in a log from "
             f"{copy.start} to {copy.end - 1}"
         )
         return (
@@ -111,7 +111,7 @@ def compare(
 
 
 def other_epochs(runs: Runs, others: Runs) -> Bools:
-    """Return where both epochs are known, and differ."""
+    """Return in which rows both epochs are known, and differ."""
     found: Bools = (runs.epoch != others.epoch) & (runs.epoch >= 0) & (others.epoch >= 0)
     return found
 
@@ -122,7 +122,7 @@ def _order(partition: Partition, copy: Copy, runs: Runs, findings: Findings) -> 
     def describe(place: int) -> Found:
         offset, expected = int(runs.offset[place + 1]), int(runs.end[place])
         return (
-            f"{partition.name}, {copy.who}: {offset} where {expected} comes next",
+            f"{partition.name}, {copy.who}: received {offset}, expected {expected}",
             {"partition": partition.name, "offsets": [offset, expected], "process": copy.who},
         )
 

@@ -40,7 +40,7 @@ def _still_there(partition: Partition, odd: Runs, findings: Findings) -> None:
         poll = int(lost.by[place])
         message = (
             f"{partition.name}: {partition.polls.who(poll)} received "
-            f"{lost.describe(place)}; the log,  "
+            f"{lost.describe(place)}; the log, "
             f"from {log.start} to {log.end - 1}, does not have it"
         )
         return (
@@ -67,7 +67,7 @@ def _same_as_log(partition: Partition, odd: Runs, findings: Findings) -> None:
 
 
 def _among_themselves(partition: Partition, polled: Runs, acked: Runs, findings: Findings) -> None:
-    """Check that all readers received the same for records that no longer exist (deleted,
+    """Check that all readers received the same records, where these no longer exist (deleted,
     expired)."""
     if partition.beyond_since < NEVER:
         return
@@ -78,9 +78,9 @@ def _among_themselves(partition: Partition, polled: Runs, acked: Runs, findings:
                 kind,
                 f"{partition.name}: {one.describe(0)} (epoch {int(one.epoch[0])}) and "
                 f"{other.describe(0)} "
-                f"(epoch {int(other.epoch[0])}) were seen or acknowledged",
+                f"(epoch {int(other.epoch[0])}) were received or acknowledged",
                 partition=partition.name,
                 seen=[evidence(one, 0), evidence(other, 0)],
             )
     if not agreed.conflicts:
-        epoch_order(partition, "what polls gave", agreed.runs, findings)
+        epoch_order(partition, "results of polls", agreed.runs, findings)

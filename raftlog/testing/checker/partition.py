@@ -191,7 +191,7 @@ class Partition:
             if change.outcome != FAIL and change.completed >= self.lifetimes.began
         ]
 
-    # -- what counts
+    # -- records
 
     @property
     def promised(self) -> Runs:

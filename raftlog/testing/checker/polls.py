@@ -51,7 +51,7 @@ def _continuity(partition: Partition, findings: Findings) -> None:
         poll = int(runs.by[place])
         offset, wanted = int(runs.offset[place]), int(expected[place])
         return (
-            f"{partition.name}, {partition.polls.who(poll)}: {offset} where {wanted} comes next",
+            f"{partition.name}, {partition.polls.who(poll)}: received {offset}, expected {wanted}",
             {
                 "partition": partition.name,
                 "offsets": [offset, wanted],
@@ -116,8 +116,8 @@ def _stale(partition: Partition, findings: Findings, lag_ns: int) -> None:
     def describe(place: int) -> Found:
         poll = int(rows[place])
         message = (
-            f"{partition.name}, {polls.who(poll)}: nothing from {int(position[place])} on, though "
-            f"records below {int(acked[place])} were acknowledged {lag_ns // SECOND} s before"
+            f"{partition.name}, {polls.who(poll)}: no records from {int(position[place])} on, "
+            f"but records below {int(acked[place])} were acknowledged {lag_ns // SECOND} s before"
         )
         return (
             message,

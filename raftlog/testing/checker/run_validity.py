@@ -55,7 +55,7 @@ def _faults(run: Gatherer) -> Iterator[str]:
             yield f"fault {fault.number} ({fault.kind}) is recorded as injected, without an effect"
     plan = run.start.plan if run.start is not None else {}
     injected = {fault.kind for fault in run.faults.values() if fault.injected}
-    # One injected kind of a group is enough: few machines can inject all of them.
+    # One injected kind of a group is enough: few test machines can inject all of them.
     for kinds in plan.get("requested") or [plan.get("nemeses", [])]:
         if kinds and injected.isdisjoint(kinds):
             names = ", ".join(map(str, kinds))

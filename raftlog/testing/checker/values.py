@@ -103,7 +103,7 @@ def _duplicates(partition: Partition, runs: Runs, findings: Findings) -> None:
 
 
 def _holder(runs: Runs, place: int) -> int:
-    """Return the run before ``place`` that also has its first value."""
+    """Return the row before ``place`` whose run also contains its first value."""
     holds = runs.value[:place] + runs.count[:place] > runs.value[place]
     return int(np.flatnonzero(holds)[-1])
 
@@ -116,11 +116,11 @@ def _resurrected(partition: Partition, findings: Findings) -> None:
     # An older consumer returns the records that it had already fetched at any later time.
     began = partition.polls.session_began() if lifetimes.last else partition.polls.invoked
     since = 0
-    for invoked, settled in zip(
-        lifetimes.invoked.tolist(), lifetimes.settled.tolist(), strict=True
+    for invoked, visible in zip(
+        lifetimes.invoked.tolist(), lifetimes.visible.tolist(), strict=True
     ):
         dead = partition.acked.take((acked >= since) & (acked < invoked))
-        seen = partition.seen.take(began[partition.seen.by] > settled)
+        seen = partition.seen.take(began[partition.seen.by] > visible)
         if partition.log is not None and lifetimes.is_clear:
             dumps = partition.gathered.dumps.values()
             for runs in (partition.log.runs, *(Runs.of(dump.records) for dump in dumps)):

@@ -26,9 +26,9 @@ _MASK: Final = (1 << 64) - 1
 _ADD: Final = 0x9E3779B97F4A7C15
 _STEPS: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST: Final = 31
-_HOT_BITS: Final = 3  # of the two lowest: three of four are hot
+_HOT_BITS: Final = 3  # mask of two bits: three of four values are hot
 _TOMBSTONE_SHIFT: Final = 2
-_TOMBSTONE_BITS: Final = 7  # one of eight
+_TOMBSTONE_BITS: Final = 7  # mask of three bits: one of eight
 _KEY_SHIFT: Final = 8
 _DIGITS_MAX: Final = 9
 

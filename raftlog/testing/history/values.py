@@ -1,6 +1,6 @@
 """The content of records, and a compact form of record sequences. Pure.
 
-A record's value is the text of an integer that no other send of the run has, a space, and padding.
+A record's value is the text of an integer that is unique in the run, a space, and padding.
 The padding follows from the integer and its length. A record that was changed, or has the end of
 another one, can therefore be distinguished from one that was sent.
 """
@@ -15,10 +15,10 @@ from raftlog.testing.history.entries import STRANGE, Seen, Where
 
 PADDING_MAX: Final = 1 << 20  # bytes
 _DIGITS_MAX: Final = 18  # more than any run can use
-# Where a value's padding begins in the pool: so many places, a prime, so that neighbours differ.
+# Start positions of padding in the pool. A prime, so the padding of consecutive values differs.
 _PLACES: Final = 4_093
 _STEP: Final = 31
-# Half of it compresses and half does not. The same in every run: histories outlive the program.
+# Bytes. Half of each block is compressible. Do not change the pool: stored histories depend on it.
 _BLOCK: Final = 4_096
 
 
@@ -33,7 +33,7 @@ _POOL: Final = _pool(PADDING_MAX + _PLACES)
 
 
 def encode(value: int, padding: int) -> bytes:
-    """The record for ``value``, from 1 on, with ``padding`` bytes, up to ``PADDING_MAX``."""
+    """Return the record for ``value`` (from 1) with ``padding`` bytes, up to ``PADDING_MAX``."""
     start = value * _STEP % _PLACES
     return b"%d " % value + _POOL[start : start + padding]
 
@@ -61,7 +61,7 @@ def runs(records: Iterable[tuple[int, int, int]]) -> Iterator[Seen]:
             if count:
                 yield first_offset, count, first_value, epoch
             first_offset, first_value, epoch, count = offset, value, its_epoch, 1
-            if value == STRANGE:  # nothing goes on from it
+            if value == STRANGE:  # no run continues after it
                 next_offset = next_value = STRANGE - 1
                 continue
         next_offset = offset + 1

@@ -57,16 +57,16 @@ def test_what_is_read_takes_longer_to_change() -> None:
     def fault(begun: int, ended: int, *, injected: bool | None = True) -> FaultSpan:
         return FaultSpan(1, "kill", [], begun, ended, injected)
 
-    def settled(*faults: FaultSpan) -> int:
-        return int(Lifetimes([change("delete", 10, 20)], faults, lag_ns=100).settled[0])
+    def visible(*faults: FaultSpan) -> int:
+        return int(Lifetimes([change("delete", 10, 20)], faults, lag_ns=100).visible[0])
 
-    assert settled() == 120
-    assert settled(fault(0, 15)) == 120
-    assert settled(fault(0, 50)) == 150
-    assert settled(fault(90, 95), fault(60, 70)) == 195
-    assert settled(fault(150, 200)) == 120
-    assert settled(fault(30, NEVER)) == NEVER
-    assert settled(fault(30, NEVER, injected=False)) == 120
+    assert visible() == 120
+    assert visible(fault(0, 15)) == 120
+    assert visible(fault(0, 50)) == 150
+    assert visible(fault(90, 95), fault(60, 70)) == 195
+    assert visible(fault(150, 200)) == 120
+    assert visible(fault(30, NEVER)) == NEVER
+    assert visible(fault(30, NEVER, injected=False)) == 120
     late = Lifetimes([change("delete", 10, 20)], lag_ns=100)
     times = np.array([5, 15, 100, 121])
     assert late.seen_at(times, times).tolist() == [0, UNCLEAR, UNCLEAR, 1]
