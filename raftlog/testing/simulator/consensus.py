@@ -1,8 +1,8 @@
-"""The consensus layer alone, on a bad day: everything that happens is drawn from one seed.
+"""Simulation of the consensus layer alone, with faults. One seed determines all events.
 
-``run(seed)`` starts brokers with real nodes and journals, lets clients propose and faults happen,
-heals everything, and asks for what has to come true then: every broker a voter, every group led,
-new commands applied, the same state everywhere. The same seed gives the same events in every
+``run(seed)`` starts brokers with real nodes and journals, proposes commands, injects faults and
+heals everything. Then it requires that each broker is a voter, each group has a leader, new
+commands are applied, and all states are equal. The same seed gives the same events in every
 process. ``python -m raftlog.testing.simulator.consensus --help`` runs seeds and replays them.
 """
 
@@ -24,28 +24,28 @@ from raftlog.testing.simulator.consensus_process import Broker, Process
 from raftlog.testing.simulator.consensus_world import World
 
 T = TypeVar("T")
-LARGE_BYTES: Final = 59_000  # of a command: four fill an append
-PROGRESS_S_MAX: Final = 15.0  # by when a majority that can talk has agreed to something
-HEAL_S_MAX: Final = 30.0  # by when all has to be well again
+LARGE_BYTES: Final = 59_000  # of a command; four of them fill an append request
+PROGRESS_S_MAX: Final = 15.0  # within which a connected majority commits a command
+HEAL_S_MAX: Final = 30.0  # within which the cluster must recover after healing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """What a seed decides over. What is None here the seed draws too."""
+    """Parameters of a run. The seed determines those that are None."""
 
-    brokers: int | None = None  # else 3 or 5
-    groups: int | None = None  # else 1 to 3
-    faults: frozenset[str] | None = None  # of ``FAULTS``; else few or many of them
-    duration_s: float = 9.0  # of virtual time with faults, before all is healed
+    brokers: int | None = None  # None: 3 or 5
+    groups: int | None = None  # None: 1 to 3
+    faults: frozenset[str] | None = None  # of ``FAULTS``; None: a random subset
+    duration_s: float = 9.0  # virtual time with faults, before healing
 
 
 ANYTHING: Final = Mix()
-TOLD_MAX: Final = 10  # seeds of which each is described
+DESCRIBED_MAX: Final = 10  # with more seeds, only failed ones are described
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of a seed; no violations is what is wanted. ``counts`` says what happened."""
+    """Result of a seed. ``counts``: number of events of each kind."""
 
     seed: int
     violations: tuple[str, ...]
@@ -59,7 +59,7 @@ class Report:
 
 
 def run(seed: int, mix: Mix = ANYTHING, *, trace: bool = False) -> Report:
-    """One seed. With ``trace`` the report has a line for everything that happened."""
+    """Run one seed. ``trace``: the report contains a line for each event."""
     day = _Day(seed, mix)
     world = day.world
     if trace:
@@ -82,7 +82,7 @@ def run(seed: int, mix: Mix = ANYTHING, *, trace: bool = False) -> Report:
 
 
 class _Day:
-    """One run."""
+    """One simulated run."""
 
     def __init__(self, seed: int, mix: Mix) -> None:
         random = Random(seed)
@@ -98,8 +98,8 @@ class _Day:
         self.random = self.world.random
         self._duration_s = mix.duration_s
         self._commands = 0
-        self._open: dict[bytes, Process] = {}  # asked, and not answered
-        self._well: set[tuple[int, str]] = set()  # where a command was applied after the healing
+        self._open: dict[bytes, Process] = {}  # proposed, without a result yet
+        self._well: set[tuple[int, str]] = set()  # applied a command after healing
         self._is_over = False
 
     def live(self) -> None:
@@ -108,10 +108,10 @@ class _Day:
         self._is_over = True
         self.harm.heal()
         if not (self.harm.has("voters") or self.harm.has("wipe")):
-            self.harm.keep_one()  # which the promise covers: the others are a majority
-            self._see_progress()
+            self.harm.keep_one()  # groups must tolerate it: the others are a majority
+            self._check_progress()
             self.harm.heal()
-        self._see_it_well()
+        self._check_recovery()
 
     def _set_out(self) -> None:
         world, random = self.world, self.random
@@ -130,10 +130,10 @@ class _Day:
 
         self.world.at(start, "", again)
 
-    # -- what clients do ---------------------------------------------------------------------------
+    # -- clients -----------------------------------------------------------------------------------
 
     def _propose(self) -> None:
-        """One command, or several at once."""
+        """Propose one command, or several at once."""
         broker, group_id = self.harm.any_broker(), self.random.choice(sorted(self.world.groups))
         for _ in range(self.random.choice((1, 1, 1, 2, 10))):
             self._propose_at(broker, group_id)
@@ -156,10 +156,10 @@ class _Day:
 
         self.world.propose(process, group_id, command, answered, size=size)
 
-    # -- what operators do -------------------------------------------------------------------------
+    # -- operators ---------------------------------------------------------------------------------
 
     def _administer(self) -> None:
-        """Bring wiped brokers back; else seal for no reason, where that is among the faults."""
+        """Seal with the new directories of wiped voters; else, with these faults, for no reason."""
         random = self.random
         group_id = random.choice(sorted(self.world.groups))
         members = sorted(self.world.newest(group_id)[1])
@@ -185,28 +185,28 @@ class _Day:
 
     # -- the end -----------------------------------------------------------------------------------
 
-    def _see_progress(self) -> None:
-        """Some broker has a command applied in each group, though one fault does not end."""
+    def _check_progress(self) -> None:
+        """Check that in each group a new command is applied, though one fault does not end."""
         deadline = self.world.now + PROGRESS_S_MAX
         moved: set[str] = set()
         while len(moved) < len(self.world.groups):
             if self.world.now >= deadline:
                 stuck = sorted(set(self.world.groups) - moved)
-                self.world.checker.violated(f"{PROGRESS_S_MAX} s with one fault: no use of {stuck}")
+                self.world.checker.violated(f"{PROGRESS_S_MAX} s with one fault: {stuck} got stuck")
                 return
             for group_id in self.world.groups:
                 for process in self._processes():
                     self._propose_at(process.broker, group_id, _noting(moved, group_id))
             self.world.run_until(self.world.now + 1.0)
 
-    def _see_it_well(self) -> None:
-        """Within ``HEAL_S_MAX`` of the healing; the checker says what is not."""
+    def _check_recovery(self) -> None:
+        """Check that the cluster recovers within ``HEAL_S_MAX`` of healing."""
         deadline = self.world.now + HEAL_S_MAX
         while missing := (
             self._all_vote() or self._all_apply() or self._all_agree() or self._all_answered()
         ):
             if self.world.now >= deadline:
-                self.world.checker.violated(f"{HEAL_S_MAX} s after the healing: {missing}")
+                self.world.checker.violated(f"{HEAL_S_MAX} s after healing: {missing}")
                 return
             self.world.run_until(self.world.now + 0.5)
         self.world.checker.ends(
@@ -221,15 +221,15 @@ class _Day:
         return [b.process for b in self.world.brokers.values() if b.process is not None]
 
     def _all_vote(self) -> str:
-        """Seal until every broker votes in every group; who does not."""
+        """Seal until every broker is a voter of every group. Returns the missing ones, as text."""
         everyone = {n: broker.directory_id for n, broker in self.world.brokers.items()}
         outside = [g for g in self.world.groups if self.world.newest(g)[1] != everyone]
         for group_id in outside:
             self._seal(group_id, list(everyone))
-        return f"not every broker votes in {outside}" if outside else ""
+        return f"not every broker is a voter of {outside}" if outside else ""
 
     def _all_apply(self) -> str:
-        """Propose at every broker until each has had a command applied; which have not."""
+        """Propose at every broker until its command is applied. Returns the missing ones."""
         waiting = []
         for process in self._processes():
             for group_id in self.world.groups:
@@ -237,10 +237,10 @@ class _Day:
                 if place not in self._well:
                     waiting.append(place)
                     self._propose_at(process.broker, group_id, _noting(self._well, place))
-        return f"nothing that was proposed at {waiting} was applied" if waiting else ""
+        return f"no command that was proposed at {waiting} was applied" if waiting else ""
 
     def _all_agree(self) -> str:
-        """One leader, one generation and one state in each group; where not."""
+        """Check that each group has one leader, one generation and one state."""
         apart = []
         for group_id in self.world.groups:
             found = [process.node.status(group_id) for process in self._processes()]
@@ -253,11 +253,11 @@ class _Day:
     def _all_answered(self) -> str:
         """Check that every running broker has responded to its requests."""
         silent = [name for name, process in self._open.items() if process.is_alive]
-        return f"{silent} were never answered" if silent else ""
+        return f"no result for {silent}" if silent else ""
 
 
 def _noting(where: set[T], what: T) -> Callable[[Outcome], None]:
-    """Adds ``what`` when a command was applied."""
+    """Return a function that adds ``what`` if a command was applied."""
 
     def done(outcome: Outcome) -> None:
         if isinstance(outcome, Applied):
@@ -270,15 +270,15 @@ def _noting(where: set[T], what: T) -> Callable[[Outcome], None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run seeds; 1 when one is bad, and then what replays it is said."""
+    """Run seeds. Returns the exit status: 1 if a seed has a violation."""
     parser = argparse.ArgumentParser(prog="python -m raftlog.testing.simulator.consensus")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
-    parser.add_argument("--count", type=int, default=1, help="so many from there (default: 1)")
-    parser.add_argument("--brokers", type=int, help="default: drawn, 3 or 5")
-    parser.add_argument("--groups", type=int, help="default: drawn, 1 to 3")
-    parser.add_argument("--seconds", type=float, default=ANYTHING.duration_s, help="with faults")
-    parser.add_argument("--mix", help=f"faults, with commas, of: {', '.join(FAULTS)}")
-    parser.add_argument("--trace", action="store_true", help="print all that happened")
+    parser.add_argument("--count", type=int, default=1, help="number of seeds (default: 1)")
+    parser.add_argument("--brokers", type=int, help="number of brokers (default: random, 3, 5)")
+    parser.add_argument("--groups", type=int, help="number of Raft groups (default: random, 1-3)")
+    parser.add_argument("--seconds", type=float, default=ANYTHING.duration_s, help="of faults")
+    parser.add_argument("--mix", help=f"comma-separated faults, of: {', '.join(FAULTS)}")
+    parser.add_argument("--trace", action="store_true", help="print all events")
     options = parser.parse_args(arguments)
     faults = None if options.mix is None else frozenset(filter(None, options.mix.split(",")))
     if unknown := sorted((faults or frozenset()) - set(FAULTS)):
@@ -292,15 +292,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         total.update({**report.counts, "acked": report.acked, "events": report.events})
         if report.violations:
             bad.append(seed)
-        if options.trace or report.violations or options.count <= TOLD_MAX:
+        if options.trace or report.violations or options.count <= DESCRIBED_MAX:
             _say("\n".join(report.trace))
             _say(describe(report))
-    _say(f"{options.count} seeds, {len(bad)} bad {bad[:20]}; {dict(total)}")
+    _say(f"{options.count} seeds, {len(bad)} failed {bad[:20]}; {dict(total)}")
     return 1 if bad else 0
 
 
 def describe(report: Report) -> str:
-    """A report in a few lines."""
+    """Return a report in a few lines."""
     head = (
         f"seed {report.seed}: {len(report.violations)} violations, {report.acked} acked, "
         f"{report.events} events, {report.simulated_s:.1f} s, hash {report.hash}"

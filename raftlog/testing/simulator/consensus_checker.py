@@ -1,14 +1,14 @@
-"""What the raft groups of a simulated cluster are held to, judged as it runs.
+"""Checks of the Raft groups of a simulated cluster, during the run.
 
-- The commands that machines apply are prefixes of one history per group, each command once, and
-  each of them durable, when first applied, on a majority of the directories that voted for it.
-- One leader per group, generation and term. In a directory, generations and terms only grow, and a
-  term's vote is given once.
-- What was answered ``Applied`` is in the history at the place that was answered; what was answered
-  ``NotProposed`` never is. An answer comes once.
+- The commands that state machines apply are prefixes of one history per group. Each command is
+  applied once. When first applied, it is durable in a majority of the voters' directories.
+- There is one leader per group, generation and term. In a directory, generations and terms never
+  decrease, and there is one vote per term.
+- A command with the outcome ``Applied`` is in the history at the reported place; one with
+  ``NotProposed`` never is. Each command has one outcome.
 
-A judge only: it changes nothing, and draws no chance. What is durable it reads from the bytes that
-a disk would still have after a power cut, not from what a process believes.
+The checker does not influence the run, and uses no random numbers. It reads durable state from the
+bytes that a disk would have after a power cut, independent of the state of processes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from raftlog.consensus.envelope import SEAL
 from raftlog.consensus.raft_journal import Entry, Kind, RaftJournal
 
 GroupId: TypeAlias = str
-VIOLATIONS_MAX: Final = 20  # of one run; more say nothing new
+VIOLATIONS_MAX: Final = 20  # of one run; further ones are ignored
 
 
 class Begun(NamedTuple):
-    """How a generation of a group begins."""
+    """Start of a generation of a group."""
 
     group_id: GroupId
     generation: int
@@ -39,7 +39,7 @@ class DurableView:
     """The durable groups of one data directory, independent of power cuts."""
 
     def __init__(self) -> None:
-        self.trouble: list[str] = []  # what no directory may ever say
+        self.trouble: list[str] = []  # violations within the directory
         self.begun: list[Begun] = []  # generations, in the order in which they were read
         self._groups: dict[GroupId, RaftJournal] = {}
         self._end = 0
@@ -50,12 +50,12 @@ class DurableView:
         return RaftJournal(group_id, _no_record) if found is None else found
 
     def read_all(self, data: bytes) -> None:
-        """The file is another one, or was cut."""
+        """Read a file that was replaced or truncated."""
         self._groups, self._end = {}, 0
         self.read_on(data)
 
     def read_on(self, data: bytes) -> None:
-        """Take in the blocks that were added to the file."""
+        """Read the blocks that were appended to the file."""
         while (header := journal_file.decode_header(data, self._end)) is not None:
             start = self._end + journal_file.HEADER_BYTES
             self._end = start + header.length
@@ -89,13 +89,13 @@ class DurableView:
 
 
 class Checker:
-    """One run's. ``violations`` are sentences; none is what is wanted."""
+    """Checker of one run. ``violations``: sentences; empty if the run is valid."""
 
     def __init__(self) -> None:
         self.violations: list[str] = []
         self.history: dict[GroupId, list[bytes]] = {}
-        self.acked: dict[bytes, tuple[GroupId, int]] = {}  # command: its place, from 1
-        self.views: dict[str, DurableView] = {}  # by directory, also those that are lost
+        self.acked: dict[bytes, tuple[GroupId, int]] = {}  # by command: group, and place from 1
+        self.views: dict[str, DurableView] = {}  # by directory, including lost ones
         self._refused: set[bytes] = set()
         self._answered: set[bytes] = set()
         self._leaders: dict[tuple[GroupId, int, int], str] = {}
@@ -105,7 +105,7 @@ class Checker:
         if len(self.violations) < VIOLATIONS_MAX and sentence not in self.violations:
             self.violations.append(sentence)
 
-    # -- what machines say -------------------------------------------------------------------------
+    # -- state machines ----------------------------------------------------------------------------
 
     def applied(
         self,
@@ -115,8 +115,10 @@ class Checker:
         entry: tuple[int, int, Entry] | None,
         voters: Mapping[int, str],
     ) -> None:
-        """A machine applies its ``place``-th command (from 1). ``entry`` is where its broker's
-        journal has it: generation, position and the entry; None when it is nowhere there.
+        """Check a command that a state machine applies as its ``place``-th one (from 1).
+
+        ``entry``: generation, position and entry of the command in the journal of its broker; None
+        if it is not there.
         """
         history = self.history.setdefault(group_id, [])
         if place <= len(history):
@@ -157,12 +159,12 @@ class Checker:
         return group.generation == generation and group[position : position + 1] == [entry]
 
     def restored(self, group_id: GroupId, commands: list[bytes]) -> None:
-        """A machine becomes what a generation began with."""
+        """Check the state that a state machine restores at the start of a generation."""
         history = self.history.setdefault(group_id, [])
         if history[: len(commands)] != commands:
-            self.violated(f"{group_id}: a generation begins with what was never applied")
+            self.violated(f"{group_id}: a generation begins with commands that were never applied")
 
-    # -- what nodes say ----------------------------------------------------------------------------
+    # -- nodes -------------------------------------------------------------------------------------
 
     def leads(self, group_id: GroupId, generation: int, term: int, directory: str) -> None:
         known = self._leaders.setdefault((group_id, generation, term), directory)
@@ -172,7 +174,7 @@ class Checker:
             )
 
     def _begins(self, begun: Begun) -> None:
-        """A generation begins in one way, and not before its seal is durable on most voters."""
+        """Check that a generation begins in one way, once its seal is durable on a majority."""
         group_id, generation = begun.group_id, begun.generation
         known = self._begun.setdefault((group_id, generation), begun)
         if known != begun:
@@ -212,20 +214,20 @@ class Checker:
         view.begun.clear()
 
     def durable(self, directory: str, group_id: GroupId) -> RaftJournal:
-        """What of a group is durable in a directory; nothing in one that never was."""
+        """Return the durable state of a group in a directory; empty for an unknown directory."""
         return self.views.get(directory, DurableView()).group(group_id)
 
-    # -- what proposers are told -------------------------------------------------------------------
+    # -- outcomes ----------------------------------------------------------------------------------
 
     def answered(self, group_id: GroupId, command: bytes, outcome: Outcome) -> None:
         if command in self._answered:
-            self.violated(f"{group_id}: {command!r} is answered twice")
+            self.violated(f"{group_id}: {command!r} has two outcomes")
         self._answered.add(command)
         history = self.history.setdefault(group_id, [])
         if isinstance(outcome, Applied):
             place = outcome.result
             if not isinstance(place, int) or history[place - 1 : place] != [command]:
-                self.violated(f"{group_id}: {command!r} was answered {outcome}, and is not there")
+                self.violated(f"{group_id}: {command!r}: outcome {outcome}, and is not there")
             else:
                 self.acked[command] = group_id, place
         elif isinstance(outcome, NotProposed):
@@ -236,7 +238,7 @@ class Checker:
     # -- the end -----------------------------------------------------------------------------------
 
     def ends(self, machines: Mapping[tuple[str, GroupId], list[bytes]]) -> None:
-        """All is well again, and this is what every directory that votes has applied."""
+        """Check the commands that each voter's directory has applied after the recovery."""
         for (directory, group_id), commands in machines.items():
             if commands != self.history.get(group_id, []):
                 self.violated(f"{group_id}: {directory} has {len(commands)} commands at the end")
@@ -247,9 +249,9 @@ class Checker:
 
 
 def first_directory(broker_id: int) -> str:
-    """The identity of the first data directory that a simulated broker has."""
+    """Return the ID of the first data directory of a simulated broker."""
     return f"{broker_id}.0"
 
 
 def _no_record(record: list[object]) -> None:
-    raise AssertionError(f"a view is only read: {record}")
+    raise AssertionError(f"a view is read-only: {record}")

@@ -1,8 +1,8 @@
-"""What may go wrong with simulated consensus: processes, disks, clocks, wires, administrators.
+"""Faults of simulated consensus: of processes, disks, clocks, connections and administrators.
 
-Each fault is one method that harms the world once and arranges for the harm to end. Which faults
-there are in a run, and how often, ``consensus`` decides. Only what the promise covers is done: a
-directory is never lost while another one that was lost still counts as a voter.
+Each fault is a method that injects it once and schedules its end. ``consensus`` selects the faults
+of a run and their frequency. Faults stay within the guarantees: no directory is lost while another
+lost one still counts as a voter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raftlog.testing.simulator.consensus_world import World
 
 
 class Harm:
-    """Does what the faults' names say, to a world."""
+    """Injects the named faults into a simulation."""
 
     def __init__(self, world: World, faults: Sequence[str]) -> None:
         self.world = world
@@ -28,12 +28,12 @@ class Harm:
         return fault in self._faults
 
     def do(self) -> None:
-        """One fault of those there are."""
+        """Inject one of the faults."""
         if self._harms:
             HARMS[self.random.choice(self._harms)](self)
 
     def set_out(self) -> None:
-        """How the wires and clocks are throughout the run."""
+        """Set the properties of connections, disks and clocks for the complete run."""
         random, network = self.random, self.world.network
         network.latency_s = random.choice((0.001, 0.005, 0.03, 0.1))
         network.late = 0.5 if self.has("late") else 0.0
@@ -48,7 +48,7 @@ class Harm:
                 broker.clock_rate = random.uniform(0.9, 1.1)
 
     def heal(self) -> None:
-        """All is well from now on. A pause that is under way ends by itself."""
+        """End all faults. A pause in progress ends automatically."""
         world = self.world
         world.note("heal")
         world.network.latency_s = min(world.network.latency_s, 0.01)
@@ -62,7 +62,7 @@ class Harm:
         world.connect_all()
 
     def keep_one(self) -> None:
-        """One fault that does not end before the next healing; the others are a majority."""
+        """Inject one fault until the next ``heal``; the unaffected brokers are a majority."""
         world = self.world
         a, b = self._victim_and_other()
         kind = self.random.choice(("down", "pair", "one way"))
@@ -96,7 +96,7 @@ class Harm:
         self._stop("power")
 
     def _stop(self, way: str) -> None:
-        """One broker, or now and then all at once."""
+        """Stop one broker, or sometimes all at once."""
         everyone = list(self.world.brokers.values())
         for broker in everyone if self.random.random() < 0.15 else [self.victim()]:
             self.world.stop(broker, way)
@@ -107,14 +107,14 @@ class Harm:
         self.world.at(wait_s, "", self.world.start, broker)
 
     def wipe(self) -> None:
-        """A broker loses its directory, and comes back with another."""
+        """Delete a broker's directory, and restart the broker with a new one."""
         broker = self.victim()
         if all(self._may_lose(group_id) for group_id in self.world.groups):
             self.world.wipe(broker)
             self._start_later(broker, 2.0)
 
     def _may_lose(self, group_id: str) -> bool:
-        """Whether every voter of the newest generation is there, and in it."""
+        """Return whether every voter has its directory, and in it the newest generation."""
         generation, voters = self.world.newest(group_id)
         checker = self.world.checker
         return len(voters) >= 3 and all(
@@ -131,7 +131,7 @@ class Harm:
     # -- disks -------------------------------------------------------------------------------------
 
     def break_disk(self) -> None:
-        """A write or an fdatasync fails; what was to be written may be there or not."""
+        """Fail a write, an fdatasync or a rename. The data may be stored or not."""
         broker = self.victim()
         if broker.process is not None:
             operations = self.random.choice((("write",), ("sync",), ("rename", "sync_dir")))
@@ -152,10 +152,10 @@ class Harm:
         broker.sync_s = self.random.choice((0.1, 0.5, 2.0))
         self.world.at(self.random.uniform(0.3, 3), "", setattr, broker, "sync_s", usual)
 
-    # -- wires -------------------------------------------------------------------------------------
+    # -- connections -------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """A netsplit: one pair, one broker, two halves, or all but a chain."""
+        """Partition the network: one pair, one broker, two halves, or all pairs but a chain."""
         shape = self.random.choice(sorted(SHAPES))
         numbers = self.random.sample(sorted(self.world.brokers), len(self.world.brokers))
         pairs = [
@@ -185,7 +185,7 @@ class Harm:
         self.world.connect(a, b)
 
     def silence(self) -> None:
-        """What one broker sends vanishes, to one other or to all; what it receives does not."""
+        """Lose all bytes that a broker sends to one other broker, or to all others."""
         a, b = self._victim_and_other()
         others = [b] if self.random.random() < 0.6 else [n for n in self.world.brokers if n != a]
         for other in others:
@@ -210,7 +210,7 @@ def _chain(first: int, second: int, _brokers: int) -> bool:
     return second - first > 1
 
 
-# Whether the brokers at two places in a row of so many, the first place first, cannot talk.
+# Whether two brokers are disconnected. Arguments: their places, ascending, and the broker count.
 SHAPES: Final[Mapping[str, Callable[[int, int, int], bool]]] = {
     "pair": _pair,
     "one": _one,
@@ -229,8 +229,8 @@ HARMS: Final[Mapping[str, Callable[[Harm], None]]] = {
     "flap": Harm.flap,
     "one way": Harm.silence,
 }
-# These are not events: "drift" is of clocks, others are of wires, of commands that are "large" and
-# of administrators' seals (for no reason, or with other voters).
+# The others are not events: clock drift, properties of connections, "large" commands, and seals by
+# administrators ("seal": without a reason, "voters": with other voters).
 FAULTS: Final = (
     *HARMS,
     *("drift", "half open", "late", "duplicate", "reorder", "large"),

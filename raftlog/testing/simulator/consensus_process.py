@@ -1,8 +1,8 @@
 """One broker of simulated consensus: its machine, its process, and the host of its node.
 
-The node and the journal are the real ones. What they ask of their host, in the words of
-``raftlog.consensus.node``, is done here: syncs that take time, ticks when they are due, bytes to
-peers. A process ends at any moment, and its machine starts another.
+The node and the journal are the real ones. This module has the duties of their host (see
+``raftlog.consensus.node``): syncs that take time, ticks when they are due, and bytes to peers. A
+process can end at any time, and its machine starts another one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from raftlog.testing.simulator.consensus_world import World
 
 PATH: Final = "data/consensus.journal"
-REWRITE_BYTES: Final = 6_000  # so that journals are rewritten often
-RETRY_S: Final = 0.2  # between tries on a full disk
+REWRITE_BYTES: Final = 6_000  # small, so journals are rewritten often
+RETRY_S: Final = 0.2  # between two attempts on a full disk
 FOREVER_S: Final = 1e6
 PADDING: Final = b"."
 SETTINGS: Final = ConsensusSettings(
@@ -40,7 +40,7 @@ SETTINGS: Final = ConsensusSettings(
 
 
 class Ledger:
-    """A state machine that is the list of its commands. Each gets its place in it, from 1."""
+    """A state machine: the list of its commands. The result of each is its place, from 1."""
 
     def __init__(self, process: Process, group_id: str) -> None:
         self.commands: list[bytes] = []
@@ -48,7 +48,7 @@ class Ledger:
         self._group_id = group_id
         self._journal: RaftJournal = process.journal.group(group_id)
         self._generation = 0
-        self._position = 0  # in the journal, after the entry that was applied last
+        self._position = 0  # in the journal, after the last applied entry
 
     def apply(self, command: bytes) -> object:
         name = command.rstrip(PADDING)
@@ -79,7 +79,7 @@ class Ledger:
 
 
 class Process:
-    """One life of a broker: from a start to the crash that ends it."""
+    """One incarnation of a broker: from its start to its crash."""
 
     def __init__(self, broker: Broker, world: World) -> None:
         self.broker = broker
@@ -91,8 +91,8 @@ class Process:
         self.ledgers: dict[str, Ledger] = {}
         self.task: JournalSyncTask | None = None
         self._timer = 0
-        self._retry_at = 0.0  # a full disk is tried again then
-        self._changed: dict[str, None] = {}  # groups to look at once the node has done its work
+        self._retry_at = 0.0  # time of the next attempt on a full disk
+        self._changed: dict[str, None] = {}  # groups to check after the current call
         chance = Random(world.random.getrandbits(64))
         self.node = ConsensusNode(
             broker.broker_id,
@@ -112,11 +112,11 @@ class Process:
 
     @property
     def now(self) -> float:
-        """What this broker's monotonic clock says."""
+        """Time of this broker's monotonic clock, in seconds."""
         return self.broker.clock_offset + self.world.now * self.broker.clock_rate
 
     def do(self, action: Callable[[], object]) -> None:
-        """Let the node do something, now or when the process goes on; then what follows from it."""
+        """Call the node, now or when the process is resumed; then report changes, and sync."""
         if not self.is_alive:
             return
         if self.paused_until > self.world.now:
@@ -128,7 +128,7 @@ class Process:
         self._go_on()
 
     def _go_on(self) -> None:
-        """What a host does after every call of the node: sync, or know when to tick."""
+        """Start a sync if the node has one; else set the timer of its next tick."""
         if not self.is_alive or self.task is not None:
             return
         if self._retry_at > self.world.now:
@@ -174,7 +174,7 @@ class Process:
         self.world.checker.stored(self.broker.directory_id, data, replaced=replaced)
 
     def end(self, way: str) -> None:
-        """The process is gone. With "power" a sync that was under way may have got anywhere."""
+        """End the process. A sync in progress may have done any part of its work."""
         self.is_alive = False
         disk, random = self.broker.disk, self.world.random
         if self.task is not None and random.random() < 0.7:
@@ -187,15 +187,15 @@ class Process:
         else:
             disk.crash()
 
-    # -- what the node says ------------------------------------------------------------------------
+    # -- calls from the node -----------------------------------------------------------------------
 
     def _send(self, peer: int, envelope: bytes) -> None:
         if self.journal.is_dirty:
-            self.world.checker.violated(f"{self.broker.broker_id} sends what is not durable")
+            self.world.checker.violated(f"{self.broker.broker_id} sends state that is not durable")
         self.world.transmit(self.broker.broker_id, peer, envelope)
 
     def _note_change(self, group_id: str) -> None:
-        """A role, a leader or a generation has changed."""
+        """Remember that a role, a leader or a generation has changed."""
         self._changed[group_id] = None
 
     def _report_changes(self) -> None:
@@ -216,7 +216,7 @@ class Process:
 
 @dataclass(slots=True)
 class Broker:
-    """A machine: what outlives its processes."""
+    """The machine of a broker: the state that remains between its processes."""
 
     broker_id: int
     disk: SimDisk

@@ -1,10 +1,9 @@
-"""Brokers and the network between them: the world of simulated consensus.
+"""The simulation of consensus: brokers, and the network between them.
 
-One process of ``loop`` runs all brokers, with one ``Random``: all that happens is drawn from a seed
-and is part of the digest. The network carries envelopes, not bytes as ``network`` does: it repeats
-them, lets them overtake each other, and delivers those of connections that ended. Nothing here
-decides what goes wrong, or when: ``consensus`` does. What is right,
-``consensus_checker`` says.
+One process of ``loop`` runs all brokers, with one ``Random``: a seed determines all events, and
+they are part of the digest. Unlike ``network``, this network carries envelopes instead of bytes: it
+can duplicate them, reorder them, and deliver those of closed connections. ``consensus`` selects
+faults and their times, ``consensus_checker`` checks the run.
 """
 
 from __future__ import annotations
@@ -22,34 +21,34 @@ from raftlog.testing.simulator.consensus_checker import Checker, first_directory
 from raftlog.testing.simulator.consensus_process import PADDING, RETRY_S, Broker, Process
 from raftlog.testing.simulator.loop import NodeLoop, SimLoop
 
-# The longest sync, in means. One sync in three million takes 15 means: on a disk that is slow when
-# everything is healed, that is longer than the groups have to recover.
+# Maximum duration of a sync, as a multiple of the mean. Without it, one sync in three million takes
+# 15 means: on a disk that is slow at the time of healing, too long for groups to recover in time.
 SYNC_MEANS_MAX: Final = 10
 
 
 @dataclass(slots=True)
 class Link:
-    """Between two brokers. ``number`` is 0 while there is no connection."""
+    """The link between two brokers. ``number``: of its connection; 0 without one."""
 
     number: int = 0
-    is_cut: bool = False  # no new connection can be made
-    slowness: float = 1.0  # a factor of the latency
-    blackholes: set[int] = field(default_factory=set)  # senders whose bytes vanish
-    last: dict[int, float] = field(default_factory=dict)  # when a sender's newest bytes arrive
+    is_cut: bool = False  # no connection can be established
+    slowness: float = 1.0  # factor of the latency
+    blackholes: set[int] = field(default_factory=set)  # senders whose bytes are lost
+    last: dict[int, float] = field(default_factory=dict)  # arrival of a sender's last bytes
 
 
 @dataclass(slots=True)
 class Network:
-    """How the wires behave. Times in seconds."""
+    """Properties of all links. Times in seconds; others are probabilities."""
 
     latency_s: float = 0.002
-    late: float = 0.0  # chance that bytes of a connection that ended arrive all the same
+    late: float = 0.0  # that bytes of a closed connection are delivered
     duplicate: float = 0.0
-    reorder: float = 0.0  # chance that an envelope may overtake others
+    reorder: float = 0.0  # that an envelope may overtake others
 
 
 class World:
-    """See the module. ``counts`` says what happened, so that a fault without effect is seen."""
+    """A simulation, see the module. ``counts``: events by kind; they show faults without effect."""
 
     def __init__(self, seed: int, brokers: int, groups: Mapping[str, Mapping[int, str]]) -> None:
         self.random = Random(seed)
@@ -76,7 +75,7 @@ class World:
 
     @property
     def now(self) -> float:
-        """Seconds since the world began."""
+        """Seconds since the start of the simulation."""
         return self._loop.now
 
     @property
@@ -88,7 +87,7 @@ class World:
         return self._loop.digest()
 
     def at(self, wait: float, name: str, action: Callable[..., object], *args: Any) -> None:
-        """Do something in ``wait`` seconds. Ties go in the order of the calls."""
+        """Call ``action`` in ``wait`` seconds; at the same time, in the order of these calls."""
         self._node.call_later(max(0.0, wait), self._do, name, action, args)
 
     def _do(self, name: str, action: Callable[..., object], args: tuple[Any, ...]) -> None:
@@ -97,7 +96,7 @@ class World:
         action(*args)
 
     def run_until(self, end: float) -> None:
-        """Let time pass up to ``end``. Raises ``SimulationError`` if an event has raised."""
+        """Run events up to the time ``end``. Raises ``SimulationError`` if an event has raised."""
         self._loop.run_until(end)
 
     def note(self, what: str) -> None:
@@ -136,7 +135,7 @@ class World:
                 self.disconnect(*pair)
 
     def wipe(self, broker: Broker) -> None:
-        """The broker comes back with nothing."""
+        """Stop the broker and give it an empty disk."""
         self.stop(broker, "kill")
         self.counts["wipe"] += 1
         broker.disk = self._disk()
@@ -144,7 +143,7 @@ class World:
         broker.directories += 1
 
     def leaders(self) -> list[Broker]:
-        """The brokers that lead a group, or believe it."""
+        """Return the brokers that lead a group in their own view."""
         return [
             broker
             for broker in self.brokers.values()
@@ -173,12 +172,12 @@ class World:
     def _up(self, process: Process, peer: Process, number: int) -> None:
         broker = peer.broker
         if self.link(process.broker.broker_id, broker.broker_id).number == number:
-            self._look_at_journal(process, peer)
+            self._check_journal(process, peer)
             process.node.peer_up(
                 broker.broker_id, broker.directory_id, peer.journal.boot, process.now
             )
 
-    def _look_at_journal(self, process: Process, peer: Process) -> None:
+    def _check_journal(self, process: Process, peer: Process) -> None:
         """Check that a journal is never shorter than reported, after any fault of its machine."""
         broker, journal = peer.broker, peer.journal
         heard = process.node.heard(broker.broker_id)
@@ -186,8 +185,8 @@ class World:
             return
         if journal.boot > heard.boot and journal.opened_sequence < heard.sequence:
             self.checker.violated(
-                f"boot {journal.boot} of {broker.directory_id} found its journal to end with block "
-                f"{journal.opened_sequence}, after it had reported {heard.sequence}"
+                f"boot {journal.boot} of {broker.directory_id}: its journal ended with block "
+                f"{journal.opened_sequence}, after block {heard.sequence} was reported"
             )
 
     def connect_all(self) -> None:
@@ -195,7 +194,7 @@ class World:
             self.connect(a, b)
 
     def disconnect(self, a: int, b: int, *, notice_s: float = 0.0) -> None:
-        """The connection ends; one side may notice later than the other."""
+        """End the connection. ``b`` detects it ``notice_s`` later than ``a``."""
         link = self.link(a, b)
         if not link.number:
             return
@@ -208,7 +207,7 @@ class World:
 
     def _down(self, process: Process, peer: int) -> None:
         link = self.link(process.broker.broker_id, peer)
-        if not link.number:  # else there is a newer connection, whose start said it all
+        if not link.number:  # else ``peer_up`` of a newer connection has reported it
             process.node.peer_down(peer, process.now)
 
     def transmit(self, source: int, target: int, envelope: bytes) -> None:
@@ -236,7 +235,7 @@ class World:
         self.note(f"{source}>{receiver.broker.broker_id} {len(envelope)}")
         receiver.do(lambda: receiver.node.receive(source, envelope, receiver.now))
 
-    # -- asking for things -------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def propose(
         self,
@@ -247,7 +246,7 @@ class World:
         *,
         size: int = 0,
     ) -> None:
-        """``size``: the command is made so long, with bytes that the machine does not keep."""
+        """Propose a command, padded to ``size`` bytes. State machines do not store the padding."""
         padded = command.ljust(size, PADDING)
 
         def answered(outcome: Outcome) -> None:
@@ -266,7 +265,7 @@ class World:
         process.do(lambda: process.node.seal(group_id, voters, answered, process.now))
 
     def newest(self, group_id: str) -> tuple[int, dict[int, str]]:
-        """The newest generation that is on any disk, and its voters."""
+        """Return the newest generation on any disk, and its voters."""
         views = [view.group(group_id) for view in self.checker.views.values()]
         group = max(views, key=lambda group: group.generation, default=None)
         voters = self.groups[group_id] if group is None or group.is_new else group.voters

@@ -1,8 +1,8 @@
-"""What goes wrong in a simulated world, and when: the nemesis.
+"""The nemesis: faults of a simulation, and their times.
 
-Each seed draws the kinds of fault that it has at all (a swarm: runs with few kinds find what runs
-with all of them hide), then faults one after the other, with times of quiet between them. A fault
-that has an end ends by itself; the world's ``heal`` ends all of them at once.
+Each seed selects its kinds of fault (swarm testing: runs with few kinds find bugs that runs with
+all kinds hide), then faults one after the other, with pauses between them. Temporary faults end
+automatically; ``World.heal`` ends all faults.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from raftlog.testing.simulator.world import World
 DOWN_S_MAX: Final = 3.0
 PAUSE_S_MAX: Final = 6.0
 CUT_S_MAX: Final = 6.0
-ALONE_S: Final = 4.5  # cut off for so long, a broker has left the in-sync replicas
-STRANDED_S_MAX: Final = 16.0  # others have elected a leader, and have committed
+ALONE_S: Final = 4.5  # an isolated broker has left the ISR after this time
+STRANDED_S_MAX: Final = 16.0  # long enough for others to elect a leader and to commit
 LAGGING_S_MAX: Final = 1.5  # less than ``replica.lag.time.max.ms``
-APART_SHARE: Final = 0.25  # of seeds have one of those faults
+APART_SHARE: Final = 0.25  # of seeds have a given kind of ``APART``
 JOURNAL: Final = "*/consensus.journal*"
 HANGS: Final[Mapping[str, Callable[[], Hang]]] = {
     "data disk": lambda: Hang(spares=JOURNAL),
     "journal": lambda: Hang(JOURNAL),
     "disk": Hang,
 }
-# Of a wall clock, in ms: what NTP may do, a wrong time zone, more than any default retention.
+# Jumps of a wall clock, in ms: by NTP, by a wrong time zone, by more than any default retention.
 JUMPS_MS: Final = (1_000, 120_000, 3_600_000, 2 * 86_400_000, 30 * 86_400_000)
 SECTORS_HARMED_MAX: Final = 8  # by a lost or misdirected write
-TAIL_BYTES: Final = 8_192  # of a segment: what the last few syncs have written
+TAIL_BYTES: Final = 8_192  # of a segment: written by the last few syncs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
     """``kinds``: names from ``KINDS``. ``every_s``: between two faults, on average.
 
-    ``apart``: names from ``APART``, each with its own such average.
-    ``harmed``: ids of the brokers whose stored bytes may be harmed: fewer than there are replicas,
-    and always the same, because the damage may stay unseen for any time. On the others a good copy
-    survives (as TigerBeetle's ClusterFaultAtlas has it). Empty: those with any id.
-    ``is_cache_lossy``: a power cut loses what is acknowledged (``flush.policy=os``).
+    ``apart``: names from ``APART``, each with a separate average.
+    ``harmed``: ids of the brokers whose stored bytes may be corrupted: fewer than replicas, and
+    constant, because corruption may remain undetected for any time. The others keep a valid copy
+    (as in TigerBeetle's ClusterFaultAtlas). Empty: all brokers.
+    ``is_cache_lossy``: a power cut loses acknowledged records (``flush.policy=os``).
     """
 
     kinds: tuple[str, ...]
@@ -61,7 +61,7 @@ class FaultPlan:
 
     @classmethod
     def draw(cls, random: Random, *, brokers: int) -> FaultPlan:
-        """Each kind is there or not, by the toss of a coin; those of clusters need one."""
+        """Select each kind independently; some kinds require a cluster."""
         possible = [
             kind
             for kind in KINDS
@@ -81,7 +81,7 @@ class FaultPlan:
         return replace(self, apart=drawn)
 
     def with_harm(self, random: Random, *, brokers: int, replicas: int) -> FaultPlan:
-        """The same, with faults of stored bytes on all but one of as many brokers as replicas."""
+        """Add faults of stored bytes, on one broker less than there are replicas."""
         kinds = tuple(kind for kind in OF_STORED_BYTES if random.random() < 0.6)
         harmed = random.sample(range(1, brokers + 1), replicas - 1)
         plan = replace(self, kinds=(*self.kinds, *kinds), harmed=tuple(sorted(harmed))).on_its_own()
@@ -89,20 +89,20 @@ class FaultPlan:
         return replace(plan, apart={**plan.apart, **apart})
 
     def with_two_disks(self, random: Random) -> FaultPlan:
-        """The same, with faults of second disks; not where the budget is spent on others."""
+        """Add faults of second disks, unless other faults use the fault budget."""
         every_s = random.choice((0.7, 2.0))
         if self.harmed or self.is_cache_lossy:
             return self
         return replace(self, apart={**self.apart, **dict.fromkeys(APART_OF_TWO_DISKS, every_s)})
 
     def on_its_own(self) -> FaultPlan:
-        """The same without faults that lose files of any broker: the budget is spent on others."""
+        """Remove faults that lose files of any broker: other faults use the fault budget."""
         hung = {kind: every_s for kind, every_s in self.apart.items() if kind == "hung_disk"}
         return replace(self, apart=hung)
 
 
 class Nemesis:
-    """Brings faults upon a world from ``start`` until ``stop``; ``counts`` says how many."""
+    """Injects faults from ``start`` until ``stop``. ``counts``: number of faults by kind."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Nemesis:
         leaders: Callable[[], Collection[int]] = tuple,
         fewest_voters: int = 0,
     ) -> None:
-        """``may_wipe``: whether the promise under test allows that these brokers' disks are lost.
+        """``may_wipe``: whether the guarantee under test allows the loss of these brokers' disks.
 
         ``on_wipe``: called for each wiped broker; ``on_most_wiped``: called if half of the voters
         of a group may be wiped at once. ``fewest_voters``: of a group; 0: the number of brokers.
@@ -130,7 +130,7 @@ class Nemesis:
         self.fewest_voters = fewest_voters or len(world.brokers)
         self.on_vanish = on_vanish
         self.leaders = leaders
-        self.images: dict[str, Node] = {}  # by machine: its partitions, as they were
+        self.images: dict[str, Node] = {}  # by machine: an earlier state of its partitions
         self.on_most_wiped = on_most_wiped
         self.counts: dict[str, int] = {}
         self._plan = plan
@@ -160,7 +160,7 @@ class Nemesis:
         self._next()
 
     def may_harm(self, machine: BrokerMachine) -> bool:
-        """Whether what the machine's disk holds now is, all of it, on a disk that stays good."""
+        """Return whether all data of the machine's disk is also on a disk that remains valid."""
         return self.is_to_be_harmed(machine) and self.may_wipe([machine])
 
     def is_to_be_harmed(self, machine: BrokerMachine) -> bool:
@@ -177,16 +177,16 @@ class Nemesis:
         self._loop.call_later(seconds, act)
 
     def duration(self, longest_s: float) -> float:
-        """Mostly short ones."""
+        """Return a random duration, in most cases a short one."""
         return longest_s * self.random.random() ** 2
 
     def other(self, machine: BrokerMachine) -> str:
-        """Another host: a client's, or a broker's."""
+        """Return another host, of a client or a broker."""
         hosts = [other.name for other in (*self.world.brokers, *self.world.clients)]
         return self.random.choice([host for host in hosts if host != machine.name])
 
 
-# Does it; False when it would have no effect at the moment.
+# Injects a fault. Returns False if it would have no effect now.
 FaultKind: TypeAlias = Callable[[Nemesis, BrokerMachine], bool]
 
 
@@ -202,7 +202,7 @@ def kill(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def kill_in_disk_operation(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """The process ends in the middle of an operation on the disk: at any of the next few."""
+    """End the process in the middle of one of its next disk operations."""
     if not machine.is_running:
         return False
     operations = nemesis.random.choice((CHANGES, CHANGES, {"sync"}, {"sync_dir", "rename"}))
@@ -213,7 +213,7 @@ def kill_in_disk_operation(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def power_cut_in_disk_operation(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """The same, and the power fails with it: just before a sync, it is the worst moment."""
+    """Cut the power in the middle of a disk operation. The worst case is just before a sync."""
     if nemesis.is_cache_lossy or not kill_in_disk_operation(nemesis, machine):
         return False
     machine.power_fails_next = True
@@ -253,7 +253,7 @@ def power_cut_of_all(nemesis: Nemesis, _machine: BrokerMachine) -> bool:
 
 
 def client_kill(nemesis: Nemesis, _machine: BrokerMachine) -> bool:
-    """A client's process ends, and another one is started in its place."""
+    """Kill a client's process, and start another one."""
     running = [client for client in nemesis.world.clients if client.is_running]
     running = [client for client in running if not client.is_done]
     if not running:
@@ -330,9 +330,9 @@ def wipe(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def wipe_several(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """Several brokers lose their disks at once, and ``machine`` is not one of them.
+    """Wipe the disks of several brokers at once, but not of ``machine``.
 
-    They come back before or after it has been away for a moment, in any order.
+    They restart before or after a short stop of ``machine``, in any order.
     """
     others = [other for other in nemesis.world.brokers if other is not machine]
     if len(others) < 2:
@@ -348,9 +348,9 @@ def wipe_several(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def wipe_leader(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """A leader loses its disk when its followers lag: they have not heard of it for a moment.
+    """Wipe the disk of a leader while its followers lag, because it was isolated for a short time.
 
-    That is too short for them to leave the in-sync replicas: what they lack is not committed.
+    The time is too short for followers to leave the ISR: records that they lack are not committed.
     """
     network = nemesis.world.network
     others = [other.name for other in nemesis.world.brokers if other is not machine]
@@ -358,7 +358,7 @@ def wipe_leader(nemesis: Nemesis, machine: BrokerMachine) -> bool:
         return False
     for other in others:
         network.cut(machine.name, other)
-    nemesis.world.trace(f"{machine.name} is cut off, and will lose its disk")
+    nemesis.world.trace(f"{machine.name} is isolated, and will lose its disk")
 
     def lose() -> None:
         if _wipe(nemesis, [machine]):
@@ -381,7 +381,7 @@ def _wipe(nemesis: Nemesis, machines: Collection[BrokerMachine]) -> bool:
 
 
 def vanish(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """Files of partitions vanish while their broker is down."""
+    """Remove files of partitions while their broker is down."""
     if not nemesis.may_wipe([machine]):
         return False
     machine.kill()
@@ -394,18 +394,18 @@ def vanish(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def vanish_at_work(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """Files of partitions vanish under their running broker."""
+    """Remove files of partitions while their broker runs."""
     if not machine.is_running or not nemesis.may_wipe([machine]):
         return False
     way = lose_files(machine.disk, nemesis.random, WAYS_AT_WORK)
     if way:
-        nemesis.world.trace(f"{machine.name}: files vanish under it: {way}")
+        nemesis.world.trace(f"{machine.name}: files vanish while it runs: {way}")
         nemesis.on_vanish(machine)
     return bool(way)
 
 
 def roll_back(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """All files of partitions are put back as they were some time before; first they are saved."""
+    """Save the files of all partitions, or restore them as they were saved before."""
     disk = machine.disk
     if not disk.exists(TOPICS) or not nemesis.may_wipe([machine]):
         return False
@@ -414,7 +414,7 @@ def roll_back(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     if image is None:
         nemesis.images[machine.name] = disk.image(TOPICS)
     else:
-        nemesis.world.trace(f"{machine.name}: the files of its partitions are older ones")
+        nemesis.world.trace(f"{machine.name}: the files of its partitions are rolled back")
         disk.put_back(TOPICS, image)
         nemesis.on_vanish(machine)
     machine.start_later(nemesis.duration(DOWN_S_MAX))
@@ -422,24 +422,24 @@ def roll_back(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def lose_log_dir(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """The second disk of a broker fails, hangs, or is gone for a while, or is a new one after that.
+    """Fail, hang, temporarily remove or replace the second disk of a broker.
 
-    The broker is restarted later: a failed directory is not used again before that.
+    The broker is restarted later: it does not use a failed directory again before that.
     """
     random = nemesis.random
     if not machine.log_dirs or not machine.disk.exists(LOG_DIRECTORY) or machine.is_disk_hung:
         return False
-    how = random.choice(("fails", "hangs", "is gone", "is gone at a start", "is another one"))
-    is_lost = how in {"is gone", "is gone at a start", "is another one"}
+    how = random.choice(("fails", "hangs", "is missing", "is missing at a start", "is replaced"))
+    is_lost = how in {"is missing", "is missing at a start", "is replaced"}
     if is_lost and not nemesis.may_wipe([machine]):
         return False
     nemesis.world.trace(f"{machine.name}: its second disk {how}")
     operations = random.choice((CHANGES, {"sync"}, {*CHANGES, "open", "read", "lock"}))
     fault = Fault(operations, path=f"{LOG_DIRECTORY}*", times=FOREVER)
     hang = Hang(path=f"{LOG_DIRECTORY}*")
-    if how in {"is gone at a start", "is another one"}:
+    if how in {"is missing at a start", "is replaced"}:
         machine.kill()
-    if how == "is another one":
+    if how == "is replaced":
         machine.disk.lose(LOG_DIRECTORY)
         machine.disk.make_dirs(LOG_DIRECTORY)
     elif how == "fails":
@@ -467,13 +467,13 @@ def lose_log_dir(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def bit_flip(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """One bit changes in a file of a partition: mostly in a segment."""
+    """Flip one bit in a file of a partition, in most cases in a segment."""
     suffix = nemesis.random.choice((".log", ".log", ".log", ""))
     return nemesis.may_harm(machine) and _flip(nemesis, machine, suffix)
 
 
 def power_cut_of_all_and_bit_flip(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """All brokers lose power, and one of them finds a bit of its last writes changed."""
+    """Cut the power of all brokers, and flip a bit of the last writes of one of them."""
     if nemesis.is_cache_lossy or not nemesis.may_harm(machine):
         return False
     power_cut_of_all(nemesis, machine)
@@ -481,7 +481,7 @@ def power_cut_of_all_and_bit_flip(nemesis: Nemesis, machine: BrokerMachine) -> b
 
 
 def lost_write(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """The disk has said that it wrote a few sectors, and has not."""
+    """Lose a synced write of a few sectors."""
     found = _written_sectors(nemesis, machine)
     if found is None:
         return False
@@ -492,7 +492,7 @@ def lost_write(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def misdirected_write(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """The disk has written a few sectors elsewhere in the file."""
+    """Move a synced write of a few sectors to another place in the file."""
     found = _written_sectors(nemesis, machine)
     if found is None:
         return False
@@ -504,7 +504,7 @@ def misdirected_write(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def read_error(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """A few sectors of a file cannot be read any more, as long as the file is there."""
+    """Fail all reads of a few sectors of a file, until it is removed."""
     found = _written_sectors(nemesis, machine)
     if found is None:
         return False
@@ -525,7 +525,7 @@ def _flip(nemesis: Nemesis, machine: BrokerMachine, suffix: str, tail_bytes: int
 
 
 def _written_sectors(nemesis: Nemesis, machine: BrokerMachine) -> tuple[str, int, int] | None:
-    """The path of a segment, and some of its sectors: position and length."""
+    """Return the path of a segment, and some of its sectors: position and length."""
     if not nemesis.may_harm(machine):
         return None
     files = _stored_files(machine, ".log")
@@ -538,7 +538,7 @@ def _written_sectors(nemesis: Nemesis, machine: BrokerMachine) -> tuple[str, int
 
 
 def _stored_files(machine: BrokerMachine, suffix: str) -> list[tuple[str, int]]:
-    """Of all partitions' files, those that are not empty, with their sizes."""
+    """Return the files of all partitions that are not empty, with their sizes."""
     disk, found = machine.disk, []
     for directory in partitions(disk):
         if directory.rpartition("/")[2].isdecimal():
@@ -561,7 +561,7 @@ def cut(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def isolate(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """One broker on one side, everybody else on the other."""
+    """Isolate a broker from all other hosts."""
     network = nemesis.world.network
     machines = (*nemesis.world.brokers, *nemesis.world.clients)
     others = [other.name for other in machines if other is not machine]
@@ -579,8 +579,8 @@ def isolate(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 def strand(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     """Isolate a broker from all others, but not from clients.
 
-    It may be isolated from one of them first, for long enough that it is alone in sync: then it may
-    reach no other voter that could confirm its leadership.
+    It may be isolated from one of them first, until it is alone in the ISR: then it may reach no
+    other voter that could confirm its leadership.
     """
     network, random = nemesis.world.network, nemesis.random
     others = [other.name for other in nemesis.world.brokers if other is not machine]
@@ -606,7 +606,7 @@ def strand(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def netsplit(nemesis: Nemesis, _machine: BrokerMachine) -> bool:
-    """Brokers and clients fall into two halves."""
+    """Partition the network: two halves of brokers and clients."""
     network = nemesis.world.network
     hosts = [machine.name for machine in (*nemesis.world.brokers, *nemesis.world.clients)]
     nemesis.random.shuffle(hosts)
@@ -642,7 +642,7 @@ def slow_link(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def clock_jump(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """For a few seconds, or for the rest of the run: then it counts from where it is."""
+    """Change the wall clock for a few seconds, or for the rest of the run."""
     random = nemesis.random
     by_ms = round(random.choice(JUMPS_MS) * random.uniform(-1, 1))
     machine.wall_offset_ms += by_ms
@@ -657,7 +657,7 @@ def clock_jump(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def clock_jump_while_down(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """The process is killed, and comes back with another wall clock."""
+    """Kill the process, and restart it with another wall clock."""
     random = nemesis.random
     if not machine.is_running:
         return False
@@ -712,9 +712,9 @@ APART: Final[Mapping[str, FaultKind]] = {
 }
 
 OF_CLUSTERS: Final = frozenset(("power_cut_of_all", "wipe", "netsplit", "strand"))
-# Drawn by ``FaultPlan.with_harm``, as are those apart of this sort.
+# Selected by ``FaultPlan.with_harm``, as are those of ``APART`` for stored bytes.
 APART_OF_STORED_BYTES: Final = ("read_error",)
-APART_OF_TWO_DISKS: Final = ("lose_log_dir",)  # drawn by ``FaultPlan.with_two_disks``
+APART_OF_TWO_DISKS: Final = ("lose_log_dir",)  # selected by ``FaultPlan.with_two_disks``
 OF_STORED_BYTES: Final = (
     "bit_flip",
     "power_cut_of_all_and_bit_flip",

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final
 
-SYNCS: Final = frozenset(("sync", "sync_dir"))  # what waits for the device; the rest is cached
+SYNCS: Final = frozenset(("sync", "sync_dir"))  # wait for the device; others are cached
 
 
 @dataclass(slots=True)
 class Hang:
-    """``operations`` on paths like ``path`` (as in a shell), and not on those like ``spares``."""
+    """A hang of ``operations`` on ``path``, except on ``spares`` (shell patterns)."""
 
     path: str = "*"
     spares: str = ""
@@ -36,7 +36,7 @@ class Hang:
         self._held.append(go_on)
 
     def end(self) -> None:
-        """Let go of what is held up, in the order in which it came."""
+        """End the hang: continue the blocked operations, in their order."""
         self.is_over = True
         held, self._held = self._held, []
         for go_on in held:

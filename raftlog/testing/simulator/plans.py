@@ -1,6 +1,6 @@
 """How simulated clients behave, drawn from a seed. Values only.
 
-Small and large, quick and slow, careful and careless: a tame workload is a blind checker.
+Records, pauses and guarantees vary widely: a uniform workload would hide anomalies.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-# Of a light workload: producers, and seconds between two bursts of one, and two polls.
+# Light workload: maximum number of producers; minimum seconds between bursts and between polls.
 LIGHT_PRODUCERS_MAX: Final = 3
 LIGHT_PAUSE_S: Final = 0.15
 LIGHT_POLL_PAUSE_S: Final = 0.3
@@ -18,7 +18,7 @@ LIGHT_ADMINISTRATES: Final = 0.5  # operations per second
 RACKS: Final = ("north", "south")
 COMPRESSIONS: Final = ("none", "gzip", "lz4", "zstd")
 DAY_MS: Final = 86_400_000
-# Longer than any run, so that nothing may be deleted; clocks jump by less and by more (``faults``).
+# Longer than any run: no records may expire. Clock jumps are smaller and larger (``faults``).
 RETENTIONS_MS: Final = (-1, 60 * 60_000, DAY_MS, 7 * DAY_MS)
 
 
@@ -33,10 +33,10 @@ class ProducerPlan:
     burst_max: int  # records sent without a pause
     pause_s: float  # between bursts, on average
     padding_max: int
-    many: float  # the share of bursts that go out by ``send_many``
-    waits: float  # the share of bursts whose outcome is waited for
-    session_s: float  # then it is closed, and another one made
-    close_s: float  # how long closing may take: what is not acknowledged by then is given up
+    many: float  # share of bursts that are sent by ``send_many``
+    waits: float  # share of bursts whose outcome the client awaits
+    session_s: float  # then the producer is closed, and another one created
+    close_s: float  # timeout of close; records not acknowledged by then fail
     delivery_timeout_ms: int
 
     @classmethod
@@ -66,9 +66,9 @@ class ConsumerPlan:
     records_max: int
     wait_ms: int
     fetch_bytes_max: int
-    polls_max: int  # then another session begins
+    polls_max: int  # then another session starts
     pause_s: float
-    asks_ends: float  # the share of polls after which it asks for the ends
+    asks_ends: float  # share of polls after which it requests end offsets
     read_from: str = "leader"
     rack: str | None = None  # with "replica": prefers replicas of this rack
 
@@ -87,21 +87,21 @@ class ConsumerPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlan:
-    """What the members of the consumer group are like. Times in seconds, where not named."""
+    """How the members of the consumer group behave. Times in seconds, unless named otherwise."""
 
     members: int
     session_timeout_ms: int
     assignor: str | None
-    is_static: bool  # each has a name that outlives it
+    is_static: bool  # static membership
     read_from: str
     records_max: int
     wait_ms: int
-    polls_max: int  # then it leaves, and joins again
+    polls_max: int  # then it leaves, and rejoins
     pause_s: float
-    commits: float  # the share of polls after which it commits
-    waits: float  # the share of commits that are waited for
-    away_s: float  # the longest between two memberships
-    disturbs_s: float  # between two times that something happens to one of them, on average
+    commits: float  # share of polls after which it commits
+    waits: float  # share of commits whose result it awaits
+    away_s: float  # maximum time between two memberships
+    disturbs_s: float  # average time between two faults of members
 
     @classmethod
     def draw(cls, random: Random) -> GroupPlan:
@@ -124,16 +124,16 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPlan:
-    """What a compacted topic is like. ``tombstones``: the share of records that have no value."""
+    """Settings of a compacted topic. ``tombstones``: share of records without a value."""
 
     keys: int
     tombstones: float
     topic_config: dict[str, str]
-    interval_ms: int  # of a broker's looks at what is to be compacted
+    interval_ms: int  # check interval of a broker's cleaner
 
     @property
     def keeps_tombstones(self) -> bool:
-        """Whether a run is too short for a tombstone to go."""
+        """Whether a run is too short for a tombstone to be removed."""
         return int(self.topic_config["delete.retention.ms"]) >= DAY_MS
 
     @classmethod
@@ -155,7 +155,7 @@ class CompactionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPlan:
-    """``replication_factor`` and ``partitions`` of the one topic that is checked."""
+    """Plan of all clients. ``replication_factor``, ``partitions``: of the checked topic."""
 
     partitions: int
     replication_factor: int
@@ -163,19 +163,19 @@ class WorkloadPlan:
     producers: tuple[ProducerPlan, ...]
     consumers: tuple[ConsumerPlan, ...]
     administrates: float  # operations on other topics, per second
-    deletes: bool  # records of the topic
+    deletes: bool  # whether records of the topic are deleted
     alters_min_isr: bool = False  # of the topic, from 1 to its number of replicas
-    askers: int = 0  # clients that reach one broker only, and ask it where logs start and end
+    askers: int = 0  # clients that reach one broker only, and request log starts and ends
     compaction: CompactionPlan | None = None
     group: GroupPlan | None = None
-    recreates_after_s: float = 0.0  # deleted then, and made again; 0: never
-    moves_every_s: float = 0.0  # between two requests to move replicas, on average; 0: none
+    recreates_after_s: float = 0.0  # when the topic is deleted and recreated; 0: never
+    moves_every_s: float = 0.0  # average time between two requests to move replicas; 0: none
     changes_factor: bool = False  # some of those change the number of replicas
     is_secured: bool = False  # clients authenticate, and a user is created and deleted repeatedly
 
     @classmethod
     def draw(cls, random: Random, *, replication_factor: int, min_isr: int = 0) -> WorkloadPlan:
-        """``min_isr``: the topic's ``min.insync.replicas``; 0: the default."""
+        """Draw a plan. ``min_isr``: the topic's ``min.insync.replicas``; 0: the default."""
         config = {"segment.bytes": random.choice(("16384", "16384", "1073741824"))}
         config["retention.ms"] = "-1"
         if random.random() < 0.3:
@@ -195,15 +195,15 @@ class WorkloadPlan:
         )
 
     def with_compaction(self, plan: CompactionPlan) -> WorkloadPlan:
-        """The same clients, and a topic that is compacted, in many small segments."""
+        """Return the same clients with a compacted topic, which has many small segments."""
         return replace(
             self, compaction=plan, topic_config={**self.topic_config, **plan.topic_config}
         )
 
     def with_replica_reads(self, random: Random) -> WorkloadPlan:
-        """The same clients, but that most consumers read from replicas, near ones or any.
+        """Return the same clients, but most consumers read from replicas: of their rack, or any.
 
-        Those do not query ends: without a leader they can receive an older end.
+        They do not request end offsets: without a leader they can receive an older end.
         """
         racks = (None, *RACKS)
         consumers = tuple(
@@ -215,16 +215,16 @@ class WorkloadPlan:
         return replace(self, consumers=consumers)
 
     def with_retained_bytes(self, random: Random) -> WorkloadPlan:
-        """The same clients, and a topic of which only the newest records are kept, by size."""
+        """Return the same clients with a topic that retains only its newest bytes."""
         kept = {"segment.bytes": "16384", "retention.bytes": random.choice(("0", "0", "16384"))}
         return replace(self, topic_config={**self.topic_config, **kept})
 
     def with_retention(self, retention_ms: int) -> WorkloadPlan:
-        """The same clients, and a topic with this ``retention.ms``."""
+        """Return the same clients with a topic with this ``retention.ms``."""
         return replace(self, topic_config={**self.topic_config, "retention.ms": str(retention_ms)})
 
     def lightened(self) -> WorkloadPlan:
-        """The same clients, but fewer and slower: what costs time and finds little is left out."""
+        """Return fewer and slower clients: without work that is expensive and rarely finds bugs."""
         return replace(
             self,
             producers=tuple(

@@ -68,35 +68,35 @@ Mode: TypeAlias = Literal["safety", "liveness"]
 MODES: Final[tuple[Mode, ...]] = ("safety", "liveness")
 
 READERS: Final = 2
-SETTLE_LIMIT_S: Final = 120.0  # for all to be up, and all clients at their end, once all is healed
-CONVERGENCE_LOOK_S: Final = 1.0  # between two looks at all logs
-SYNC_S: Final = 2.0  # for what is written to be durable everywhere, and known to be
+REST_LIMIT_S: Final = 120.0  # after healing, for brokers to start and for clients to end
+CONVERGENCE_CHECK_S: Final = 1.0  # between two comparisons of all logs
+SYNC_S: Final = 2.0  # for all replicas to sync all records, and to report it
 LIGHT_DURATION_S: Final = 4.0
 LATE_S_MAX: Final = 20.0  # after the others, for a broker that starts late
 ALTERS_MIN_ISR: Final = 0.3  # the share of scenarios
-STRANDED_LONGER_S: Final = 12.0  # for a stranded broker to be outlived
+STRANDED_LONGER_S: Final = 12.0  # added to a run with stranded brokers
 INTERLEAVINGS: Final = (0.0, 0.0, 0.2, 1.0)
-SLOW_SHARE: Final = 0.2  # of the brokers of a core have disks that stall now and then
-SICK_SHARE: Final = 0.5  # of the brokers outside of a core have a bad disk, and nothing else
+SLOW_SHARE: Final = 0.2  # of the brokers of a core have disks that sometimes stall
+SICK_SHARE: Final = 0.5  # of the brokers outside of a core have a bad disk as their only fault
 VOTERS_LIMIT_S: Final = 20.0  # for groups to elect a leader and to add a voter
-QUIET_S: Final = 10.0  # for brokers to learn who leads what: longer than any of their timeouts
-CACHE_LOSSY_SHARE: Final = 0.12  # of the seeds of safety of clusters
+QUIET_S: Final = 10.0  # for brokers to receive all leaders; longer than any of their timeouts
+CACHE_LOSSY_SHARE: Final = 0.12  # of the clusters in safety mode
 HARMED_SHARE: Final = 0.2
-REPLICA_READS_SHARE: Final = 0.3  # of the seeds of clusters
-GROUP_SHARE: Final = 0.2  # of the seeds of clusters, where no stored bytes are harmed
-RECREATION_SHARE: Final = 0.12  # of those of safety
-RETAINED_BYTES_SHARE: Final = 0.15  # of those of safety that have neither, and no compaction
-# Of members that have to get on: every change of a group waits for the disks of all replicas in
-# sync, and a replica whose syncs take up to ``replica.lag.time.max.ms`` stays in sync.
+REPLICA_READS_SHARE: Final = 0.3  # of the clusters
+GROUP_SHARE: Final = 0.2  # of the clusters without corruption of stored bytes
+RECREATION_SHARE: Final = 0.12  # of the clusters in safety mode
+RETAINED_BYTES_SHARE: Final = 0.15  # of those without group, recreation, compaction
+# Of group members in liveness mode: every change of a group waits for the disks of the ISR, and a
+# replica whose syncs take up to ``replica.lag.time.max.ms`` remains in the ISR.
 PATIENT_SESSION_MS: Final = 8_000
 GROUP_LONGER_S: Final = 6.0  # for members to join, and for sessions to end
-TWO_DISKS_SHARE: Final = 0.25  # of the seeds
-MOVES_SHARE: Final = 0.25  # of the seeds of safety of clusters
-GROWTH_SHARE: Final = 0.15  # of those where no stored bytes are harmed, and all start together
-SECURED_SHARE: Final = 0.12  # of the seeds of safety of clusters
+TWO_DISKS_SHARE: Final = 0.25  # of all seeds
+MOVES_SHARE: Final = 0.25  # of the clusters in safety mode
+GROWTH_SHARE: Final = 0.15  # of those that ``_with_growth`` permits
+SECURED_SHARE: Final = 0.12  # of the clusters in safety mode
 NEVER_MS: Final = 604_800_000
-SCRUB_INTERVAL_MS: Final = 3_000  # where stored bytes are harmed: all of it is found in time
-PROGRESS_LIMIT_S: Final = 60.0  # for every client of a healed core to get on
+SCRUB_INTERVAL_MS: Final = 3_000  # with corruption of stored bytes: detects all of it in time
+PROGRESS_LIMIT_S: Final = 60.0  # for every client of a healed core to make progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +114,13 @@ class Scenario:
     workload: WorkloadPlan
     last_words: str  # how brokers stop before their files are checked
     replacement_ms: int = 600_000  # delay before a witness replaces a lost replica
-    interleaving: float = 0.0  # the share of disk work that lets time pass in the middle
+    interleaving: float = 0.0  # share of disk work during which time passes
     light: bool = False  # short, and with a light workload
     absent: int = 0  # a broker that does not start with the others; 0: all do
     has_racks: bool = False  # each broker is in one of ``RACKS``
     growth: GrowthPlan | None = None  # brokers that join and leave
     two_disks: tuple[int, ...] = ()  # brokers with a second directory for logs
-    is_left_out: bool = False  # the others found the cluster without it, and it starts in the end
+    is_left_out: bool = False  # the others create the cluster without it; it starts at the end
 
     @classmethod
     def draw(
@@ -133,14 +133,14 @@ class Scenario:
         light: bool = False,
         compacted: bool = False,
     ) -> Scenario:
-        """With n replicas on 2n - 1 brokers, mostly.
+        """Derive a scenario from a seed, in most cases with n replicas on 2n - 1 brokers.
 
-        ``compacted``: the same scenario, but that the topic is compacted.
+        ``compacted``: the same scenario with a compacted topic.
         """
         random = Random(f"{seed}/scenario")
         factor, settings = (brokers + 1) // 2, Random(f"{seed}/settings")
-        # To be written to, a partition needs so many of its replicas: as many as a core may have,
-        # unless those that are gone are replaced.
+        # ``min_isr`` of writable partitions: not more than the replicas that a core may have,
+        # unless lost ones are replaced.
         is_strict = mode == "safety" and brokers > 1 and settings.random() < 0.3
         delays = (1_000, 5_000) if mode == "liveness" else (1_000, 5_000, 600_000)
         drawn_s = random.choice((3.0, 6.0, 10.0))
@@ -183,7 +183,7 @@ class Scenario:
         return scenario._with_two_disks(Random(f"{seed}/two disks"))
 
     def _with_strangers(self, random: Random, *, may_be_longer: bool) -> Scenario:
-        """The same, with clients that reach one broker only; longer, if brokers are stranded."""
+        """Add clients that reach one broker only. Make runs with stranded brokers longer."""
         askers = random.choice((0, 1, 2))
         is_longer = may_be_longer and "strand" in self.faults.kinds
         longer_s = STRANDED_LONGER_S if is_longer else 0.0
@@ -193,13 +193,13 @@ class Scenario:
             workload=replace(
                 self.workload,
                 askers=askers,
-                # A core that is to get on need not have all replicas.
+                # A core that must make progress need not have all replicas.
                 alters_min_isr=self.mode == "safety" and random.random() < ALTERS_MIN_ISR,
             ),
         )
 
     def _with_cluster(self, random: Random) -> Scenario:
-        """The same with another beginning or, more rarely, a replica on every broker."""
+        """Let a broker start later in some scenarios; in fewer, place replicas on all brokers."""
         has_all = random.random() < 0.2
         is_absent = random.random() < 0.3
         chosen = random.randint(1, self.brokers)
@@ -212,7 +212,7 @@ class Scenario:
         )
 
     def _with_replica_reads(self, random: Random) -> Scenario:
-        """Some with consumers that read from replicas, some of those with racks."""
+        """Let consumers read from replicas in some scenarios, in some of those with racks."""
         if random.random() >= REPLICA_READS_SHARE:
             return self
         has_racks = random.random() < 0.5
@@ -237,7 +237,7 @@ class Scenario:
         )
 
     def _with_recreation(self, random: Random) -> Scenario:
-        """Some with a topic that is deleted and made again; not where a core is to work."""
+        """Recreate the topic in some scenarios, but not in liveness mode."""
         after_s = self.duration_s * random.uniform(0.1, 0.9)
         if random.random() >= RECREATION_SHARE or self.mode == "liveness":
             return self
@@ -253,8 +253,8 @@ class Scenario:
         return replace(self, workload=workload)
 
     def _with_moves(self, random: Random) -> Scenario:
-        """Return the scenario, in some cases with an operator who moves replicas. Their number
-        stays where bytes may be lost that are acknowledged: the budget is that of the first one.
+        """Return the scenario, in some cases with an operator who moves replicas. The number of
+        replicas is constant if acknowledged bytes may be lost: it determines the fault budget.
         """
         every_s = random.choice((0.3, 1.0, 3.0))
         if random.random() >= MOVES_SHARE or self.mode == "liveness":
@@ -266,9 +266,9 @@ class Scenario:
     def _with_growth(self, random: Random) -> Scenario:
         """Return the scenario, in some cases with brokers that join and leave.
 
-        Not with a topic that is deleted: a broker starts with the state before the last change of
-        the voters. It knows the topic again whose files it has removed, until it has received all
-        later changes.
+        Not with a recreated topic: a broker starts with the state before the last change of the
+        voters. Until it has applied all later changes, it has the deleted topic again, without its
+        files.
         """
         plan = GrowthPlan.draw(random)
         is_sound = not (self.faults.harmed or self.faults.is_cache_lossy or self.absent)
@@ -293,9 +293,9 @@ class Scenario:
         return replace(self, two_disks=tuple(some), faults=self.faults.with_two_disks(random))
 
     def _with_losses(self, random: Random) -> Scenario:
-        """The same; of some seeds, stored bytes are harmed, or power cuts lose acknowledged ones.
+        """Corrupt stored bytes in some scenarios; in others, power cuts lose acknowledged records.
 
-        Then what is acknowledged is on more copies than may lose it.
+        Acknowledged records are then on more replicas than may lose them.
         """
         drawn, factor = random.random(), self.workload.replication_factor
         config = self.workload.topic_config
@@ -316,7 +316,7 @@ class Scenario:
         return self.workload.compaction is not None
 
     async def start_broker(self, machine: BrokerMachine) -> RunningBroker:
-        """The ``MakeBroker`` of its brokers."""
+        """Start a broker of the scenario (``MakeBroker``)."""
         compaction = self.workload.compaction
         is_without = self.is_left_out and machine.broker_id != self.absent
         config = broker_config(
@@ -327,7 +327,7 @@ class Scenario:
             bootstrap_without=(self.absent,) if is_without else (),
             offsets_partitions=1,
             rack=RACKS[machine.broker_id % len(RACKS)] if self.has_racks else "",
-            # So that some disks fill up to the last byte, and others refuse writes before.
+            # Some disks become completely full, others refuse writes before.
             has_watermarks=machine.broker_id % 2 == 1,
             is_secured=self.workload.is_secured,
         )
@@ -336,7 +336,7 @@ class Scenario:
         return await start_broker(machine, config=config)
 
     def lightened(self) -> Scenario:
-        """The same, but cheap: for when there are many to run."""
+        """Return the scenario with less work, for runs of many seeds."""
         return replace(
             self,
             light=True,
@@ -347,7 +347,7 @@ class Scenario:
 
 @dataclass(slots=True)
 class Verdict:
-    """What became of a seed. ``digest`` is the same for the same seed and the same program."""
+    """Result of a seed. ``digest``: the same for the same seed and the same program."""
 
     scenario: Scenario
     digest: str = ""
@@ -356,7 +356,7 @@ class Verdict:
     faults: dict[str, int] = field(default_factory=dict)
     operations: dict[str, int] = field(default_factory=dict)
     violations: list[Violation] = field(default_factory=list)
-    workload: Workload | None = None  # with its history, for a closer look
+    workload: Workload | None = None  # with its history
     ending: Ending | None = None
 
     @property
@@ -371,10 +371,10 @@ def run(
     durable_acks: Collection[int] | None = None,
     on_trace: Callable[[str], None] | None = None,
 ) -> Verdict:
-    """Run a scenario. Raises nothing that the simulated program does: that is a violation.
+    """Run a scenario. An exception of the simulated program is a violation, and not raised.
 
-    ``make_broker``: what starts a machine's broker. ``durable_acks``: the acks that promise that
-    nothing is lost; by default all but 0 with one broker, and "all" with more.
+    ``make_broker``: starts the broker of a machine. ``durable_acks``: the values of ``acks`` whose
+    acknowledgement guarantees that no record is lost. Default: all but 0 with one broker, else -1.
     """
     verdict = Verdict(scenario)
     if make_broker is None:
@@ -476,8 +476,8 @@ def _prepare(world: World, workload: Workload, scenario: Scenario) -> None:
 
     admin = world.add_client("admin-0", begin)
     admin.start()
-    if not world.run_until(lambda: admin.is_done, limit_s=SETTLE_LIMIT_S):
-        raise SimulationError("the topic could not be created, with nothing wrong")
+    if not world.run_until(lambda: admin.is_done, limit_s=REST_LIMIT_S):
+        raise SimulationError("the topic could not be created without faults")
 
 
 # -- liveness --------------------------------------------------------------------------------------
@@ -519,23 +519,25 @@ def _progress(
 
     def missing() -> list[str]:
         able = workload.plan.partitions - len(observer.is_lost_to(core_ids))
-        late = [name for name in clients if not _gets_on(workload, name, since_ns, able)]
+        late = [name for name in clients if not _makes_progress(workload, name, since_ns, able)]
         if workload.plan.group is not None and not observer.is_group_lost_to(core_ids):
-            got_on = sum(_has_committed(workload, name, since_ns) for name in workload.partitions)
-            late += [PREFIX] * (got_on < able)
+            advanced = sum(_has_committed(workload, name, since_ns) for name in workload.partitions)
+            late += [PREFIX] * (advanced < able)
         return late
 
     is_well = world.run_until(lambda: not missing(), limit_s=PROGRESS_LIMIT_S, every_s=0.5)
     members.resume()
     if is_well:
         return []
-    what = f"{missing()} do not get on within {PROGRESS_LIMIT_S} s of healing {sorted(core)}"
+    what = f"{missing()} make no progress within {PROGRESS_LIMIT_S} s of healing {sorted(core)}"
     return [Violation("UNAVAILABLE", what)]
 
 
 def _freeze(world: World, random: Random, machine: BrokerMachine, core: list[str]) -> None:
     """Give a broker outside the core a permanent fault."""
-    how = random.choice(("down", "without power", "paused", "mute", "deaf", "cut off"))
+    how = random.choice(
+        ("down", "without power", "paused", "cannot send", "cannot receive", "isolated")
+    )
     disks = world.random(f"core/{machine.name}/disk")
     if disks.random() < SICK_SHARE:
         _spoil_disk(world, disks, machine)
@@ -549,14 +551,14 @@ def _freeze(world: World, random: Random, machine: BrokerMachine, core: list[str
     elif how == "paused":
         machine.pause()
     for host in core:
-        if how in {"mute", "cut off"}:
+        if how in {"cannot send", "isolated"}:
             world.network.cut(machine.name, host, one_way=True)
-        if how in {"deaf", "cut off"}:
+        if how in {"cannot receive", "isolated"}:
             world.network.cut(host, machine.name, one_way=True)
 
 
 def _slow_disks(world: World, core: list[str]) -> None:
-    """A core may have disks that stall now and then: it has to work all the same."""
+    """Let some disks of the core stall sometimes. The core must still make progress."""
     for machine in world.brokers:
         random = world.random(f"core/{machine.name}/latency")
         if machine.name in core and random.random() < SLOW_SHARE:
@@ -577,9 +579,9 @@ def _spoil_disk(world: World, random: Random, machine: BrokerMachine) -> None:
         machine.latency.stall_s = random.choice((1.0, 10.0))
 
 
-def _gets_on(workload: Workload, machine: str, since_ns: int, able: int) -> bool:
-    """Whether a client has done something that began after ``since_ns``: a producer, on each of
-    the ``able`` partitions that can be written to.
+def _makes_progress(workload: Workload, machine: str, since_ns: int, able: int) -> bool:
+    """Return whether a client has completed an operation that began after ``since_ns``; a producer:
+    on each of the ``able`` partitions that are writable.
     """
     plan = workload.plan
     mine = [
@@ -596,13 +598,13 @@ def _gets_on(workload: Workload, machine: str, since_ns: int, able: int) -> bool
     if machine.startswith("consumer"):
         number = int(machine.partition("-")[2]) - 1
         if plan.consumers[number].begin == "middle" and able < plan.partitions:
-            return True  # it asks for the end of every partition before it reads
+            return True  # it requests the end of every partition before it reads
         return any(isinstance(entry, Poll) and entry.outcome is Outcome.OK for entry in mine)
     return True
 
 
 def _has_committed(workload: Workload, name: TopicPartition, since_ns: int) -> bool:
-    """Whether a member has committed an offset of a partition, in an attempt after that time."""
+    """Return whether a member has committed an offset of a partition after ``since_ns``."""
     return any(
         isinstance(entry, Commit)
         and entry.is_ok
@@ -618,12 +620,12 @@ def _has_committed(workload: Workload, name: TopicPartition, since_ns: int) -> b
 def _end(
     world: World, workload: Workload, observer: Observer, scenario: Scenario
 ) -> tuple[Ending, str]:
-    """Heal everything, let all clients come to an end, and read everything.
+    """Heal everything, end all clients, and read all records.
 
-    Returns what is there, and what does not come to an end; "" if all does.
+    Returns the final state, and what did not end; "" if all did.
     """
     readings = [Reading() for _ in range(READERS)]
-    stuck = _settle(world, workload, observer, readings)
+    stuck = _bring_to_rest(world, workload, observer, readings)
     states = dict(observer.states)  # while brokers stop, others may replace them
     _end_brokers(world, scenario.last_words)
     names = workload.partitions
@@ -637,7 +639,7 @@ def _end(
         for name in names
         if (copy := _copy(machine, name, observer.topic_id, states)) is not None
     ]
-    if stuck:  # the longest log of each partition is the best that is left
+    if stuck:  # not all was read: use the longest log of each partition
         readers, copies = [_longest(name, copies) for name in names], []
     else:
         readers = [
@@ -670,8 +672,8 @@ def _longest(name: TopicPartition, copies: Sequence[Copy]) -> Copy:
 
 
 def _received(who: str, name: TopicPartition, reading: Reading, scenario: Scenario) -> Copy:
-    """What a new consumer received. Without compaction, the log started at its first record, though
-    it may have started earlier when the consumer asked.
+    """Return what a new consumer received. Without compaction, the log starts at the first record:
+    the start may have increased after the consumer requested it.
     """
     records, start, end = reading.records[name], reading.starts[name], reading.ends[name]
     if not scenario.is_compacted:
@@ -679,11 +681,13 @@ def _received(who: str, name: TopicPartition, reading: Reading, scenario: Scenar
     return Copy(who, name, records, start, end)
 
 
-def _settle(world: World, workload: Workload, observer: Observer, readings: list[Reading]) -> str:
+def _bring_to_rest(
+    world: World, workload: Workload, observer: Observer, readings: list[Reading]
+) -> str:
     """Fill ``readings``. Returns what did not finish within its time limit; "" if all did."""
     world.heal()
     workload.is_over = True
-    if not world.run_until(lambda: world.is_up() and workload.is_done, limit_s=SETTLE_LIMIT_S):
+    if not world.run_until(lambda: world.is_up() and workload.is_done, limit_s=REST_LIMIT_S):
         waiting = [machine.name for machine in workload.machines if not machine.is_done]
         down = [machine.name for machine in world.brokers if machine.broker is None]
         return f"after healing; brokers down: {down}, clients still active: {waiting}"
@@ -696,24 +700,25 @@ def _settle(world: World, workload: Workload, observer: Observer, readings: list
         readers.append(world.add_client("group-reader", partial(ask_once, workload)))
     for reader in readers:
         reader.start()
-    if not world.run_until(lambda: all(r.is_done for r in readers), limit_s=SETTLE_LIMIT_S):
+    if not world.run_until(lambda: all(r.is_done for r in readers), limit_s=REST_LIMIT_S):
         left = [reading.left for reading in readings]
-        return f"readers do not come to the end of the log: {left}"
+        return f"readers do not reach the end of the log: {left}"
     if len(world.brokers) > 1:
         differing = partial(_differing, world, workload, observer)
         if not world.run_until(
-            lambda: not differing(), limit_s=SETTLE_LIMIT_S, every_s=CONVERGENCE_LOOK_S
+            lambda: not differing(), limit_s=REST_LIMIT_S, every_s=CONVERGENCE_CHECK_S
         ):
-            return f"replicas do not become alike: {differing()}"
+            return f"replicas do not converge: {differing()}"
         world.run_for(SYNC_S)
     return ""
 
 
 def _differing(world: World, workload: Workload, observer: Observer) -> str:
-    """What brokers have, if it is not so that exactly the replicas have all of a partition.
+    """Return the state of brokers, unless exactly the replicas have all of each partition.
 
-    A follower may lack deleted records that its leader has: it led when they were deleted, and was
-    followed by one that had not heard of it. The other way round it was not told.
+    A follower may lack deleted records that its leader has: the follower was the leader when they
+    were deleted, and the present leader did not receive the deletion. A follower that has more
+    than its leader has not received a deletion from it.
     """
     if moving := still_moving(world):
         return f"a move does not end: {moving}"
@@ -727,10 +732,10 @@ def _differing(world: World, workload: Workload, observer: Observer) -> str:
         copies = {broker: copy for broker, copy in found.items() if copy is not None}
         state = observer.states.get(name.partition)
         if state is None or copies.keys() != set(state.replicas) or state.leader is None:
-            return f"{name}, in {state}: brokers {list(copies)} have it"
+            return f"{name}, in {state}: stored by brokers {list(copies)}"
         sizes = {broker: len(copy.records) for broker, copy in copies.items()}
         ends = observer.log_ends(name.partition)
-        # Of a compacted log, each replica keeps what it has come to.
+        # Replicas of a compacted log may differ: each one is compacted independently.
         has_more = max(sizes.values()) > sizes[state.leader] and workload.plan.compaction is None
         if len(ends) > 1 or has_more:
             return f"{name}, led by broker {state.leader}: {sizes} records, ends: {sorted(ends)}"
@@ -742,7 +747,7 @@ def _reader(workload: Workload, reading: Reading) -> Program:
 
 
 def _end_brokers(world: World, how: str) -> None:
-    """No broker runs any more, in one of three ways."""
+    """End all brokers, in one of three ways."""
     for machine in world.brokers:
         machine.is_kept_down = True
         if how == "stop":
@@ -752,7 +757,7 @@ def _end_brokers(world: World, how: str) -> None:
         else:
             machine.power_cut()
     down = world.run_until(
-        lambda: not any(machine.is_running for machine in world.brokers), limit_s=SETTLE_LIMIT_S
+        lambda: not any(machine.is_running for machine in world.brokers), limit_s=REST_LIMIT_S
     )
     if not down:
         raise SimulationError("a broker does not stop")
@@ -764,10 +769,10 @@ def _copy(
     topic_id: str,
     states: Mapping[int, PartitionState],
 ) -> Copy | None:
-    """What a machine's disk holds of a partition, as a replica or not.
+    """Return the records of a partition on a machine's disk, also if it is not a replica.
 
-    An empty directory of one that is no replica is no copy: it is of an interrupted creation, or of
-    older files that were put back.
+    An empty directory is not a copy if the broker is not a replica: it is left by an interrupted
+    creation, or by a rollback of files.
     """
     copy, state = dump(machine, partition, topic_id), states.get(partition.partition)
     is_replica = state is None or machine.broker_id in state.replicas
@@ -777,10 +782,10 @@ def _copy(
 
 
 def dump(machine: BrokerMachine, partition: TopicPartition, topic_id: str = "") -> Copy | None:
-    """What a machine's disk holds of a partition; None when it is no replica of it.
+    """Return the records of a partition on a machine's disk; None if it stores no replica.
 
-    The directories are those that ``raftlog.storage.store`` draws. ``topic_id``: of any topic of
-    the name by default.
+    The directories are those of ``raftlog.storage.store``. ``topic_id``: default: any topic of
+    the name.
     """
     directories = _directories(machine, partition, topic_id)
     found = [_dump(machine, partition, directory) for directory in directories]
@@ -802,7 +807,7 @@ def _directories(
 
 
 def _finish_compaction(machine: BrokerMachine, partition: TopicPartition, topic_id: str) -> None:
-    """Start the log, as a broker does: one that was ended in between has files of two kinds."""
+    """Open the log, as a broker does: after an interrupted compaction it has files of two kinds."""
     for directory in _directories(machine, partition, topic_id):
         log = Log.open(machine.disk, directory, TopicConfig(cleanup_policy="compact"))
         log.abandon()
@@ -818,7 +823,7 @@ def _dump(machine: BrokerMachine, partition: TopicPartition, directory: str) -> 
         end = max(end, base)
         for row in scan(disk, f"{directory}/{file_name(base, LOG_SUFFIX)}"):
             if row.header is None or row.error:
-                break  # a torn tail; if it is more than that, something will be missing
+                break  # a torn write; other checks detect missing records
             lists = decode_lists(row.data)
             records += [
                 Seen(offset, record_name(value, headers), row.header.leader_epoch)

@@ -17,18 +17,18 @@ from raftlog.testing.disk import Stopped
 class Strand:
     """``resume`` runs the call until it ends or calls ``hold_up``. A strand can be abandoned."""
 
-    current: ClassVar[Strand | None] = None  # whose turn it is; None: the loop's
+    current: ClassVar[Strand | None] = None  # the running strand; None: the loop runs
     _idle: ClassVar[list[_Thread]] = []
 
     def __init__(self, work: Callable[[], object]) -> None:
         self.is_done = False
-        self.error: BaseException | None = None  # what escaped from ``work``
+        self.error: BaseException | None = None  # raised by ``work``
         self._work = work
         self._thread: _Thread | None = None
         self._is_abandoned = False
 
     def resume(self) -> None:
-        """From outside: let the call go on. Returns when it is held up or done."""
+        """Continue the call, from outside of it. Returns when it is suspended or done."""
         caller = Strand.current  # the loop, or another call that waits for this one
         assert caller is not self
         if self._thread is None:
@@ -43,7 +43,7 @@ class Strand:
             Strand._idle.append(thread)
 
     def hold_up(self) -> None:
-        """From within the call: wait for the next ``resume``. Raises ``Stopped`` when abandoned."""
+        """Suspend the call, from within it, until ``resume``. Raises ``Stopped`` if abandoned."""
         assert Strand.current is self and self._thread is not None
         self._thread.has_paused.release()
         self._thread.go_on.acquire()
@@ -51,16 +51,16 @@ class Strand:
             raise Stopped
 
     def abandon(self) -> None:
-        """The process is gone: the call comes to its end without another operation."""
+        """End the call without another operation, because its process has ended."""
         self._is_abandoned = True
         if self._thread is None:
             self.is_done = True
         if not self.is_done:
             self.resume()
-            assert self.is_done, "an abandoned call is not held up again"
+            assert self.is_done, "an abandoned call is not suspended again"
 
     def run(self) -> None:
-        """On the strand's thread."""
+        """Run the call, on the strand's thread."""
         try:
             self._work()
         except BaseException as error:  # noqa: BLE001 - the loop's to judge
@@ -69,7 +69,7 @@ class Strand:
 
 
 class _Thread:
-    """One of the machine's threads, used for one strand after the other."""
+    """One thread, which runs strands one after the other."""
 
     def __init__(self) -> None:
         self.strand: Strand | None = None

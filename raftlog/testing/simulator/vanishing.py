@@ -1,6 +1,6 @@
 """Stored files that vanish from a simulated broker's disk, or become older.
 
-As after a missing mount, fsck or a partial restore: identity, catalog and consensus journal stay.
+As after a missing mount, fsck or a partial restore: identity, catalog and consensus journal remain.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MORE_TOPICS: Final = f"{LOG_DIRECTORY}/topics"
 
 
 def partitions(disk: SimDisk) -> list[str]:
-    """The directories of all partitions, also those in quarantine."""
+    """Return the directories of all partitions, also of quarantined ones."""
     found = [TOPICS, MORE_TOPICS]
     for _level in ("topic name", "topic id", "partition"):
         found = [f"{path}/{name}" for path in found for name in disk.list_dir(path)]
@@ -33,7 +33,7 @@ def _all_topics(disk: SimDisk, _random: Random) -> bool:
 
 
 def _all_topics_and_their_record(disk: SimDisk, random: Random) -> bool:
-    """Of the rest, the catalog may go too; identity and consensus journal stay."""
+    """Also remove the catalog in some cases. Identity and consensus journal remain."""
     disk.lose(f"{DATA_DIRECTORY}/copies")
     if random.random() < 0.5:
         disk.lose(f"{DATA_DIRECTORY}/catalog")
@@ -75,7 +75,7 @@ def _checkpoints_and_tails(disk: SimDisk, random: Random) -> bool:
 
 
 def _some(disk: SimDisk, random: Random) -> list[str]:
-    """One partition, or all."""
+    """Return the directory of one partition, or of all."""
     found = partitions(disk)
     return found if random.random() < 0.5 else [random.choice(found)]
 
@@ -90,12 +90,12 @@ WAYS: Final[Mapping[str, Callable[[SimDisk, Random], bool]]] = {
 }
 
 
-# While the broker runs: those that it notices then. Others it may meet only at its next start.
+# Ways that a running broker detects. It may detect the others only at its next start.
 WAYS_AT_WORK: Final = ("all topics", "directories", "contents")
 
 
 def lose_files(disk: SimDisk, random: Random, ways: Sequence[str] = tuple(WAYS)) -> str:
-    """Let files of partitions vanish in one of ``ways``; which one, "" if there are none."""
+    """Remove files of partitions in one of ``ways``. Returns that way; "" without a removal."""
     if not partitions(disk):
         return ""
     way = random.choice(ways)

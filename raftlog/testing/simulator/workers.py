@@ -22,12 +22,12 @@ from raftlog.testing.simulator.loop import NodeLoop
 from raftlog.testing.simulator.strand import Strand
 
 WAKE_S: Final = 50e-6  # from the queue to a thread
-PAUSES: Final = 0.5  # the share of operations before which work that is interleaved lets time pass
+PAUSES: Final = 0.5  # share of operations of interleaved work before which time passes
 
 
 @dataclass(slots=True, kw_only=True)
 class Interleaving:
-    """Which pieces of work let time pass in the middle: a share of them, by chance."""
+    """Random selection of the pieces of work during which time passes. ``share``: of all work."""
 
     random: Random
     share: float
@@ -40,17 +40,17 @@ class Interleaving:
 
 
 class _Job:
-    """One piece of work that may be held up."""
+    """One piece of work that may be suspended."""
 
     def __init__(self, strand: Strand, then: Callable[[], None]) -> None:
         self.strand = strand
         self.then = then
-        self.has_begun = False  # its first operation
+        self.has_begun = False  # its first disk operation
         self.is_rushed = False  # the loop waits for it: no time passes
         self.stops = 0
 
     def hold_up(self, let_go: Callable[[Callable[[], None]], object]) -> None:
-        """Wait until what ``let_go`` is given is called, or until the job is rushed."""
+        """Suspend the job until the function passed to ``let_go`` is called, or it is rushed."""
         self.stops += 1
         stop = self.stops
         let_go(lambda: self.go_on() if self.stops == stop and not self.strand.is_done else None)
@@ -64,9 +64,9 @@ class _Job:
 
 
 class DiskTurns:
-    """What happens on a disk while one process has it: to be its ``before`` and its mutexes.
+    """Scheduling of disk operations of one process: ``before`` and the mutexes of its disk.
 
-    ``hangs``: those that are not over, and maybe some that are.
+    ``hangs``: all active ones; it may contain some that have ended.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class DiskTurns:
         interleaving: Interleaving,
         pause_s: Callable[[str], float],
     ) -> None:
-        """``pause_s``: how much time the next pause, before such an operation, lets pass."""
+        """``pause_s``: returns the seconds of the next pause, before the given operation."""
         self.loop = loop
         self._hangs = hangs
         self._interleaving = interleaving
@@ -88,14 +88,14 @@ class DiskTurns:
         disk.make_mutex = lambda: SimMutex(self)
 
     def must_divide(self) -> bool:
-        """Whether the next piece of work may be held up in the middle."""
+        """Return whether the next piece of work may be suspended."""
         self._hangs[:] = [hang for hang in self._hangs if not hang.is_over]
         return self._interleaving.is_drawn() or bool(self._hangs)
 
     def run(
         self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]
     ) -> None:
-        """Run ``work``, which may be held up. ``done`` is called with its result or error."""
+        """Run ``work``, which may be suspended. ``done`` is called with its result or error."""
         result: list[Any] = []
         strand = Strand(lambda: result.append(work()))
 
@@ -107,25 +107,25 @@ class DiskTurns:
         job.go_on()
 
     def before(self, operation: str, path: str) -> None:
-        """An operation is about to begin."""
+        """Suspend or pause the caller before an operation, if there is a reason."""
         job = self.current()
         if job is not None and not job.is_rushed:
             if job.has_begun and self._interleaving.pauses():
                 job.hold_up(lambda go_on: self.loop.call_later(self._pause_s(operation), go_on))
-            job.has_begun = True  # when work begins is chance already
+            job.has_begun = True  # the start of work is already random
         while (hang := self._holding(operation, path)) is not None:
             if job is None or job.is_rushed:
-                self._stand_still(hang)
+                self._pause_loop(hang)
                 return
             job.hold_up(partial(self._wait_for, hang))
 
     def current(self) -> _Job | None:
-        """Whose turn it is; None: the loop's."""
+        """Return the running job; None: the loop runs."""
         if Strand.current is None:
             return None
         job = self._jobs.get(Strand.current)
         if job is None:
-            raise Stopped  # a thread of a process that is gone
+            raise Stopped  # a thread of a process that has ended
         return job
 
     def _holding(self, operation: str, path: str) -> Hang | None:
@@ -134,8 +134,8 @@ class DiskTurns:
     def _wait_for(self, hang: Hang, go_on: Callable[[], None]) -> None:
         hang.when_over(lambda: self.loop.call_soon(go_on))
 
-    def _stand_still(self, hang: Hang) -> None:
-        """The loop waits for a disk that hangs. What it is about to do is done before that."""
+    def _pause_loop(self, hang: Hang) -> None:
+        """Pause the loop for a hanging disk. The operation itself takes effect before the pause."""
         if self.loop.is_alive and not self.loop.is_paused:
             self.loop.pause()
             hang.when_over(self.loop.resume)
@@ -148,7 +148,7 @@ class DiskTurns:
         job.is_rushed = False
 
     def abandon(self) -> None:
-        """The process is gone, and its threads with it."""
+        """End all threads of a process that has ended."""
         jobs, self._jobs = self._jobs, {}
         for strand in jobs:
             strand.abandon()
@@ -176,13 +176,13 @@ class SimMutex:
 
     def __exit__(self, *_error: object) -> None:
         self._owner, self._is_taken = None, False
-        waiting, self._waiting = self._waiting, []  # all: who was let go otherwise takes no turn
+        waiting, self._waiting = self._waiting, []  # all: jobs that continued ignore it
         for go_on in waiting:
             self._turns.loop.call_soon(go_on)
 
 
 class SimWorkers(Workers):
-    """The ``Workers`` of a simulated process. They end with it."""
+    """The ``Workers`` of a simulated process, which end with it."""
 
     def __init__(
         self,
@@ -193,9 +193,9 @@ class SimWorkers(Workers):
         chance: Callable[[], float],
         turns: DiskTurns | None = None,
     ) -> None:
-        """``count``: how many pieces of work may be under way at a time. ``delay_s``: how long the
-        next one takes, in seconds. ``chance``: as ``random.random``; when within that time.
-        ``turns``: without, work is one step.
+        """``count``: maximum number of pieces of work in progress. ``delay_s``: returns the seconds
+        of the next one. ``chance``: as ``random.random``; selects the start within that time.
+        ``turns``: None: work is never suspended.
         """
         self.unfinished = Unfinished()
         self._loop: NodeLoop = loop

@@ -288,7 +288,7 @@ Sabotage = Callable[[pytest.MonkeyPatch], None]
         (skip_fdatasync, {"power"}, 3, "durable only on"),
         (skip_sync_of_a_rewrite, {"power"}, 60, "durable only on|damaged|goes back|to \\("),
         (trust_the_page_cache, {"broken disk"}, 10, "durable only on|damaged"),
-        (send_at_once, {"crash"}, 3, "sends what is not durable"),
+        (send_at_once, {"crash"}, 3, "sends state that is not durable"),
         (
             truncate_what_matches,
             {"large", "late", "flap", "crash"},
@@ -345,7 +345,7 @@ def test_the_command_line_says_what_happened(capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr().out
     for seed in (7, 8):
         assert describe(run(seed)) in printed
-    assert printed.splitlines()[-1].startswith("2 seeds, 0 bad []")
+    assert printed.splitlines()[-1].startswith("2 seeds, 0 failed []")
 
 
 def test_the_command_line_takes_a_mix(capsys: pytest.CaptureFixture[str]) -> None:
@@ -364,7 +364,7 @@ def test_a_bad_seed_is_the_exit_status(
     assert consensus.main(["--count", "30"]) == 1
     printed = capsys.readouterr().out
     assert "VIOLATION: " in printed
-    assert "30 bad [0, 1, 2," in printed
+    assert "30 failed [0, 1, 2," in printed
 
 
 def test_an_unknown_fault_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,4 +118,4 @@ def test_sending_what_is_not_durable_is_a_violation() -> None:
     assert world.checker.violations == []
     process.journal.note_peer(9, "9.0", 1)
     process._send(2, b"")
-    assert world.checker.violations == ["1 sends what is not durable"]
+    assert world.checker.violations == ["1 sends state that is not durable"]

@@ -113,7 +113,7 @@ def test_what_is_never_copied_is_caught(monkeypatch: pytest.MonkeyPatch) -> None
     scenario = replace(scenario, workload=replace(scenario.workload, administrates=0.0))
     (violation,) = run(scenario).violations
     assert violation.kind == "STUCK"
-    assert "replicas do not become alike" in violation.message
+    assert "replicas do not converge" in violation.message
 
 
 def test_three_brokers_are_a_cluster() -> None:
