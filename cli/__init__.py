@@ -1,1 +1,1 @@
-"""The ``raftlog`` command: one module per command family. It calls ``raftlog``, then prints."""
+"""The ``raftlog`` command: one module per family of commands, on the public API."""

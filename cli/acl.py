@@ -1,4 +1,4 @@
-"""``raftlog acl``: access rules are created, listed, deleted and checked."""
+"""``raftlog acl``: create, list, delete and check access rules."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from raftlog.security.acl import (
 
 STATUS_DENIED: Final = 3
 COLUMNS: Final = ("principal", "permission", "operation", "resource", "pattern", "name", "host")
-UNKNOWN_HOST: Final = "0.0.0.0"  # the address of no client  # noqa: S104 - compared
+UNKNOWN_HOST: Final = "0.0.0.0"  # no client has this address  # noqa: S104 - compared
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Resource(NamedTuple):
-    """A resource, or a pattern of names, as the options select it."""
+    """Resource or name pattern that the options select."""
 
     type: ResourceType
     name: str
@@ -47,7 +47,7 @@ def acl() -> None:
 
 
 def resource_options(command: Command) -> Command:
-    """``--topic``, ``--group`` and so on: at most one of them."""
+    """Add the options that select at most one resource, such as ``--topic`` and ``--group``."""
     for name, metavar, text in reversed(
         (
             ("--topic", "NAME", "A topic; * for all topics."),
@@ -75,7 +75,7 @@ def operation_option(**more: Any) -> Callable[[Command], Command]:
     return click.option(
         "--operation",
         type=click.Choice(OPERATIONS, case_sensitive=False),
-        help="What the rule is about. READ, WRITE, DELETE and ALTER include DESCRIBE.",
+        help="Operation. READ, WRITE, DELETE and ALTER include DESCRIBE.",
         **more,
     )
 
@@ -108,12 +108,12 @@ def resource_of(
         if name is not None
     ]
     if len(given) > 1:
-        raise click.UsageError("name one resource: --topic, --group, --cluster, and so on")
+        raise click.UsageError("select one resource, for example with --topic or --group")
     return given[0] if given else None
 
 
 def required_resource_of(**chosen: Any) -> Resource:
-    """Return the resource of the options. Without one, the usage is wrong."""
+    """Return the resource of the options. Raises ``UsageError`` if there is none."""
     resource = resource_of(**chosen)
     if resource is None:
         raise click.UsageError(
@@ -143,7 +143,7 @@ def row(rule: Acl) -> tuple[str, ...]:
 @click.option(
     "--host", default=ANY, show_default=True, help="IP address of the client; * for all addresses."
 )
-@click.option("--deny", is_flag=True, help="Deny: this outweighs all rules that allow.")
+@click.option("--deny", is_flag=True, help="Deny; this overrides all rules that allow.")
 @options.as_json
 @options.cluster_secret_file
 @options.bootstrap
@@ -157,7 +157,7 @@ def create(
     bootstrap: str,
     **chosen: Any,
 ) -> None:
-    """Allow or deny a user operations with a resource. A rule that exists stays.
+    """Allow or deny a user operations on a resource. An existing rule is kept.
 
     \b
     Example:
@@ -184,14 +184,14 @@ def create(
 
 
 def filter_options(command: Command) -> Command:
-    """Select rules by their fields."""
+    """Add the options that select rules by their fields."""
     command = resource_options(command)
     command = operation_option()(command)
     command = click.option("--host", help="Rules for this address.")(command)
     command = click.option(
         "--permission",
         type=click.Choice(("ALLOW", "DENY"), case_sensitive=False),
-        help="Rules that allow, or those that deny.",
+        help="Only rules that allow, or only rules that deny.",
     )(command)
     return principal_option(required=False)(command)
 
@@ -265,7 +265,7 @@ def delete(
 @click.option(
     "--host",
     default=UNKNOWN_HOST,
-    help="IP address of the client.  [default: one that no rule names]",
+    help="IP address of the client.  [default: an address that no rule contains]",
 )
 @options.as_json
 @options.bootstrap
@@ -280,7 +280,7 @@ def check(
     bootstrap: str,
     **chosen: Any,
 ) -> None:
-    """Answer whether a user may do an operation, and by which rule.
+    """Check whether a user is allowed an operation, and print the rule that decides.
 
     Exit status: 0 allowed, 3 denied.
 

@@ -1,4 +1,4 @@
-"""``raftlog backup`` and ``raftlog restore``: topics to files, and back into a cluster."""
+"""``raftlog backup`` and ``raftlog restore``: copy topics to files, and from files to a cluster."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from raftlog.cli.main import STATUS_FAILED
 from raftlog.cli.mirror import run_mirror
 from raftlog.clock import SystemClock
 
-_TOPICS = options.pattern("--topics", "topic names. Internal topics are left out", default=".*")
+_TOPICS = options.pattern("--topics", "topic names. Internal topics are excluded", default=".*")
 _GROUPS = options.pattern("--groups", "names of consumer groups", default=".*")
 
 
 @click.command()
-@click.option("--to", "url", required=True, metavar="URL", help="Directory, or a URL of fsspec.")
+@click.option("--to", "url", required=True, metavar="URL", help="Directory or fsspec URL.")
 @_TOPICS
 @_GROUPS
 @options.as_json
@@ -26,7 +26,8 @@ def backup(url: str, topics: str, groups: str, as_json: bool, bootstrap: str) ->
     """Copy topics, their settings and group offsets to files.
 
     The first run copies all committed records, later runs to the same URL only new ones. Every
-    batch is verified. URL is a directory, or of a file system that fsspec knows, such as s3://.
+    batch is verified. URL is a directory, or a URL of a file system that fsspec supports, such as
+    s3://bucket/path.
 
     \b
     Example:
@@ -48,7 +49,7 @@ def backup(url: str, topics: str, groups: str, as_json: bool, bootstrap: str) ->
             now_ms=SystemClock().wall_ms(),
             on_progress=lambda progress: show(progress.size_bytes),
         )
-    skipped = f", {found.skipped} offsets were deleted before" if found.skipped else ""
+    skipped = f", {found.skipped} offsets skipped (already deleted)" if found.skipped else ""
     output.report(
         asdict(found),
         f"{found.topics} topics, {found.partitions} partitions, {found.groups} groups: "
@@ -58,9 +59,7 @@ def backup(url: str, topics: str, groups: str, as_json: bool, bootstrap: str) ->
 
 
 @click.command()
-@click.option(
-    "--from", "url", required=True, metavar="URL", help="Directory or URL of `raftlog backup`."
-)
+@click.option("--from", "url", required=True, metavar="URL", help="Directory or URL of a backup.")
 @_TOPICS
 @_GROUPS
 @click.option("--prefix", default="", help="Prefix of the topic names in the cluster.")
@@ -78,9 +77,9 @@ def restore(
 ) -> None:
     """Restore topics and group offsets from a backup.
 
-    Records keep their offsets. Topics are created with their settings; a topic that exists must be
-    empty, or a restored one, which is continued. Another run continues one that was interrupted.
-    Exits with status 1 if a partition was not restored, or a file is damaged.
+    Records keep their offsets. Topics are created with their settings. A topic that exists must be
+    empty or partly restored. Repeat the command to continue an interrupted restore. Exits with
+    status 1 if a partition was not restored, or a file is corrupt.
 
     \b
     Example:
@@ -102,7 +101,7 @@ def restore(
 
 
 def _verify(url: str, *, as_json: bool) -> None:
-    """Print each partition; exit with status 1 if one is damaged."""
+    """Print each partition; exit with status 1 if one is corrupt."""
     is_damaged = False
     for tp, part, problem in verify(open_store(url)):
         is_damaged |= bool(problem)

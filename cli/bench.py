@@ -1,4 +1,4 @@
-"""``raftlog bench``: how fast, how soon, with how much memory, next to what the machine can do."""
+"""``raftlog bench``: throughput, latency and memory, compared with a baseline of the machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raftlog.cli import options, output
 from raftlog.limits import MIB
 
 MILLION: Final = 1_000_000
-LARGE_PART: Final = 6  # of a cluster's records, one in so many is of 1 KiB
+LARGE_PART: Final = 6  # one in this many records of a cluster benchmark has 1 KiB
 ROUND_TRIPS_PART: Final = 2_000
 
 
@@ -24,8 +24,8 @@ ROUND_TRIPS_PART: Final = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Values of the shared options. ``records``, ``value_bytes``, ``rounds``: 0 if the command does
-    not have the option."""
+    """Values of the shared options. ``records``, ``value_bytes``, ``rounds``: 0 if the command
+    lacks the option."""
 
     directory: Path | None
     as_json: bool
@@ -88,7 +88,7 @@ _ROUNDS: Final = click.option(
     help="Number of rounds; the median is reported.",
 )
 _SECURE: Final = click.option(
-    "--secure", is_flag=True, help="Connect by TLS. The floor does not use TLS."
+    "--secure", is_flag=True, help="Connect with TLS. The baseline does not use TLS."
 )
 _SIZE: Final = click.option(
     "--size",
@@ -107,8 +107,8 @@ _SIZE: Final = click.option(
 def bench() -> None:
     """Measure raftlog on this machine, compared with a baseline (the floor).
 
-    Starts its own broker. The floor moves the same bytes through the same sockets, writes and
-    fdatasyncs with no log logic, in alternate rounds of the same run.
+    Starts its own broker. The baseline sends the same bytes through sockets, writes them and calls
+    fdatasync, without the code of the log. Its rounds alternate with those of raftlog.
 
     \b
     Example:
@@ -212,13 +212,13 @@ def e2e(run: Scope, count: int, secure: bool) -> None:
     default=2_048,
     show_default=True,
     type=click.IntRange(1),
-    help="MiB to stream in and out.",
+    help="MiB to write and to read.",
 )
 @click.option("--partitions", default=1_000, show_default=True, help="Idle partitions.")
 @click.option("--connections", default=500, show_default=True, help="Idle connections.")
 @scope(has_rounds=False)
 def memory(run: Scope, stream_mib: int, partitions: int, connections: int) -> None:
-    """Measure the memory of a broker: under load, and with idle partitions.
+    """Measure the memory of a broker under load and with idle partitions.
 
     \b
     Example:
@@ -252,10 +252,10 @@ def memory(run: Scope, stream_mib: int, partitions: int, connections: int) -> No
 )
 @scope(has_rounds=False)
 def metrics(run: Scope, pairs: int, count: int) -> None:
-    """Measure what the metrics of a broker cost: CPU time per request, with and without them.
+    """Measure the CPU time per request of a broker with and without metrics.
 
-    The rounds alternate in one broker process; the cost is the median of the pairs' ratios, with
-    its 95 % confidence interval. Then the CPU time of a scrape.
+    The rounds alternate in one broker process. The cost is the median of the pairs' ratios, with
+    its 95 % confidence interval. The CPU time of a scrape is measured after that.
 
     \b
     Example:
@@ -293,8 +293,9 @@ def floor(run: Scope) -> None:
 def compact(run: Scope, trips: int) -> None:
     """Measure the compaction of a log in which every key occurs twice.
 
-    In one thread, next to copying the same bytes in the same run: read, write, fdatasync. Then how
-    long a broker takes to acknowledge single records during a compaction.
+    The compaction runs in one thread. The baseline reads, writes and syncs the same bytes in the
+    same run. After that, the command measures how long a broker takes to acknowledge single records
+    during a compaction.
 
     \b
     Example:
@@ -321,8 +322,8 @@ def compact(run: Scope, trips: int) -> None:
 def cluster(run: Scope) -> None:
     """Measure three brokers, acks=all, synced on three disks: throughput and latency.
 
-    The floor is three processes: one passes each frame on to the other two, all write and sync, and
-    it answers when all three have it.
+    The baseline is three processes: one sends each frame to the other two, all write and sync it,
+    and the first responds when all three have synced it.
 
     \b
     Example:
@@ -351,10 +352,10 @@ def cluster(run: Scope) -> None:
 )
 @scope()
 def topics(run: Scope, partitions: int) -> None:
-    """Measure how long a wide topic takes to be created and deleted, and what it costs idle.
+    """Measure the time to create and delete a topic with many partitions, and its idle cost.
 
-    Three brokers, replication factor 3. The floor writes and syncs a file for each broker in one
-    process.
+    Three brokers, replication factor 3. The baseline writes and syncs one file for each broker, in
+    one process.
 
     \b
     Example:
@@ -391,8 +392,8 @@ def topics(run: Scope, partitions: int) -> None:
 def groups(run: Scope, partitions: int, members: int, groups: int) -> None:
     """Measure rebalances of a consumer group, and the cost of members.
 
-    Three brokers. A member joins and another is killed while every partition has records; then one
-    consumer reads with and without a group; then many groups do nothing.
+    Starts three brokers, and measures a member that joins and a member that is killed while every
+    partition receives records, one consumer with and without a group, and many idle groups.
 
     \b
     Example:
@@ -402,7 +403,7 @@ def groups(run: Scope, partitions: int, members: int, groups: int) -> None:
 
     if partitions <= members:
         raise click.UsageError(
-            f"--partitions {partitions}: more than --members {members}: one more is to join"
+            f"--partitions {partitions} must exceed --members {members}: one more member joins"
         )
     figure = bench.rebalances(run.directory, partitions=partitions, members=members)
     run.show(figure)
@@ -423,9 +424,9 @@ def groups(run: Scope, partitions: int, members: int, groups: int) -> None:
 def spark(run: Scope, partitions: int) -> None:
     """Measure how fast Spark reads and writes topics, with two tasks at a time.
 
-    Starts three brokers and Spark (needs Java, and raftlog[spark]). How long 1,000
-    partitions take to plan, what memory reading takes, records per second in both directions: next
-    to Spark's pipe to Python without raftlog, to rows in place of Arrow, and to Parquet files.
+    Starts three brokers and Spark (requires Java and raftlog[spark]). Measures the time to plan
+    1,000 partitions, the memory of a read, and records per second of reads and writes, compared
+    with Spark's transfer to Python without raftlog, with rows instead of Arrow, and with Parquet.
 
     \b
     Example:
@@ -455,14 +456,18 @@ def spark(run: Scope, partitions: int) -> None:
     help="Records per round that are sent one at a time.",
 )
 @click.option(
-    "--brokers", default=1, show_default=True, type=click.IntRange(1, 9), help="And replicas."
+    "--brokers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 9),
+    help="Number of brokers and replicas.",
 )
 @scope(records=MILLION, has_size=True)
 def kafka(run: Scope, trips: int, brokers: int) -> None:
     """Measure a Kafka client: confluent-kafka writes, reads, and sends one record at a time.
 
-    Needs confluent-kafka. With acks=all, to one partition. The processor time is that of all
-    brokers for a record. `python -m benchmarks.kafka` in the source tree compares with Kafka.
+    Requires confluent-kafka. It uses acks=all and one partition. The processor time is the sum of
+    all brokers per record. `python -m benchmarks.kafka` in the source tree compares with Kafka.
 
     \b
     Example:
@@ -485,7 +490,7 @@ def kafka(run: Scope, trips: int, brokers: int) -> None:
     run.show(*figures)
 
 
-# -- all of it -------------------------------------------------------------------------------------
+# -- all benchmarks -------------------------------------------------------------------------------
 
 
 @bench.command(name="all")

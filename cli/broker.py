@@ -1,4 +1,4 @@
-"""``raftlog broker``: runs one broker in this process until a signal stops it."""
+"""``raftlog broker``: run one broker in this process until a signal stops it."""
 
 from __future__ import annotations
 
@@ -50,26 +50,26 @@ if TYPE_CHECKING:
     "--voters",
     metavar="ID@HOST:PORT,...",
     callback=options.checked(parse_voters),
-    help="Voters of the cluster, including this broker; the same list on each.",
+    help="Voters of the cluster, including this broker; the same list on each voter.",
 )
 @click.option(
     "--bootstrap-without",
     metavar="ID,...",
-    help="Voters to exclude from the first start: new, or lost permanently.",
+    help="Voters to exclude at the first start, because they are new or lost permanently.",
 )
 @click.option(
     "--cluster-secret-file",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="File with the secret of the cluster; the same on each broker.",
+    help="File with the secret of the cluster, which all brokers share.",
 )
 @click.option(
     "--join",
     metavar="HOST:PORT,...",
     callback=options.checked(parse_addresses),
-    help="Join the running cluster of these brokers; one that responds is enough.",
+    help="Join the running cluster of these brokers; one of them must respond.",
 )
-@click.option("--rack", help="Rack of the broker: replicas are placed in different racks.")
+@click.option("--rack", help="Rack of the broker. Replicas are placed in different racks.")
 @click.option(
     "--set",
     "settings",
@@ -81,12 +81,12 @@ if TYPE_CHECKING:
 @click.option(
     "--insecure",
     is_flag=True,
-    help="Listen beyond this machine without TLS and authentication.",
+    help="Allow a listener beyond this machine without TLS and authentication.",
 )
 @click.option(
     "--stop-with-stdin",
     is_flag=True,
-    help="Stop when standard input closes: for programs that start brokers.",
+    help="Stop when standard input closes; for programs that start brokers.",
 )
 @click.pass_context
 def broker(
@@ -106,10 +106,10 @@ def broker(
 ) -> None:
     """Run one broker.
 
-    It logs to stderr: "ready" with its address when it can serve requests. SIGTERM or Ctrl-C stops
-    it after the requests in flight are completed. Without --voters and --join it is a separate
-    cluster. A broker that joins a cluster needs --join and --voters at no later start; without
-    --id, the cluster assigns its ID.
+    The broker logs to stderr: "ready" with its address when it can serve requests. SIGTERM or
+    Ctrl-C stops it after the requests in flight are completed. Without --voters and --join it is a
+    cluster of one broker. A broker that has joined a cluster does not require --join or --voters at
+    later starts. A broker that joins without --id receives its ID from the cluster.
 
     \b
     Example:
@@ -148,7 +148,7 @@ def _make_api(address: Address, config: BrokerConfig) -> Console:
 
 
 def _stop_with_stdin() -> None:
-    """Stop when the pipe that the starting process holds closes: that process has ended."""
+    """Stop the broker at the end of standard input: the process that started it has ended."""
     while os.read(sys.stdin.fileno(), 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

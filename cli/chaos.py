@@ -1,4 +1,4 @@
-"""``raftlog chaos``: break a cluster on purpose, and judge what its clients saw."""
+"""``raftlog chaos``: inject faults into a cluster, and check what its clients observed."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ RUN_OPTIONS: Final = (
         "--workload",
         default="append",
         show_default=True,
-        help="What clients do: append, replay (whole topics read repeatedly, from leaders and "
-        "followers), admin (topics are created and deleted), offsets (consumers commit offsets), "
-        "groups (members of consumer groups, for --nemesis members), compact (topics "
-        "that keep the last record of each key).",
+        help="What clients do: append, replay (read whole topics repeatedly, from leaders and "
+        "followers), admin (create and delete topics), offsets (commit consumer offsets), "
+        "groups (run members of consumer groups, for --nemesis members), compact (write to "
+        "compacted topics).",
     ),
     click.option(
         "--client",
         type=click.Choice(["raftlog", "kafka"]),
         default="raftlog",
         show_default=True,
-        help="Clients of the workload: raftlog's, or confluent-kafka's with Kafka's protocol "
+        help="Clients of the workload: raftlog, or confluent-kafka with Kafka's protocol "
         "(`pip install confluent-kafka`).",
     ),
     click.option(
@@ -53,7 +53,7 @@ RUN_OPTIONS: Final = (
         default=NEMESES_DEFAULT,
         show_default=True,
         metavar="KIND,...",
-        help="Kinds of fault, or names of several: see --list; 'none' for none.",
+        help="Kinds or groups of faults, separated by commas (see --list), or 'none'.",
     ),
     click.option(
         "--time", "time_s", type=float, default=60, show_default=True, help="Seconds of load."
@@ -73,7 +73,7 @@ RUN_OPTIONS: Final = (
     click.option(
         "--rate",
         type=click.FloatRange(min=0, min_open=True),
-        help="Records per second of all producers together.  [default: from the seed]",
+        help="Total records per second of all producers.  [default: from the seed]",
     ),
     click.option("--pairs", is_flag=True, help="Inject two kinds of fault at a time."),
     click.option(
@@ -89,7 +89,7 @@ RUN_OPTIONS: Final = (
     click.option(
         "--source",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
-        help="Directory with another raftlog package, for the brokers.",
+        help="Directory with the raftlog package that the brokers run.",
     ),
     click.option(
         "--without-root", is_flag=True, help="Use no namespaces and no loop devices, even as root."
@@ -97,7 +97,7 @@ RUN_OPTIONS: Final = (
     click.option(
         "--secure",
         is_flag=True,
-        help="Brokers use TLS, and clients authenticate and need access rules.",
+        help="Use TLS, authentication and access rules.",
     ),
     click.option("--list", "kinds", is_flag=True, help="List the kinds of fault, and exit."),
     click.option("--quiet", "-q", is_flag=True, help="Print only the verdict."),
@@ -105,7 +105,7 @@ RUN_OPTIONS: Final = (
 
 
 def of_a_run(command: Command) -> Command:
-    """All options of ``raftlog chaos run``."""
+    """Add all options of ``raftlog chaos run``."""
     for option in reversed(RUN_OPTIONS):
         command = option(command)
     return command
@@ -117,7 +117,7 @@ def checked(*, nemeses: str, seed: int | None, directory: Path | None, **others:
 
     seed = secrets.randbits(SEED_BITS) if seed is None else seed
     if others["control"] is not None and others["bootstrap"] is None:
-        raise click.UsageError("--control is for a cluster that runs already: give --bootstrap too")
+        raise click.UsageError("--control requires --bootstrap: it is for a running cluster")
     if others["source"] is not None and others["bootstrap"] is not None:
         raise click.UsageError("--source is for brokers that are started here, not for --bootstrap")
     if others.get("client") == "kafka":
@@ -143,7 +143,7 @@ def checked(*, nemeses: str, seed: int | None, directory: Path | None, **others:
 
 
 def _unused(name: str) -> Path:
-    """A directory of this name, or of the name and a number, that is not there yet."""
+    """Return ``name``, or ``name`` with a number, as a path that does not exist."""
     number, path = 1, Path(name)
     while path.exists():
         number += 1
@@ -152,9 +152,9 @@ def _unused(name: str) -> Path:
 
 
 def enter_sandbox() -> str:
-    """Run this command again in new namespaces: does not return, unless it is there already.
+    """Replace this process by the same command in new namespaces.
 
-    Otherwise why it cannot have them.
+    Returns "" if it already runs in them, or the reason why they cannot be created.
     """
     from raftlog.jepsen_like.control import sandbox
 
@@ -166,30 +166,30 @@ def enter_sandbox() -> str:
     return why_not
 
 
-# -- what is printed -------------------------------------------------------------------------------
+# -- output -------------------------------------------------------------------------------
 
 
 Say = Callable[[str], None]
 Show = Callable[[Any], None]
-STATUS_UNKNOWN: Final = 3  # nothing wrong was found, but it cannot be ruled out
+STATUS_UNKNOWN: Final = 3  # no anomaly was found, and the check is incomplete
 STATUSES: Final[dict[Valid, int]] = {
     "valid": 0,
     "invalid": STATUS_FAILED,
     "unknown": STATUS_UNKNOWN,
 }
 NAME_WIDTH: Final = 22
-RATE_S: Final = 2.0  # the rate that is shown is that of the last seconds
+RATE_S: Final = 2.0  # seconds over which the printed rate is measured
 
 
 class NothingKnownError(Failed):
-    """There is no verdict, because something else went wrong: one line on stderr, status 3."""
+    """The run failed before the check: one line on stderr, exit status 3."""
 
     exit_code = STATUS_UNKNOWN
 
 
 @contextmanager
 def failing_as_unknown() -> Iterator[None]:
-    """Exit with another status than 1, which means an anomaly, for any other failure."""
+    """Exit with status 3 after a failure that is no anomaly (status 1)."""
     from raftlog.errors import RaftlogError
 
     try:
@@ -199,7 +199,7 @@ def failing_as_unknown() -> Iterator[None]:
     except OSError as error:
         raise NothingKnownError(f"no verdict: {describe_os_error(error)}") from error
     except Exception as error:
-        # By name: to import the harness's error would load all of it before anything was done.
+        # By name: importing the class would load the whole harness.
         if isinstance(error, RaftlogError) or type(error).__name__ == "ChaosError":
             raise NothingKnownError(f"no verdict: {error}") from error
         traceback.print_exc()
@@ -207,11 +207,11 @@ def failing_as_unknown() -> Iterator[None]:
         raise NothingKnownError(f"no verdict, a bug of the harness: {what}") from error
 
 
-# -- while it runs --------------------------------------------------------------------------------
+# -- progress --------------------------------------------------------------------------------
 
 
 class Rate:
-    """Records per second lately, from how many there were at which times."""
+    """Records per second of the last ``RATE_S`` seconds, from counts and their times."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[float, int]] = [(0.0, 0)]
@@ -226,7 +226,7 @@ class Rate:
 
 @contextmanager
 def clients_log(path: Path) -> Iterator[None]:
-    """Write the log lines of clients to a file: under faults there are many."""
+    """Write the log lines of clients to a file, because faults cause many of them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     logger, handler = logging.getLogger("raftlog"), logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
@@ -242,7 +242,7 @@ def clients_log(path: Path) -> Iterator[None]:
 
 @contextmanager
 def watching(*, quiet: bool) -> Iterator[tuple[Say, Show | None]]:
-    """Progress of a run on stderr: one live line on a terminal, separate lines elsewhere."""
+    """Print the progress on stderr: one live line on a terminal, separate lines elsewhere."""
     if quiet:
         yield (lambda _text: None), None
         return
@@ -268,7 +268,7 @@ def watching(*, quiet: bool) -> Iterator[tuple[Say, Show | None]]:
         yield say, show
 
 
-# -- afterwards -----------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------
 
 
 def print_row(name: str, value: str) -> None:
@@ -276,7 +276,7 @@ def print_row(name: str, value: str) -> None:
 
 
 def print_verdict(verdict: Verdict, *, zeros: bool = False) -> None:
-    """Print the findings, the first ones in full, and then the verdict."""
+    """Print the anomalies, the first ones in full, and the verdict."""
     from raftlog.jepsen_like.report import text
 
     rows = text.anomaly_rows(verdict, zeros=zeros)
@@ -290,7 +290,7 @@ def print_verdict(verdict: Verdict, *, zeros: bool = False) -> None:
 
 
 def print_kinds(*, without_root: bool, as_json: bool) -> None:
-    """Every kind of fault, what it does, and whether it can be done here."""
+    """Print each kind of fault, its effect, and whether it can be injected on this machine."""
     from raftlog.jepsen_like.report.kinds import kinds_here
 
     found = kinds_here(without_root=without_root)
@@ -307,14 +307,16 @@ def print_kinds(*, without_root: bool, as_json: bool) -> None:
 
 
 def print_selftest(results: Sequence[Result], *, as_json: bool) -> None:
-    """A row for each stored history, and whether its anomaly was found."""
+    """Print a row for each stored history, and whether the checker found its anomaly."""
     if as_json:
         output.print_json([result._asdict() for result in results])
         return
     rows = [(r.name, r.expected, "yes" if r.passed else "NO") for r in results]
     output.print_table(("history", "expected", "found"), rows)
     missed = sum(not result.passed for result in results)
-    click.echo(f"\n{len(results)} stored histories were judged: {missed or 'no'} verdict is wrong")
+    click.echo(
+        f"\n{len(results)} stored histories were checked; wrong verdicts: {missed or 'none'}"
+    )
 
 
 # -- the commands ----------------------------------------------------------------------------------
@@ -327,8 +329,8 @@ CLIENTS_LOG: Final = "clients.log"
 def chaos() -> None:
     """Inject faults into a cluster, and check what its clients observed.
 
-    Exit status: 0 if what was acknowledged is there and in order, 1 if an anomaly was found, 3 if
-    nothing can be said (which is a failure too), 2 wrong usage.
+    Exit status: 0 if all acknowledged records are stored and in order, 1 if an anomaly was found, 2
+    wrong usage, 3 unknown, because the run or the check did not complete.
 
     \b
     Example:
@@ -344,10 +346,10 @@ def chaos() -> None:
 def run(context: click.Context, /, as_json: bool, kinds: bool, quiet: bool, **asked: Any) -> None:
     """Start a cluster, inject faults under load, heal it, and check the history.
 
-    Everything goes into the directory of --report: history.jsonl, verdict.json, report.html, the
-    brokers' logs and files. As root on Linux it runs in new namespaces, and touches no
-    network interface, mount or process outside of them; kinds of fault that cannot be injected are
-    reported as such (--list says which, and why).
+    All files are written to the directory of --report: history.jsonl, verdict.json, report.html,
+    and the logs and data of the brokers. As root on Linux it runs in new namespaces, and changes no
+    network interface, mount or process outside of them. Faults that cannot be injected are
+    reported; --list prints them with the reason.
 
     \b
     Example:
@@ -367,7 +369,7 @@ def run(context: click.Context, /, as_json: bool, kinds: bool, quiet: bool, **as
 
         with watching(quiet=quiet or as_json) as (say, progress):
             made = checked(**asked, say=say, progress=progress)
-            say(f"seed {made.seed}, everything goes to {made.directory}")
+            say(f"seed {made.seed}, all files are in {made.directory}")
             with clients_log(made.directory / CLIENTS_LOG):
                 outcome = runner.run(made)
         if as_json:
@@ -388,13 +390,13 @@ def run(context: click.Context, /, as_json: bool, kinds: bool, quiet: bool, **as
     type=click.Path(file_okay=False, path_type=Path),
     help="Write report.html to this directory.",
 )
-@click.option("--all", "zeros", is_flag=True, help="List kinds of anomaly with count zero, too.")
+@click.option("--all", "zeros", is_flag=True, help="Also list kinds of anomaly with count zero.")
 @options.as_json
 @click.pass_context
 def check(
     context: click.Context, history: Path, directory: Path | None, zeros: bool, as_json: bool
 ) -> None:
-    """Check a stored history, of `chaos run` or of your own application.
+    """Check a stored history of `chaos run` or of another application.
 
     docs/reference/fault-injection.md describes the format: one JSON object per line.
 
@@ -482,7 +484,7 @@ def campaign(
     directory: Path,
     as_json: bool,
 ) -> None:
-    """Execute runs with mixes of all kinds of fault in turn, and summarize them.
+    """Execute runs with different mixes of faults, and summarize their verdicts.
 
     Exit status: 0 if all runs were valid, 1 if any had an anomaly, else 3.
 

@@ -1,4 +1,4 @@
-"""``raftlog cluster``: how the cluster is, its brokers and partitions, and what changes it."""
+"""``raftlog cluster``: show and change a cluster, its brokers and partitions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from raftlog.replication.rebalancing import PlannedMove, rebalance
 
 WATCH_INTERVAL_S: Final = 1.0
 ANY_LOSS: Final = "any"  # --accept-loss without an ID
-STATUS_DEGRADED: Final = 3  # the exit status of `status` when something is wrong
+STATUS_DEGRADED: Final = 3  # exit status of `status` if there are problems
 
 
 @click.group()
@@ -51,11 +51,11 @@ def status(context: click.Context, watch: bool, as_json: bool, bootstrap: str) -
 
     \b
     under-replicated  a replica is not in sync
-    unavailable       no leader answers: no reads, no writes
-    at min ISR        one replica less, and writes with acks=all are refused
+    unavailable       no leader responds: no reads, no writes
+    at min ISR        with one replica less, writes with acks=all are rejected
 
-    Exit status 0 if all is well, 3 if something is not (with --json: "ok", and "problems"), 1 if no
-    broker answers. A replica whose broker does not answer counts as not in sync.
+    Exit status 0 if there are no problems, 3 if there are any (with --json: "ok" and "problems"), 1
+    if no broker responds. A replica whose broker does not respond counts as not in sync.
 
     \b
     Example:
@@ -111,10 +111,10 @@ def _print_status(described: ClusterDescription, *, as_json: bool) -> None:
         place = f"{found['topic']}:{found['partition']} on broker {found['broker']}"
         click.echo(f"damage: {place}: {found['damage']}")
     for lost in counts["losses"]:
-        at = "an offset that is not known" if lost["offset"] < 0 else f"offset {lost['offset']}"
+        at = "an unknown offset" if lost["offset"] < 0 else f"offset {lost['offset']}"
         click.echo(
-            f"loss: {lost['topic']}:{lost['partition']} began again at {at} in leader epoch "
-            f"{lost['leader_epoch']}, when an operator accepted a loss"
+            f"loss: {lost['topic']}:{lost['partition']} lost records from {at} on in leader epoch "
+            f"{lost['leader_epoch']}: an operator accepted the loss"
         )
 
 
@@ -156,7 +156,7 @@ def brokers(as_json: bool, bootstrap: str) -> None:
 
 @cluster.command()
 @click.option(
-    "--under-replicated", is_flag=True, help="List only partitions with a replica out of sync."
+    "--under-replicated", is_flag=True, help="List only partitions with a lagging replica."
 )
 @click.option(
     "--unavailable", is_flag=True, help="List only partitions whose leader does not respond."
@@ -167,7 +167,7 @@ def brokers(as_json: bool, bootstrap: str) -> None:
 def partitions(
     under_replicated: bool, unavailable: bool, at_min_isr: bool, as_json: bool, bootstrap: str
 ) -> None:
-    """List the partitions of all topics; several filters are combined with OR.
+    """List the partitions of all topics. Several filters are combined with OR.
 
     Lag is in records: "2:120" means that broker 2 lags by 120 records.
 
@@ -211,8 +211,8 @@ def _partition_cells(partition: PartitionOverview) -> tuple[Any, ...]:
 @click.option(
     "--upgrade",
     is_flag=True,
-    help="After an update of all brokers: require the newest protocol between brokers. Brokers of "
-    "earlier releases are rejected from then on.",
+    help="Require the newest protocol between brokers, after all brokers were updated. Brokers of "
+    "earlier releases are then rejected.",
 )
 @options.as_json
 @options.cluster_secret_file
@@ -228,13 +228,14 @@ def features(
     """Show the release of each broker, and the versions of formats and requests.
 
     \b
-    level     the version that all brokers write; "-" where they differ
-    versions  those that all brokers read
+    level     version that all brokers write; "-" if it differs
+    versions  versions that all brokers read
 
-    During an update, the levels of peer.protocol and cluster.state stay until --upgrade. A
-    downgrade is possible until then. Of all others, a broker writes its newest version. Exit status
-    3 if a broker writes a version that another one does not read, and they must not run together.
-    The table has the requests ("api ...") whose versions differ between brokers; --json has all.
+    The levels of peer.protocol and cluster.state change only with --upgrade. A downgrade is
+    possible until then. Of all other formats, a broker writes its newest version. Exit status 3 if
+    a broker writes a version that another one does not read: these brokers must not run together.
+    The table lists the requests ("api ...") whose versions differ between brokers; --json lists all
+    requests.
 
     \b
     Example:
@@ -283,7 +284,7 @@ def _print_features(found: ClusterFeatures) -> None:
     )
 
 
-# -- what changes it -------------------------------------------------------------------------------
+# -- changes -------------------------------------------------------------------------------
 
 
 @cluster.command()
@@ -305,7 +306,7 @@ def transfer_leader(
 ) -> None:
     """Transfer the leadership of a partition to another in-sync replica. No record is lost.
 
-    Without --to, to the first live replica in the preferred order.
+    Without --to, the new leader is the first live replica in the preferred order.
 
     \b
     Example:
@@ -337,9 +338,9 @@ def _broker_ids(text: str) -> list[int]:
     "leader first.",
 )
 @click.option("--plan", type=click.File(encoding="utf-8"), help="Execute the plan of this file.")
-@click.option("--generate", is_flag=True, help="Print a balanced plan as JSON; move nothing.")
+@click.option("--generate", is_flag=True, help="Print a balanced plan as JSON, and move nothing.")
 @click.option("--verify", is_flag=True, help="Print the moves in progress.")
-@click.option("--cancel", is_flag=True, help="Restore the replicas before the moves in progress.")
+@click.option("--cancel", is_flag=True, help="Cancel the moves in progress.")
 @click.option("--dry-run", is_flag=True, help="Print the moves, and move nothing.")
 @click.option("--no-wait", is_flag=True, help="Return when the moves are stored.")
 @options.throttle
@@ -362,11 +363,11 @@ def reassign(
 ) -> None:
     """Move replicas to other brokers. No record is lost; clients follow automatically.
 
-    One replica of a partition moves at a time: the new one copies all records, joins the in-sync
-    replicas, and only then another one is removed. A move continues after a crash of any broker.
-    With --topic and --brokers, the replicas are spread over these brokers.
+    One replica of a partition moves at a time. The new replica copies all records and joins the
+    in-sync replicas before the former one is removed. A move continues after a crash of any broker.
+    With --topic and --brokers, the replicas are distributed over these brokers.
 
-    --throttle limits the copies, also alone while replicas move.
+    --throttle limits the copies. Without other options, it changes the limit of moves in progress.
 
     \b
     Example:
@@ -380,11 +381,11 @@ def reassign(
     is_throttle_only = throttle is not None and not (given or topic or brokers)
     if given > 1 or (given == 0 and not (topic and brokers) and not is_throttle_only):
         raise click.UsageError(
-            "give --topic and --brokers, or one of --plan, --generate, --verify, --cancel and "
+            "pass --topic and --brokers, or one of --plan, --generate, --verify, --cancel and "
             "--throttle"
         )
     if throttle is not None and (generate or verify or dry_run):
-        raise click.UsageError("--throttle changes the cluster: not with a command that only shows")
+        raise click.UsageError("--throttle cannot be combined with an option that only prints")
     with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
         moves.throttle(admin, throttle)
         if is_throttle_only:
@@ -407,7 +408,7 @@ def reassign(
 
 
 def _planned(admin: Admin, topic: str | None, brokers: list[int] | None) -> list[PlannedMove]:
-    """The plan for a topic, one partition of it, or everything."""
+    """Return the plan for one partition, a topic, or all topics."""
     name, colon, number = (topic or "").partition(":")
     described = admin.describe_cluster([name] if topic else None)
     if colon and brokers:
@@ -418,13 +419,15 @@ def _planned(admin: Admin, topic: str | None, brokers: list[int] | None) -> list
         raise Failed(f"topic {name!r} has no partition {partition}")
     if moving := moves.moving(described):
         raise Failed(
-            f"{len(moving)} partitions move already. Wait for their end, or cancel the moves with "
+            f"{len(moving)} partitions have moves in progress. Wait for them, or cancel them with "
             "`raftlog cluster reassign --cancel`"
         )
     places = moves.brokers_of(described, brokers)
     most = max((len(each.replicas) for each in described.partitions), default=0)
     if most > len(places):
-        raise Failed(f"a partition has {most} replicas, which {len(places)} brokers cannot store")
+        raise Failed(
+            f"a partition has {most} replicas, but only {len(places)} brokers are available"
+        )
     return rebalance(moves.placed(described.partitions), places)
 
 
@@ -470,9 +473,9 @@ def rebalance_cluster(
     cluster_secret_file: str | None,
     bootstrap: str,
 ) -> None:
-    """Spread replicas and leaders evenly over the brokers that are up, and over their racks.
+    """Distribute replicas and leaders evenly over the brokers that are up, and over their racks.
 
-    As few replicas move as possible. Replicas of brokers that are down move, too.
+    The number of moves is minimal. Replicas of brokers that are down also move.
 
     \b
     Example:
@@ -504,15 +507,15 @@ def decommission(
 ) -> None:
     """Remove a broker from the cluster, after its replicas and votes have moved to others.
 
-    The broker may run, or be lost permanently. No record is lost, and clients follow automatically.
-    The cluster continues after any crash; repeat the command to see the progress. At the end a
-    running broker stops. It can join again with an empty data directory only.
+    The broker can be running or permanently lost. No record is lost, and clients follow
+    automatically. The removal continues after any crash; repeat the command to see the progress. A
+    running broker stops at the end. It can rejoin only with an empty data directory.
 
-    Rejected if a topic has more replicas than brokers would remain, or if the other voters would
-    have no majority.
+    The command is rejected if fewer brokers would remain than a topic has replicas, or if the other
+    voters are not a majority.
 
-    With --cancel, the broker stays. Replicas that have moved stay where they are: see `raftlog
-    cluster rebalance`.
+    With --cancel, the broker remains in the cluster. Replicas that have moved do not move back: see
+    `raftlog cluster rebalance`.
 
     \b
     Example:
@@ -525,7 +528,7 @@ def decommission(
             back = admin.cancel_decommission(broker)
             output.report(
                 {"broker": broker, "cancelled": True, "moving": back},
-                f"broker {broker} stays: {back} partitions get their former replicas back",
+                f"broker {broker} remains: {back} partitions return to their former replicas",
                 as_json=as_json,
             )
             return
@@ -547,8 +550,8 @@ def decommission(
     is_flag=False,
     flag_value=ANY_LOSS,
     metavar="[ID]",
-    help="Continue even if acknowledged records are or may be lost. With =ID, only if the loss is "
-    "the one that --dry-run printed with this ID.",
+    help="Continue even if acknowledged records are or may be lost. With =ID, only if --dry-run "
+    "printed this ID for the loss.",
 )
 @click.option("--topic", "topics", multiple=True, help="Recover only this topic; may be repeated.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and its losses, and change nothing.")
@@ -569,18 +572,20 @@ def recover(
 ) -> None:
     """Recover the cluster after the permanent loss of a majority of brokers.
 
-    All brokers that answer say what they have; the one that knows most decides alone from then on,
-    in place of those that do not answer. A partition goes on by itself if one of its in-sync
-    replicas is left, and the brokers that are gone were seen to end: then every acknowledged record
-    is there, at its offset. Else it is said what is, or may be, lost, and nothing is done without
-    --accept-loss: the replica with the longest log leads, or an empty one where none is left. The
-    loss has an ID. If the loss changes after it was printed, for example because another disk
-    fails, nothing is done, and the new loss is printed.
+    Each broker that responds reports its replicas and cluster state. The broker with the newest
+    cluster state then decides alone, without the votes of the brokers that do not respond. A
+    partition continues with every acknowledged record if one of its in-sync replicas remains and
+    the failed brokers were seen to end. Otherwise the command prints what is or may be lost, and
+    recovers the partition only with --accept-loss: the replica with the longest log becomes the
+    leader, or an empty replica if none remains. The loss has an ID. If the loss changes after it
+    was printed, for example because another disk fails, the command changes nothing and prints the
+    new loss.
 
-    Do this only if the others do not come back. If they live and are merely cut off, they may go on
-    as well: two clusters, and what one of them accepts is discarded in the end.
+    Use this command only if the other brokers are lost permanently. If they are only isolated by a
+    network partition, they may continue to accept records. There are then two clusters, and the
+    records of one of them are discarded in the end.
 
-    Exit status 1 if a partition stays without a leader, or nothing was done.
+    Exit status 1 if a partition remains without a leader, or if nothing was changed.
 
     \b
     Example:
@@ -597,23 +602,21 @@ def recover(
     else:
         _print_recovery(done, dry_run=dry_run or done.refused)
     if done.refused:
-        raise Failed(
-            f"nothing was done: the loss is not the accepted one; it is {done.loss_id} now"
-        )
+        raise Failed(f"nothing was changed: the loss is now {done.loss_id}, which was not accepted")
     left = any(part.problem or part.leader is None for part in done.partitions)
     if not dry_run and (left or (done.needs_loss and not accepted)):
         context.exit(STATUS_FAILED)
 
 
 def _confirm(admin: Admin, accepted: bool | str, *, topics: tuple[str, ...] | None) -> bool | str:
-    """Say what there is, and what is lost by it; raise unless that is wanted. Returns the loss that
-    is accepted: the one that was printed.
+    """Print the plan and its losses, and ask for confirmation. Returns the accepted loss: the one
+    that was printed. Raises ``Failed`` without a confirmation.
     """
     described = admin.describe_cluster()
     down = [broker.id for broker in described.brokers if not broker.live]
     unavailable = sum(not partition.is_available for partition in described.partitions)
     total = len(described.partitions)
-    answering = f"{len(described.brokers) - len(down)} of {len(described.brokers)} brokers answer"
+    answering = f"{len(described.brokers) - len(down)} of {len(described.brokers)} brokers respond"
     output.note(f"{answering}; {unavailable} of {total} partitions have no leader.")
     if down:
         output.note(
@@ -627,20 +630,20 @@ def _confirm(admin: Admin, accepted: bool | str, *, topics: tuple[str, ...] | No
         what = "LOST: " if part.may_lose else ""
         output.note(f"{part.topic}:{part.partition}: {what}{part.problem or part.note}.")
     if isinstance(accepted, str) and planned.loss_id not in ("", accepted):
-        raise Failed(f"nothing was done: the loss is {planned.loss_id}, not {accepted}")
+        raise Failed(f"nothing was changed: the loss is {planned.loss_id}, not {accepted}")
     try:
-        agreed = click.confirm("Go on with what is left?", err=True)
+        agreed = click.confirm("Recover with the remaining brokers?", err=True)
     except click.Abort:
-        agreed = False  # no terminal to ask
+        agreed = False  # stdin is at its end
     if not agreed:
-        raise Failed("nothing was done; --yes does it without asking")
+        raise Failed("nothing was changed: confirmation is missing; see --yes")
     return accepted and (planned.loss_id or False)
 
 
 def _print_recovery(done: RecoveryDescription, *, dry_run: bool) -> None:
-    click.echo(f"cluster: {done.cluster_note or 'a majority is there, nothing to do'}")
+    click.echo(f"cluster: {done.cluster_note or 'a majority responds, nothing to do'}")
     if done.needs_loss:
-        click.echo("Without --accept-loss nothing is done.")
+        click.echo("Without --accept-loss, nothing is changed.")
     if done.loss_id:
         click.echo(f"to accept this loss, and no other: --accept-loss={done.loss_id}")
     if not done.partitions:
@@ -656,5 +659,5 @@ def _print_recovery(done: RecoveryDescription, *, dry_run: bool) -> None:
         )
         for part in done.partitions
     ]
-    what = "what would be done" if dry_run else "what was done"
+    what = "planned" if dry_run else "done"
     output.print_table(("partition", "leader", "log end", "may lose", what), rows)

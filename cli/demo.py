@@ -1,4 +1,4 @@
-"""``raftlog demo``: the main job on a throw-away cluster, with SIGKILLs in the middle."""
+"""``raftlog demo``: write and read records on a temporary cluster while leaders are killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECORDS_DEFAULT: Final = 200_000
 def _not_two(_context: click.Context, _parameter: click.Parameter, count: int) -> int:
     if count == 2:
         raise click.BadParameter(
-            "one of two brokers is no majority. Use one broker, or three or more"
+            "one of two brokers is not a majority. Use one broker, or three or more"
         )
     return count
 
@@ -74,11 +74,11 @@ def demo(
 ) -> None:
     """Write records, kill two leaders, read all records back and compare them.
 
-    Page-view events go into a topic of a throw-away cluster, with three replicas. In mid-stream the
-    broker that leads is killed with SIGKILL, its disk is wiped, and it comes back empty; then the
-    one that leads by now is killed as well. Everything is read back and compared with what was
-    acknowledged, and the replicas' files with each other. Exit status 1 if anything is lost,
-    changed, or there twice, or if the replicas differ.
+    Sends page views to a topic of a temporary cluster with three replicas. In the middle, it kills
+    the leader with SIGKILL, wipes its disk and restarts it, and then kills the new leader. At the
+    end, it reads all records, compares them with the acknowledged ones, and compares the files of
+    the replicas. Exit status 1 if a record is lost, changed or duplicated, or if the replicas
+    differ.
 
     \b
     Example:
@@ -97,7 +97,7 @@ def demo(
         directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory("-raftlog-demo")))
         running = stack.enter_context(cluster(brokers, directory=directory, with_relays=False))
         write_cluster_file(directory, running)
-        stack.callback(write_cluster_file, directory, running)  # second: that none runs any more
+        stack.callback(write_cluster_file, directory, running)  # after running.kill: no broker runs
         stack.callback(running.kill)
         note = (lambda _text: None) if as_json else output.note
         result = Rehearsal(running, total=total, note=note).run(lines())
@@ -124,7 +124,7 @@ def _print(result: Result, keep: Path | None) -> None:
     rows: list[tuple[str, Any]] = [
         ("acknowledged", f"{verdict.acknowledged:,} records, {result.bytes_sent:,} bytes"),
         *(row for outage in result.outages for row in _outage_rows(outage)),
-        ("longest silence", f"{result.unavailable_seconds:.2f} s without an acknowledgement"),
+        ("longest gap", f"{result.unavailable_seconds:.2f} s without an acknowledgement"),
         ("found", f"{verdict.found:,}"),
         ("lost", f"{verdict.lost:,}"),
         ("duplicated", f"{verdict.duplicated:,}"),
@@ -137,9 +137,12 @@ def _print(result: Result, keep: Path | None) -> None:
         click.echo(f"{name:>16}  {value}")
     click.echo()
     if result.holds:
-        click.echo("Every acknowledged record came back, once, in order, byte for byte.")
+        click.echo("Every acknowledged record was read once, in order, byte for byte.")
     else:
-        click.echo("THE PROMISE IS BROKEN. Please report this, with the directory from --keep.")
+        click.echo(
+            "FAILED: acknowledged records are missing, duplicated or different, or replicas "
+            "differ. Report this with the --keep directory."
+        )
     if keep is not None:
         click.echo(f"The cluster's files are in {keep}: raftlog up --data-dir {keep}")
 
@@ -147,10 +150,10 @@ def _print(result: Result, keep: Path | None) -> None:
 def _outage_rows(outage: Outage) -> list[tuple[str, str]]:
     killed = f"broker {outage.broker_id} (process {outage.pid}), the leader, with SIGKILL"
     again = f"after {outage.seconds:.2f} s, by broker {outage.leader}"
-    wiped = [("wiped", f"the disk of broker {outage.broker_id}, which came back empty")]
+    wiped = [("wiped", f"the disk of broker {outage.broker_id}, which restarted empty")]
     return [
         ("killed", f"{killed}, after {outage.acknowledged:,} acknowledgements"),
-        ("answering again", again),
+        ("responds again", again),
         *(wiped if outage.wiped else []),
     ]
 
@@ -172,7 +175,7 @@ def _replica_rows(comparison: Comparison) -> list[tuple[str, str]]:
 # -- page views ------------------------------------------------------------------------------------
 
 
-FIRST_EVENT_MS: Final = 1_767_225_600_000  # 2026-01-01T00:00Z: the demo's own calendar
+FIRST_EVENT_MS: Final = 1_767_225_600_000  # 2026-01-01T00:00Z: events do not depend on the clock
 GAP_MS_MAX: Final = 40
 USERS: Final = 5_000
 
@@ -187,12 +190,12 @@ _PAGES: Final = (
     "/item/{}/reviews",
 )
 _REFERRERS: Final = (None, None, "https://www.example.com/", "https://news.example.org/today")
-_COUNTRIES: Final = ("BR", "DE", "IN", "JP", "KE", "US", "日本")  # the last: text need not be ASCII
+_COUNTRIES: Final = ("BR", "DE", "IN", "JP", "KE", "US", "日本")  # the last one is not ASCII
 
 
 def page_views(count: int, *, seed: int) -> Iterator[bytes]:
-    """``count`` events, one JSON object each, without newlines."""
-    random = Random(seed)  # noqa: S311 - values to write
+    """Yield ``count`` events, one JSON object each, without newlines."""
+    random = Random(seed)  # noqa: S311 - test data
     time_ms = FIRST_EVENT_MS
     for number in range(count):
         time_ms += random.randrange(GAP_MS_MAX)

@@ -1,4 +1,4 @@
-"""``raftlog cluster events``: what changed in the cluster, and when."""
+"""``raftlog cluster events``: print the changes of the cluster with their times."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from raftlog.errors import RaftlogError
 from raftlog.types import TimestampMs
 
 FOLLOW_INTERVAL_S: Final = 1.0
-# Clocks of brokers differ, and a broker can be slow: that much older ones can still be new here.
+# Milliseconds. Clocks differ and brokers can be slow, so events this much older can be new here.
 LATE_MS: Final = 60_000
 
 
 def parse_since(text: str) -> TimestampMs:
-    """``@TIME`` or ``TIME``, as milliseconds since 1970."""
+    """Return ``@TIME`` or ``TIME`` as milliseconds since 1970. Raises ``ValueError``."""
     found = parse_time(text.removeprefix("@"), now_ms=SystemClock().wall_ms())
     if found is None:
         raise ValueError(f"{text!r}: write @TIME; TIME is {TIME_GRAMMAR}")
@@ -36,17 +36,17 @@ def parse_since(text: str) -> TimestampMs:
     "--since",
     metavar="@TIME",
     callback=options.parsed(parse_since),
-    help=f"Print only events since then; {TIME_GRAMMAR}.",
+    help=f"Print only events since this time: {TIME_GRAMMAR}.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Print new events until interrupted.")
 @options.as_json
 @options.bootstrap
 def events(since: TimestampMs | None, follow: bool, as_json: bool, bootstrap: str) -> None:
-    """Print elections, changes of ISRs, and brokers that joined or failed.
+    """Print elections, ISR changes, and brokers that joined or failed.
 
-    Brokers remember their last events since their start, and all voters of a partition remember the
-    same ones. The time is that of the first broker that applied the change. With --json, one event
-    per line.
+    Brokers keep their last events since their start, and all voters of a partition keep the same
+    events. The time is that of the first broker that applied the change. With --json, one event per
+    line.
 
     \b
     Example:
@@ -62,7 +62,7 @@ def _found(admin: Admin, since_ms: TimestampMs, *, follow: bool) -> Iterator[Eve
     found = admin.describe_events(since_ms)
     while True:
         for event in found:
-            # Not the time: a broker that responds later may report an earlier one.
+            # Events, not times, are compared: a slow broker can report an earlier event later.
             place = event.broker if event.topic is None else event.partition
             key = event.kind, event.topic, place, event.version, event.leader_epoch
             if key not in seen:
@@ -81,12 +81,12 @@ def _found(admin: Admin, since_ms: TimestampMs, *, follow: bool) -> Iterator[Eve
 
 
 def event_line(event: EventDescription) -> str:
-    """The time in UTC, the kind, the partition, and what happened."""
+    """Return the time in UTC, the kind, the partition, and the description."""
     where = "" if event.topic is None else f"{event.topic}:{event.partition}: "
     return f"{event_time(event)}  {event.kind:<22}  {where}{event.text}"
 
 
 def event_time(event: EventDescription) -> str:
-    """The time in UTC, ISO 8601."""
+    """Return the time in UTC, ISO 8601."""
     moment = datetime.fromtimestamp(event.at_ms / 1_000, UTC).isoformat(timespec="milliseconds")
     return moment.replace("+00:00", "Z")

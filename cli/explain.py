@@ -1,5 +1,5 @@
-"""``raftlog explain``: why a group lags, a partition has no leader, a broker is missing, a disk
-fills up.
+"""``raftlog explain``: reasons for lag, rebalances, partitions without a leader, failed brokers
+and full disks.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def broker(broker_id: int, as_json: bool, bootstrap: str) -> None:
 @options.as_json
 @options.bootstrap
 def disk(broker_id: int | None, as_json: bool, bootstrap: str) -> None:
-    """Explain what uses the disk of a broker, or of all, and what to do about it.
+    """Explain what uses the disk of a broker, or of all brokers, and how to free space.
 
     \b
     Example:

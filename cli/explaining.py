@@ -47,7 +47,7 @@ def explain_partition(
     if partition.unclean_epoch >= 0:
         where = "unknown" if partition.unclean_offset < 0 else str(partition.unclean_offset)
         found.append(
-            f"An operator accepted the loss of records: epoch {partition.unclean_epoch} began "
+            f"An operator accepted the loss of records: epoch {partition.unclean_epoch} started "
             f"without all of them, at offset {where}."
         )
     if partition.problem:
@@ -92,7 +92,7 @@ def _leader(cluster: ClusterDescription, partition: PartitionOverview) -> list[s
 
 
 def _replicas(cluster: ClusterDescription, partition: PartitionOverview) -> list[str]:
-    """One sentence for each replica that is down, not in sync, or corrupt."""
+    """Return one sentence for each replica that is down, not in sync, or corrupt."""
     found = []
     for replica in partition.replica_states:
         who = f"The replica on broker {replica.broker}"
@@ -111,7 +111,7 @@ def _replicas(cluster: ClusterDescription, partition: PartitionOverview) -> list
 def explain_broker(
     cluster: ClusterDescription, broker: BrokerDescription, events: Sequence[EventDescription]
 ) -> list[str]:
-    """Whether a broker is up, what it leads and stores, and what lacks it."""
+    """Explain the state of a broker and of its leaderships and replicas."""
     parts = cluster.partitions
     leads = sum(part.leader == broker.id for part in parts)
     stored = [part for part in parts if broker.id in part.replicas]
@@ -131,21 +131,21 @@ def explain_broker(
         found.append(f"{len(out)} of its replicas are not in sync: {_named(out)}.")
     waiting = [part for part in stored if not part.is_available]
     if waiting:
-        found.append(f"Without a leader are {len(waiting)} of its partitions: {_named(waiting)}.")
+        found.append(f"{len(waiting)} of its partitions have no leader: {_named(waiting)}.")
     damaged = [
         part
         for part in stored
         if any(r.damage and r.broker == broker.id for r in part.replica_states)
     ]
     if damaged:
-        found.append(f"Corrupt are {len(damaged)} of its replicas: {_named(damaged)}.")
+        found.append(f"{len(damaged)} of its replicas are corrupt: {_named(damaged)}.")
     if len(found) == 1:
         found.append("All its replicas are in sync. Nothing is wrong.")
     return found + _history(event for event in events if event.broker == broker.id)
 
 
 def explain_disk(use: DiskUseDescription) -> list[str]:
-    """How full the disk of a broker is, what uses it, what retention deletes, and what to do."""
+    """Explain the free space of a broker's disk, its use, what retention deletes, and remedies."""
     disk, who = use.disk, f"Broker {use.broker}"
     if use.problem:
         return [f"{who} does not report its disk: {use.problem}."]
@@ -189,7 +189,7 @@ def _log_dir(who: str, log_dir: LogDirDescription) -> str:
 
 
 def _largest(use: DiskUseDescription, logs: int) -> list[str]:
-    """The largest topics, and those that nothing limits."""
+    """Return the largest topics, with their retention limits."""
     largest = [topic for topic in use.topics if topic.size_bytes][:TOPICS_SHOWN_MAX]
     if not largest:
         return []
@@ -211,7 +211,7 @@ def _retention(topic: TopicDiskUse) -> str:
 
 
 def _more_space(use: DiskUseDescription, *, mine: int, others: int) -> list[str]:
-    """What an operator can do, the most effective first; nothing while there is enough space."""
+    """Return how to free space, the most effective way first, unless there is enough."""
     disk = use.disk
     if disk is None or (not disk.reason and disk.free_bytes >= disk.size_bytes // 10):
         return ["There is enough space."]
@@ -250,10 +250,10 @@ def explain_lag(group: GroupDescription) -> list[str]:
     if not behind:
         return [*found, "Every record with a known end is committed. Nothing lags."]
     if not group.members:
-        found.append("No member reads: start the application, or members left after a failure.")
+        found.append("No member reads. Start the application, or check why its members left.")
         return found
     if group.state == "reconciling":
-        found.append("Members are releasing partitions or waiting for them: a rebalance runs.")
+        found.append("A rebalance is in progress: members release partitions or wait for them.")
     orphans = [part for part in behind if part.member_id is None]
     if orphans:
         found.append(f"No member reads {_lags_named(orphans)}.")
@@ -262,7 +262,7 @@ def explain_lag(group: GroupDescription) -> list[str]:
 
 
 def _spread(group: GroupDescription, behind: Sequence[PartitionLag]) -> list[str]:
-    """Whether one partition, one member, or all of them lag."""
+    """Explain whether one partition, one member, or all members lag."""
     worst = max(behind, key=lambda part: part.lag or 0)
     share = (worst.lag or 0) / max(group.lag, 1)
     if len(group.partitions) > 1 and share > 0.5:
@@ -290,7 +290,7 @@ def _spread(group: GroupDescription, behind: Sequence[PartitionLag]) -> list[str
 
 
 def explain_rebalance(group: GroupDescription) -> list[str]:
-    """Which member a rebalance waits for, and for which partitions."""
+    """Explain which members a rebalance waits for, and for which partitions."""
     found = [
         (
             f"Group {group.group} is {group.state}, in epoch {group.group_epoch}, with "
@@ -308,7 +308,7 @@ def explain_rebalance(group: GroupDescription) -> list[str]:
             )
         elif releases:
             found.append(
-                f"{who} has to release {_places(releases)}; it does so at its next poll, or loses "
+                f"{who} must release {_places(releases)}. It does so at its next poll, or loses "
                 f"them after {member.session_timeout_ms} ms without a heartbeat."
             )
         elif waits:
@@ -318,12 +318,12 @@ def explain_rebalance(group: GroupDescription) -> list[str]:
             reason = f"held by {', '.join(sorted(holders))}" if holders else "being assigned to it"
             found.append(f"{who} waits for {_places(waits)}: {reason}.")
     if len(found) == 1:
-        found.append("Every member has its target assignment. No rebalance runs.")
+        found.append("Every member has its target assignment. No rebalance is in progress.")
     return found
 
 
 def _history(events: Iterable[EventDescription]) -> list[str]:
-    """The last events, oldest first."""
+    """Return the last events, oldest first."""
     last = list(events)[-EVENTS_SHOWN_MAX:]
     return [f"{event_time(event)}: {event.text}." for event in last]
 
@@ -336,8 +336,8 @@ def _why_down(cluster: ClusterDescription, broker_id: int) -> str:
         reason = f" ({broker.problem})" if broker.problem else ""
         return f"Broker {broker_id} does not respond{reason}: start it."
     return (
-        f"Broker {broker_id} responds and is fenced: it has not rejoined the cluster yet, or does "
-        "not reach the controller. See its /readyz or its log."
+        f"Broker {broker_id} responds and is fenced: it has not rejoined the cluster yet, or it "
+        "cannot reach the controller. See its /readyz or its log."
     )
 
 

@@ -1,4 +1,4 @@
-"""Text formats of records: write and parse them in bounded memory. Pure."""
+"""Text formats of records, written and parsed in bounded memory. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _literal(data: bytes) -> Formatter:
 
 
 def compile_format(text: str) -> Formatter:
-    """A function that writes one record; ``ValueError`` names what is not in the grammar."""
+    """Return a function that formats one record. Raises ``ValueError`` for an unknown field."""
     ends_bare = text.endswith("\\c") and not text.endswith("\\\\c")
     tokens = _TOKEN.findall(text.removesuffix("\\c") if ends_bare else text)
     parts = [_part(token) for token in tokens]
@@ -52,7 +52,7 @@ def compile_format(text: str) -> Formatter:
 def _part(token: str) -> Formatter:
     if token[0] not in "%\\":
         return _literal(token.encode())
-    if token == "%%":  # noqa: S105 - a name, no secret
+    if token == "%%":  # noqa: S105 - not a secret
         return _literal(b"%")
     if token[0] == "%" and token[1:] in _FIELDS:
         return _FIELDS[token[1:]]
@@ -71,7 +71,7 @@ def _refuse(token: str) -> Formatter:
 
 
 def format_values(record: ConsumerRecord) -> bytes:
-    """Equivalent of ``compile_format("%v")``, the default of `raftlog tail`, and faster."""
+    """Format a record as ``compile_format("%v")`` does, but faster. Default of `raftlog tail`."""
     return (record.value or b"") + b"\n"
 
 
@@ -79,7 +79,7 @@ def format_values(record: ConsumerRecord) -> bytes:
 
 
 def bytes_to_json(data: bytes | None) -> Any:
-    """UTF-8 text as a string, other bytes as ``{"base64": ...}``, null as null."""
+    """Return UTF-8 text as a string, other bytes as ``{"base64": ...}``, null as null."""
     if data is None:
         return None
     try:
@@ -89,7 +89,7 @@ def bytes_to_json(data: bytes | None) -> Any:
 
 
 def bytes_from_json(value: Any) -> bytes | None:
-    """The inverse of ``bytes_to_json``; raises ``ValueError`` with the reason."""
+    """Return the bytes of a result of ``bytes_to_json``. Raises ``ValueError`` with the reason."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -100,7 +100,7 @@ def bytes_from_json(value: Any) -> bytes | None:
 
 
 def format_json(record: ConsumerRecord) -> bytes:
-    """One JSON object and a newline."""
+    """Return one JSON object and a newline."""
     fields = {
         "topic": record.topic,
         "partition": record.partition,
@@ -118,19 +118,19 @@ def format_json(record: ConsumerRecord) -> bytes:
 
 
 CHUNK_BYTES: Final = limits.MIB
-# What `tail --json` writes and a producer cannot set: allowed, so that one feeds the other.
+# Output of `tail --json` that a producer cannot set: ignored, so that the output can be sent.
 _IGNORED: Final = {"topic", "offset", "leader_epoch"}
 _INPUT_FIELDS: Final = {"key", "value", "headers", "partition", "timestamp_ms"}
 
 
 class ReadableStream(Protocol):
-    """A binary stream that gives what it has: a terminal's lines are sent as they are typed."""
+    """Binary stream whose ``read1`` returns available bytes, such as a line typed at a terminal."""
 
     def read1(self, size: int, /) -> bytes: ...
 
 
 class InputRecord(NamedTuple):
-    """One record to send; None leaves the choice to the producer."""
+    """One record to send. The producer selects fields that are None."""
 
     value: bytes | None
     key: bytes | None = None
@@ -142,11 +142,11 @@ class InputRecord(NamedTuple):
 def read_lines(
     stream: ReadableStream, *, line_bytes_max: int = limits.BATCH_BYTES_MAX
 ) -> Iterator[list[bytes]]:
-    """The lines of each chunk; ``ValueError`` on a line of more than ``line_bytes_max``.
+    """Yield the lines of each chunk. Raises ``ValueError`` if one exceeds ``line_bytes_max``.
 
-    A line's bytes are kept exactly, without its newline; the last line may lack one.
+    The bytes of a line are unchanged, without the newline. The last line may lack a newline.
     """
-    pending: list[bytes] = []  # the pieces of a line whose end has not come
+    pending: list[bytes] = []  # chunks of an incomplete line
     pending_bytes = 0
     while chunk := stream.read1(CHUNK_BYTES):
         head, *lines = chunk.split(b"\n")
@@ -163,7 +163,7 @@ def read_lines(
 
 
 def split_keys(lines: list[bytes], separator: bytes) -> tuple[list[bytes], list[bytes | None]]:
-    """Values and keys: a line without the separator is a value without a key."""
+    """Return values and keys. A line without the separator is a value without a key."""
     values: list[bytes] = []
     keys: list[bytes | None] = []
     for line in lines:
@@ -174,14 +174,14 @@ def split_keys(lines: list[bytes], separator: bytes) -> tuple[list[bytes], list[
 
 
 def parse_json_line(line: bytes) -> InputRecord:
-    """One line of ``--jsonl``; raises ``ValueError`` with the reason."""
+    """Parse one line of ``--jsonl``. Raises ``ValueError`` with the reason."""
     fields = json.loads(line)
     if not isinstance(fields, dict):
         raise ValueError('not an object such as {"key": "k", "value": "v"}')
     unknown = fields.keys() - _INPUT_FIELDS - _IGNORED
     if unknown:
         known = ", ".join(sorted(_INPUT_FIELDS))
-        raise ValueError(f"unknown field {min(unknown)!r}; there are {known}")
+        raise ValueError(f"unknown field {min(unknown)!r}. The fields are {known}")
     return InputRecord(
         value=bytes_from_json(fields.get("value")),
         key=bytes_from_json(fields.get("key")),
@@ -199,7 +199,7 @@ def _whole_number(fields: dict[str, Any], name: str) -> int | None:
 
 
 def _input_headers(value: Any) -> Headers:
-    """An object, or pairs where a name comes twice or their order matters."""
+    """Return the headers of an object or of pairs, which can repeat names and keep their order."""
     pairs = list(value.items()) if isinstance(value, dict) else value or []
     if not isinstance(pairs, list):
         raise ValueError("headers are an object, or a list of [name, value] pairs")
@@ -208,5 +208,5 @@ def _input_headers(value: Any) -> Headers:
 
 def _header(pair: Any) -> Header:
     if not (isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)):
-        raise ValueError(f"{pair!r} is no [name, value] pair")
+        raise ValueError(f"{pair!r} is not a [name, value] pair")
     return pair[0], bytes_from_json(pair[1])

@@ -1,4 +1,4 @@
-"""``raftlog group``: consumer groups are listed, looked at, put back and deleted."""
+"""``raftlog group``: list, describe, reset and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def list_groups(states: Sequence[str], as_json: bool, bootstrap: str) -> None:
     stable       every member has its target assignment
 
     \b
-    Groups of type classic are of Kafka clients with group.protocol=classic:
+    Groups of type classic have Kafka clients with group.protocol=classic:
     preparing_rebalance   the coordinator waits for members to join
-    completing_rebalance  it waits for the assignment of the leading member
+    completing_rebalance  the coordinator waits for the assignment of the group leader
 
     \b
     Example:
@@ -152,8 +152,8 @@ def _print_group(
 def delete(names: Sequence[str], topics: Sequence[str], as_json: bool, bootstrap: str) -> None:
     """Delete groups without members, and their offsets, without confirmation.
 
-    A group with members is rejected: stop its consumers first. With --topic, only the committed
-    offsets of that topic are deleted.
+    The command rejects a group with members: stop its consumers first. With --topic, only the
+    committed offsets of that topic are deleted.
 
     \b
     Example:
@@ -188,7 +188,7 @@ def _delete(admin: Admin, name: str, topics: Sequence[str]) -> dict[str, Any]:
     partitions = [tp for tp in admin.group_offsets(name) if tp.topic in topics]
     missing = {*topics} - {tp.topic for tp in partitions}
     if missing:
-        raise UnknownTopicError(f"group {name!r} has committed nothing for topic {min(missing)!r}")
+        raise UnknownTopicError(f"group {name!r} has no committed offsets of {min(missing)!r}")
     admin.delete_group_offsets(name, partitions)
     return {"group": name, "partitions": [tp._asdict() for tp in partitions]}
 
@@ -199,7 +199,7 @@ def _what(deleted: dict[str, Any]) -> str:
     return f"{len(deleted['partitions'])} offsets of {deleted['group']}"
 
 
-# -- what a description comes to, as JSON and as rows ----------------------------------------------
+# -- descriptions as JSON and as rows ----------------------------------------------
 
 
 NOTHING: Final = "-"
@@ -215,7 +215,7 @@ PARTITION_COLUMNS: Final = (
 
 
 def summary(group: GroupDescription) -> str:
-    """The group in one line."""
+    """Return the group in one line."""
     members = f"{len(group.members)} member{'' if len(group.members) == 1 else 's'}"
     parts = [group.group, group.state, members, f"lag {group.lag}"]
     if group.lag_seconds is not None:
@@ -230,7 +230,7 @@ def summary(group: GroupDescription) -> str:
 def group_to_json(
     group: GroupDescription, *, members: bool = True, partitions: bool = True
 ) -> dict[str, Any]:
-    """The group for JSON; ``members`` and ``partitions``: whether those are in it."""
+    """Return the group for JSON. ``members``, ``partitions``: include them."""
     value: dict[str, Any] = {
         "group": group.group,
         "type": group.type,
@@ -273,14 +273,14 @@ def member_row(member: MemberDescription) -> tuple[Any, ...]:
 
 
 def changes(member: MemberDescription) -> str:
-    """Partitions that the member receives (+) and releases (-)."""
+    """Return the partitions that the member receives (+) and releases (-)."""
     coming = partition_ranges(sorted({*member.target} - {*member.assigned}))
     going = partition_ranges(sorted({*member.assigned} - {*member.target}))
     return " ".join([*(f"+{part}" for part in coming.split()), *(f"-{p}" for p in going.split())])
 
 
 def partition_ranges(found: Iterable[TopicPartition]) -> str:
-    """Sorted partitions in short, such as ``clicks:0-3,7 views:0``."""
+    """Return sorted partitions in a short form, such as ``clicks:0-3,7 views:0``."""
     return " ".join(
         f"{topic}:{_ranges([tp.partition for tp in of_topic])}"
         for topic, of_topic in groupby(found, key=lambda tp: tp.topic)
@@ -288,7 +288,7 @@ def partition_ranges(found: Iterable[TopicPartition]) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """``0-3,7``: consecutive numbers are joined."""
+    """Return numbers in a short form, such as ``0-3,7``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -318,38 +318,38 @@ def _or_nothing(number: int | None) -> Any:
 
 
 def seconds(number: float) -> str:
-    """To the tenth below a minute, whole from there on."""
+    """Return seconds with one decimal below 60, without decimals from 60 on."""
     return f"{number:.1f}" if 0 < number < 60 else f"{number:.0f}"
 
 
-# -- which partitions are reset, and where to ------------------------------------------------------
+# -- partitions to reset, and their new offsets ----------------------------------------------------
 
 
 NAMED_MAX: Final = 5  # partitions in one line of an error
 
 
 class Selection(NamedTuple):
-    """Partitions of a topic; None: all of them."""
+    """Partitions of a topic. None: all partitions."""
 
     topic: str
     partitions: tuple[int, ...] | None = None
 
 
 def parse_to(text: str) -> Bound:
-    """One place of the OFFSETS grammar; a range is none."""
+    """Parse one offset of the OFFSETS grammar. Raises ``ValueError`` for a range."""
     try:
         offsets = parse_offsets(text, now_ms=SystemClock().wall_ms())
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
     if offsets.stop is not None:
         raise click.BadParameter(
-            f"{text!r} is a range. A group continues from one offset: give only the start"
+            f"{text!r} is a range. A group continues from one offset: pass only the start"
         )
     return offsets.start
 
 
 def parse_selection(text: str) -> Selection:
-    """``TOPIC``, ``TOPIC:P`` or ``TOPIC:P,P``."""
+    """Parse ``TOPIC``, ``TOPIC:P`` or ``TOPIC:P,P``."""
     topic, colon, rest = text.partition(":")
     numbers = rest.split(",")
     if not topic or (colon and not all(n.isascii() and n.isdecimal() for n in numbers)):
@@ -365,10 +365,10 @@ def choose(
     *,
     only_committed: bool,
 ) -> dict[TopicPartition, Extent]:
-    """The partitions to reset, with what they hold now."""
+    """Return the partitions to reset, with their current offsets."""
     selections = selections or [Selection(topic) for topic in sorted({tp.topic for tp in old})]
     if not selections:
-        raise InvalidRequestError(f"group {name!r} has committed nothing. Add --topic")
+        raise InvalidRequestError(f"group {name!r} has no committed offsets. Add --topic")
     chosen: dict[TopicPartition, Extent] = {}
     for topic, wanted in selections:
         begins, ends = admin.offsets(topic, "earliest"), admin.offsets(topic, "latest")
@@ -384,8 +384,7 @@ def choose(
     if only_committed and (uncommitted or not chosen):
         where = uncommitted[0] if uncommitted else ", ".join(topic for topic, _ in selections)
         raise InvalidRequestError(
-            f"group {name!r} has committed nothing for {where}, so there is nothing to shift: "
-            "use --to"
+            f"group {name!r} has no committed offset for {where} that can be shifted. Use --to"
         )
     return chosen
 
@@ -393,7 +392,7 @@ def choose(
 def places(
     admin: Admin, chosen: Mapping[TopicPartition, Extent], to: Bound | None
 ) -> dict[TopicPartition, Offset]:
-    assert to is not None, "--to or --shift is given"
+    assert to is not None, "either --to or --shift is set"
     return resolve_all(to, chosen, admin.list_offsets)
 
 
@@ -439,7 +438,7 @@ def check_in_range(
     help="Reset only these partitions; repeatable.  [default: all with committed offsets]",
 )
 @click.option(
-    "--all-topics", is_flag=True, help="Reset all topics with committed offsets: the default."
+    "--all-topics", is_flag=True, help="Reset all topics with committed offsets (default)."
 )
 @click.option(
     "--create", is_flag=True, help="Create the group if it does not exist; needs --topic."
@@ -476,11 +475,11 @@ def reset(
     """
     check_group_id(name)
     if (to is None) == (shift is None):
-        raise click.UsageError(f"give one of --to OFFSETS ({GRAMMAR}) and --shift N")
+        raise click.UsageError(f"pass either --to OFFSETS ({GRAMMAR}) or --shift N")
     if all_topics and selections:
-        raise click.UsageError("--all-topics does not go with --topic")
+        raise click.UsageError("--all-topics cannot be combined with --topic")
     if create and not selections:
-        raise click.UsageError("--create needs --topic: a new group has read none")
+        raise click.UsageError("--create requires --topic: a new group has no committed offsets")
     with Admin(bootstrap) as admin:
         known = _describe(admin, name, create=create)
         if known is not None and known.members and not dry_run:
@@ -502,13 +501,13 @@ def _describe(admin: Admin, name: str, *, create: bool) -> GroupDescription | No
     except UnknownGroupError as error:
         if create:
             return None
-        raise UnknownGroupError(f"{error}; --create makes it") from error
+        raise UnknownGroupError(f"{error}. Add --create to create it") from error
 
 
 def _in_use(group: GroupDescription) -> str:
     return (
-        f"group {group.group!r} has members ({len(group.members)}): stop its consumers "
-        f"before it is reset (`raftlog group describe {group.group} --members` shows them)"
+        f"group {group.group!r} has {len(group.members)} members. Stop its consumers first: "
+        f"`raftlog group describe {group.group} --members` lists them"
     )
 
 

@@ -1,4 +1,4 @@
-"""Summary of a cluster's description: counts, states, lags, damage. Pure."""
+"""Summary of a cluster's description: counts, states, lag, corruption. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def summary(cluster: ClusterDescription) -> dict[str, Any]:
-    """The cluster in a few numbers, and everything that is wrong with stored bytes."""
+    """Return counts of brokers and partitions, problems, corrupt replicas and accepted losses."""
     partitions = cluster.partitions
     found = problems(cluster)
     return {
@@ -81,7 +81,7 @@ def problems(cluster: ClusterDescription) -> list[dict[str, Any]]:
     """Return the current problems, the worst first: each with its ``kind`` and a ``message``."""
     found: list[dict[str, Any]] = []
     if cluster.controller is None:
-        message = "no broker decides for the cluster: a majority of its voters is not there"
+        message = "the cluster has no controller: no majority of its voters is up"
         found.append({"kind": "no-controller", "message": message})
     for broker in cluster.brokers:
         if not is_up(broker):
@@ -110,7 +110,7 @@ def problems(cluster: ClusterDescription) -> list[dict[str, Any]]:
 
 
 def disk_problems(broker: BrokerDescription) -> list[str]:
-    """Return why disks of a broker refuse growth, hang or have failed."""
+    """Return why disks of a broker reject writes, do not respond or have failed."""
     if broker.disk is None:
         return []
     log_dirs = [log_dir.problem for log_dir in broker.disk.log_dirs]
@@ -118,18 +118,18 @@ def disk_problems(broker: BrokerDescription) -> list[str]:
 
 
 def is_up(broker: BrokerDescription) -> bool:
-    """It answers, and the cluster counts on it."""
+    """Return whether the broker responds and is not fenced."""
     return broker.live and not broker.fenced
 
 
 def clock_problem(broker: BrokerDescription) -> str:
-    """Return the problem of its wall clock, and the remedy."""
+    """Return the problem of a broker's wall clock, and the remedy."""
     seconds = abs(broker.clock_error_ms) // 1_000
     side = "ahead of" if broker.clock_error_ms > 0 else "behind"
     return (
         f"broker {broker.id}: the wall clock is {seconds} s {side} the time by which records "
-        "expire. Correct the clock (is NTP running?); if it is right, correct the other brokers' "
-        "clocks, or restart the broker if there are no others"
+        "expire. Correct the clock (is NTP running?). If it is correct, correct the clocks of the "
+        "other brokers, or restart the broker if there are no others"
     )
 
 
@@ -142,7 +142,7 @@ def broker_state(broker: BrokerDescription) -> str:
 
 
 def partition_state(partition: PartitionOverview) -> str:
-    """The worst that is true of it: unavailable, under-replicated, at-min-isr, or ok."""
+    """Return the worst state that applies: unavailable, under-replicated, at-min-isr, or ok."""
     if not partition.is_available:
         return "unavailable"
     if partition.is_under_replicated:
@@ -151,7 +151,7 @@ def partition_state(partition: PartitionOverview) -> str:
 
 
 def lag(replicas: Iterable[ReplicaDescription]) -> str:
-    """The records that followers lack, such as ``2:120``; 0 when none lacks any."""
+    """Return the lag of followers in records, such as ``2:120``; 0 if none lags."""
     behind = [
         f"{replica.broker}:{UNKNOWN if replica.lag_records < 0 else replica.lag_records}"
         for replica in replicas
@@ -161,7 +161,7 @@ def lag(replicas: Iterable[ReplicaDescription]) -> str:
 
 
 def shown_bytes(value: float) -> str:
-    """A number of bytes with a unit, such as ``1.5 GiB``."""
+    """Return a number of bytes with a unit, such as ``1.5 GiB``."""
     if value < 1024:
         return f"{value:.0f} B"
     units = iter(_UNITS)
@@ -172,7 +172,7 @@ def shown_bytes(value: float) -> str:
 
 
 def free_space(disk: DiskDescription | None) -> str:
-    """The free space of a broker's disk as a cell of a table, with the level if it is low."""
+    """Return the free space of a broker's disk as a table cell, with the level if it is low."""
     if disk is None:
         return UNKNOWN
     low = f", {disk.level}" if disk.reason else ""
@@ -180,12 +180,12 @@ def free_space(disk: DiskDescription | None) -> str:
 
 
 def ids(brokers: Iterable[int]) -> str:
-    """Broker ids as a cell of a table."""
+    """Return broker IDs as a table cell."""
     return ",".join(map(str, brokers))
 
 
 def broker_rows(described: ClusterDescription) -> list[dict[str, Any]]:
-    """The brokers for JSON, each with what it leads and stores."""
+    """Return the brokers for JSON, with their numbers of leaderships and replicas."""
     leads = Counter(partition.leader for partition in described.partitions)
     replicas = Counter(
         broker for partition in described.partitions for broker in partition.replicas
@@ -203,7 +203,7 @@ def broker_rows(described: ClusterDescription) -> list[dict[str, Any]]:
 
 
 def partition_row(partition: PartitionOverview) -> dict[str, Any]:
-    """A partition for JSON; chains in hexadecimal, as ``raftlog log dump`` has them."""
+    """Return a partition for JSON. Hash chains are hexadecimal, as in ``raftlog log dump``."""
     return {
         **asdict(partition),
         "replica_states": replica_rows(partition.replica_states),

@@ -1,7 +1,7 @@
-"""``/api/v1`` of a broker's HTTP port: what the commands print with ``--json``. Read-only.
+"""``/api/v1`` of a broker's HTTP port: the JSON that commands print with ``--json``. Read-only.
 
-The broker's process asks the cluster as any client does, in threads: the event loop of the broker
-neither decodes nor encodes these responses, which may list thousands of partitions.
+Client threads in the broker process query the cluster. The event loop of the broker neither decodes
+nor encodes these responses, which may list thousands of partitions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from raftlog.errors import (
 )
 
 PREFIX: Final = "/api/v1"
-# Work of one path: its value for JSON, from an admin client and the parameters of the request.
+# Returns the JSON value of one path, from an admin client and the parameters of the request.
 Describe = Callable[[Admin, Request], Any]
 
 
@@ -87,9 +87,7 @@ PATHS: Final[dict[str, Describe]] = {
 
 
 class HttpApi:
-    """The paths. One request is served at a time: the others wait, and do not multiply the load on
-    the cluster.
-    """
+    """Routes of ``/api/v1``. One request is served at a time, to bound the load on the cluster."""
 
     def __init__(self, admin_of: Callable[[Request], Admin]) -> None:
         """``admin_of``: returns the client for a request, in a thread. The caller closes it."""
@@ -111,12 +109,12 @@ class HttpApi:
         try:
             return 200, output.to_json(describe(self._admin_of(request), request)) + "\n"
         except RaftlogError as error:
-            told = {"error": type(error).__name__, "message": str(error)}
-            return status_of(error), output.to_json(told) + "\n"
+            body = {"error": type(error).__name__, "message": str(error)}
+            return status_of(error), output.to_json(body) + "\n"
 
 
 def status_of(error: RaftlogError) -> int:
-    """The HTTP status for an error."""
+    """Return the HTTP status of an error."""
     if isinstance(error, UnknownTopicError | UnknownPartitionError | UnknownGroupError):
         return 404
     if isinstance(error, TopicExistsError | GroupNotEmptyError):

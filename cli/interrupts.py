@@ -1,7 +1,7 @@
-"""Signals that end a command: Ctrl-C, and the stop signals of service managers and terminals.
+"""Signals that stop a command: Ctrl-C, and those of service managers and terminals.
 
-All of them raise ``KeyboardInterrupt`` in the command, so that it ends as after Ctrl-C: it commits
-its offsets and ends the processes that it started. ``broker`` and ``up`` have their own handlers.
+Each signal raises ``KeyboardInterrupt`` in the command, which then commits its offsets and stops
+the processes that it started. ``broker`` and ``up`` have other handlers.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import signal
 from types import FrameType
 from typing import Final
 
-# SIGHUP is ignored under nohup, and then stays so.
+# Under nohup, SIGHUP remains ignored.
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminated(KeyboardInterrupt):
-    """Interrupt by another signal than SIGINT."""
+    """Interrupt by a signal other than SIGINT."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -23,7 +23,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def status_of(error: KeyboardInterrupt) -> int:
-    """The exit status: 128 and the signal's number, as shells have it."""
+    """Return the exit status as shells do: 128 + the number of the signal."""
     return 128 + (error.number if isinstance(error, Terminated) else signal.SIGINT)
 
 
@@ -55,6 +55,6 @@ class HeldInterrupt:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         interrupt = KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
-        if self.has_come is not None:  # it takes too long
+        if self.has_come is not None:  # the second interrupt is not deferred
             raise interrupt
         self.has_come = interrupt

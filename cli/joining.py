@@ -1,4 +1,4 @@
-"""The ID of a broker that joins a cluster without one: that of its directory, or a new one."""
+"""ID of a broker that joins a cluster without --id: from its data directory, or a new one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raftlog.disk import OsDisk
 from raftlog.server.broker import read_secret
 from raftlog.storage.identity import stored_identity
 
-TIMEOUT_MS: Final = 30_000  # until a broker of the cluster responds
+TIMEOUT_MS: Final = 30_000  # for the response of a broker of the cluster
 
 
 def with_id(config: BrokerConfig) -> BrokerConfig:
@@ -24,7 +24,7 @@ def with_id(config: BrokerConfig) -> BrokerConfig:
         return replace(config, id=identity.broker_id)
     if not config.join:
         return config
-    from raftlog import Admin  # a broker needs no client otherwise, and starts sooner without it
+    from raftlog import Admin  # only here: other brokers start faster without the client
 
     with Admin(
         [str(address) for address in config.join],

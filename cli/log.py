@@ -1,4 +1,4 @@
-"""``raftlog log``: contents and verification of the files of partitions, offline or on brokers."""
+"""``raftlog log``: print and verify the files of partitions, offline or on brokers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def log() -> None:
 
 @log.command()
 @click.argument("path", type=click.Path(exists=True))
-@click.option("--records", is_flag=True, help="Print the records of each batch, too.")
+@click.option("--records", is_flag=True, help="Also print the records of each batch.")
 @options.as_json
 @click.pass_context
 def dump(context: click.Context, path: str, records: bool, as_json: bool) -> None:
@@ -66,7 +66,7 @@ def dump(context: click.Context, path: str, records: bool, as_json: bool) -> Non
 
 
 def _rows(path: str, *, records: bool, as_json: bool) -> Iterator[tuple[str, str]]:
-    """The text of each batch, and what is wrong with it."""
+    """Yield the text of each batch, and its error or ""."""
     last_path = ""
     for row in inspect.dump(OsDisk(), path.rstrip("/")):
         if as_json:
@@ -128,11 +128,11 @@ def verify(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Check every batch, hash chain and index below a directory, or all copies of a cluster.
+    """Verify every batch, hash chain and index below a directory, or all copies of a cluster.
 
-    Exit status 1 if durable records are corrupt or missing. A torn write at the end of a log, or an
-    index that does not match, is reported as well and does not change the exit status: the next
-    start of the broker repairs it.
+    Exit status 1 if durable records are corrupt or missing. A torn write at the end of a log and an
+    index that does not match are reported without changing the exit status: the broker repairs them
+    at its next start.
 
     With --cluster, each broker verifies its copies, and the copies of a partition must be equal
     below its high watermark. Exit status 1 if a copy is corrupt or differs, 3 if a copy could not
@@ -144,7 +144,7 @@ def verify(
       raftlog log verify --cluster --topic clicks
     """
     if cluster == (directory is not None) or (topics and not cluster):
-        raise click.UsageError("pass a DIRECTORY, or --cluster, which can have --topic")
+        raise click.UsageError("pass either DIRECTORY, or --cluster and optionally --topic")
     if directory is None:
         context.exit(_verify_cluster(bootstrap, topics or None, as_json=as_json))
     _verify_files(directory, as_json=as_json)
@@ -169,7 +169,7 @@ def _verify_cluster(bootstrap: str, topics: tuple[str, ...] | None, *, as_json: 
     if bad:
         raise Failed(
             f"{len(bad)} of {len(found)} partitions have corrupt or differing copies. A broker "
-            "replaces a corrupt copy if another one is valid: check with `raftlog cluster status`, "
+            "replaces a corrupt copy if another one is valid: check `raftlog cluster status`, "
             "and verify again"
         )
     if unverified:
@@ -206,9 +206,9 @@ def _print_verifications(found: list[PartitionVerification]) -> None:
                 click.echo(f"corrupt: {where}, offset {copy.end_offset}: {copy.damage}")
             elif copy.differs_at >= 0:
                 click.echo(
-                    f"differs: {where}, offset {copy.differs_at}: not the batch of the leader's "
-                    "copy. Move the partition's directory on this broker away: the broker copies "
-                    "the partition again"
+                    f"differs: {where}, offset {copy.differs_at}: not equal to the batch of the "
+                    "leader's copy. Move the partition's directory on this broker away: the broker "
+                    "copies the partition again"
                 )
             elif copy.problem:
                 click.echo(f"unverified: {where}: {copy.problem}")
@@ -229,8 +229,8 @@ def _verify_files(directory: str, *, as_json: bool) -> None:
         _print_reports(reports)
     if damaged:
         raise Failed(
-            f"{len(damaged)} of {len(reports)} partitions are damaged: restore them from a backup, "
-            "or keep what lies before the damage"
+            f"{len(damaged)} of {len(reports)} partitions are corrupt. Restore them from a backup, "
+            "or keep only the records before the corruption"
         )
 
 

@@ -1,4 +1,4 @@
-"""``raftlog cluster log-level``: the log levels of running brokers."""
+"""``raftlog cluster log-level``: show and change the log levels of running brokers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INHERIT = "default"
 @click.command("log-level")
 @click.argument("logger", required=False)
 @click.argument("level", required=False, type=click.Choice([*LOGGING_LEVELS, INHERIT]))
-@click.option("--broker", type=click.IntRange(min=0), help="Only this broker; default: all.")
+@click.option("--broker", type=click.IntRange(min=0), help="Only this broker.  [default: all]")
 @options.as_json
 @options.cluster_secret_file
 @options.bootstrap
@@ -29,14 +29,14 @@ def log_level(
     cluster_secret_file: str | None,
     bootstrap: str,
 ) -> None:
-    """Show or change what brokers log, while they run.
+    """Show or change the log levels of running brokers.
 
-    A broker forgets the change when it stops: logging.level in its configuration is permanent.
+    The change lasts until the broker stops. logging.level in its configuration is permanent.
 
-    LOGGER is a name in a log line, such as raftlog.server.connection, or one above it, such as
-    raftlog.server. "root" is above all. With LEVEL, the loggers below it get this level too, except
-    those whose level was set; "default" removes the level. Without LEVEL, this shows LOGGER and
-    those below it; without LOGGER, all whose level was set.
+    LOGGER is a logger in a log line, such as raftlog.server.connection, or a parent of it, such as
+    raftlog.server or "root". LEVEL applies to LOGGER and to its children without a level; "default"
+    removes the level. Without LEVEL, the command shows LOGGER and its children. Without LOGGER, it
+    shows all loggers with a level.
 
     \b
     Example:
@@ -65,7 +65,7 @@ def log_level(
 
 
 def _rows(admin: Admin, broker: int, logger: str | None) -> list[dict[str, Any]]:
-    """Return the loggers to show: whose level was set, or ``logger`` and those below it."""
+    """Return the loggers to show: those with a level, or ``logger`` and its children."""
     return [
         {"broker": broker, "logger": name, "level": found.level, "own": found.is_own}
         for name, found in admin.describe_log_levels(broker).items()

@@ -1,7 +1,7 @@
-"""The ``raftlog`` command: the table of commands, and where errors become exit statuses.
+"""The ``raftlog`` command: table of commands, and exit statuses of errors.
 
-A command's module is imported when it is run (or asked for help), so that ``raftlog --help`` is
-quick.
+The module of a command is imported when the command or its help is used, so ``raftlog --help`` is
+fast.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from raftlog.cli import interrupts
 
 STATUS_FAILED: Final = 1
-STATUS_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
+STATUS_INTERRUPTED: Final = 130  # 128 + SIGINT, as in shells
 
 
 class Entry(NamedTuple):
@@ -93,7 +93,7 @@ COMMANDS: Final[dict[str, Entry]] = {
 
 
 class Failed(click.ClickException):
-    """The operation failed: one line on stderr, exit status 1."""
+    """Failure of an operation: one line on stderr, exit status 1."""
 
     exit_code = STATUS_FAILED
 
@@ -102,7 +102,7 @@ class Failed(click.ClickException):
 
 
 class Root(click.Group):
-    """The command table as a click group."""
+    """Command table as a click group."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -126,7 +126,7 @@ class Root(click.Group):
         return [CompletionItem(name, help=COMMANDS[name].help) for name in names]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what the world did wrong becomes one line and a status."""
+        """Run the command. Expected errors become one line on stderr and an exit status."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
@@ -149,7 +149,7 @@ def describe_os_error(error: OSError) -> str:
 
 
 def discard_standard_output() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush does not fail again."""
+    """Redirect stdout to the null device, so that the flush at exit does not fail again."""
     import os
 
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -179,13 +179,13 @@ def root() -> None:
 
     \b
     Example:
-      raftlog up &                         three brokers, from 127.0.0.1:9100 on
+      raftlog up &                         three brokers: 127.0.0.1:9100 to 9102
       raftlog topic create clicks
       echo hello | raftlog produce clicks
       raftlog tail clicks -o earliest
 
-    RAFTLOG_BOOTSTRAP stands in for --bootstrap, RAFTLOG_CONFIG for --config. Exit status: 0
-    success, 1 the operation failed, 2 wrong usage, 130 interrupted (143: by SIGTERM).
+    RAFTLOG_BOOTSTRAP sets --bootstrap, and RAFTLOG_CONFIG sets --config. Exit status: 0 success, 1
+    the operation failed, 2 wrong usage, 130 interrupted (143: by SIGTERM).
     """
 
 
@@ -201,12 +201,12 @@ def completion(shell: str) -> None:
       fish:  raftlog completion fish > ~/.config/fish/completions/raftlog.fish
     """
     kind = get_completion_class(shell)
-    assert kind is not None, "click knows all the shells that the argument allows"
+    assert kind is not None, "click supports all shells that the argument allows"
     click.echo(kind(root, {}, "raftlog", "_RAFTLOG_COMPLETE").source())
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit status."""
+    """Run one command line. Returns the exit status."""
     try:
         status = root.main(args=list(arguments), prog_name="raftlog", standalone_mode=False)
     except click.ClickException as error:
@@ -220,6 +220,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> NoReturn:
-    """The console script."""
+    """Run the console script."""
     interrupts.raise_on_signals()
     sys.exit(run(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""``raftlog mirror``: copies topics to another cluster, and shows what is left to copy."""
+"""``raftlog mirror``: copy topics to another cluster, and show the progress and the lag."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class Display:
     metavar="HOST:PORT[,...]",
     help="Addresses of brokers of the cluster to copy to.",
 )
-@options.pattern("--topics", "topic names. Internal topics are left out", required=True)
-@options.pattern("--groups", "names of consumer groups: copy their offsets, too")
+@options.pattern("--topics", "topic names. Internal topics are excluded", required=True)
+@options.pattern("--groups", "names of consumer groups whose offsets are also copied")
 @click.option("--prefix", default="", help="Prefix of the topic names in the target cluster.")
-@click.option("--once", is_flag=True, help="Stop when caught up with the ends at the start.")
+@click.option("--once", is_flag=True, help="Stop at the end offsets of the time of the start.")
 @options.security
 @options.as_json
 def mirror(
@@ -85,7 +85,7 @@ def mirror(
 ) -> None:
     """Copy topics of one cluster to another, with their offsets.
 
-    Runs until it is stopped. Another run continues where the last one ended. Exits with status 1
+    Runs until it is stopped. The next run continues where the last one ended. Exits with status 1
     if a partition could not be mirrored.
 
     \b
@@ -100,9 +100,9 @@ def mirror(
 def run_mirror(
     source: str | Source, target: str, *, once: bool, as_json: bool, **selection: Any
 ) -> None:
-    """Run a ``Mirror`` of ``selection``, and show its progress, also if Ctrl-C ends it.
+    """Run a ``Mirror`` of ``selection``, and show its progress until it ends or Ctrl-C stops it.
 
-    Exits with status 1 if it refused a partition.
+    Exits with status 1 if it could not mirror a partition.
     """
     display = Display(as_json=as_json)
     running = Mirror(source, target, on_progress=display.show, on_error=display.warn, **selection)

@@ -24,12 +24,12 @@ class Place(NamedTuple):
 
 
 def placed(partitions: Iterable[PartitionOverview]) -> list[PlacedPartition]:
-    """The partitions, as plans use them."""
+    """Return the partitions as input of a plan."""
     return [PlacedPartition(each.topic, each.partition, each.replicas) for each in partitions]
 
 
 def rows(moves: Iterable[PlannedMove]) -> list[dict[str, Any]]:
-    """The moves as JSON, as ``parse`` reads them."""
+    """Return the moves as JSON that ``parse`` reads."""
     return [
         {"topic": m.topic, "partition": m.partition, "from": list(m.before), "to": list(m.after)}
         for m in moves
@@ -37,7 +37,7 @@ def rows(moves: Iterable[PlannedMove]) -> list[dict[str, Any]]:
 
 
 def parse(text: str) -> list[PlannedMove]:
-    """Read a plan. Raises ``ValueError`` if it is none."""
+    """Parse a plan. Raises ``ValueError`` if it is invalid."""
     try:
         plan = json.loads(text)
     except ValueError as error:
@@ -96,32 +96,30 @@ def start(admin: Admin, moves: Sequence[PlannedMove]) -> None:
 
 
 def throttle(admin: Admin, bytes_per_s: int | None) -> None:
-    """Limit the copies of moves; None leaves the limit as it is, 0 removes it."""
+    """Limit the copies of moves. None: keep the limit; 0: remove it."""
     if bytes_per_s is not None:
         admin.throttle_moves(bytes_per_s)
 
 
 def moving(described: ClusterDescription) -> list[PartitionOverview]:
-    """The partitions with a move in progress."""
+    """Return the partitions with a move in progress."""
     return [partition for partition in described.partitions if partition.target]
 
 
 def wait(admin: Admin, topics: Iterable[str]) -> None:
-    """Return once no partition of these topics moves."""
+    """Wait until no partition of these topics moves."""
     names, shown = sorted(set(topics)), -1
     if not names:
         return
     while left := len(moving(admin.describe_cluster(names))):
         if left != shown:
-            output.note(f"{left} partitions move")
+            output.note(f"partitions with moves in progress: {left}")
             shown = left
         time.sleep(POLL_INTERVAL_S)
 
 
 def print_moving(described: ClusterDescription, *, as_json: bool) -> None:
-    """Print the moves in progress, and their throttle. The lag is in records, of replicas that
-    copy.
-    """
+    """Print the moves in progress, the lag of copying replicas in records, and the throttle."""
     partitions, rate = moving(described), described.move_throttle
     if as_json:
         found = [
@@ -140,7 +138,7 @@ def print_moving(described: ClusterDescription, *, as_json: bool) -> None:
     if rate:
         output.note(f"throttle: {rate} bytes per second for each broker")
     if not partitions:
-        output.note("no partition moves")
+        output.note("no moves in progress")
     else:
         columns = ("partition", "replicas", "to", "isr", "lag")
         output.print_table(
@@ -159,13 +157,13 @@ def print_moving(described: ClusterDescription, *, as_json: bool) -> None:
 
 
 def brokers_of(described: ClusterDescription, ids: Sequence[int] | None) -> list[Place]:
-    """The brokers that may store replicas: those listed, or all that are up."""
+    """Return the brokers that may store replicas: those listed, or all that are up."""
     if ids is None:
         found = [broker for broker in described.brokers if health.is_up(broker)]
     else:
         known = {broker.id: broker for broker in described.brokers}
         if unknown := [broker for broker in ids if broker not in known]:
-            raise Failed(f"no broker {unknown[0]} in this cluster, but {sorted(known)}")
+            raise Failed(f"the cluster has no broker {unknown[0]}; it has {sorted(known)}")
         found = [known[broker] for broker in ids]
     if not found:
         raise Failed("no broker is up")

@@ -3,8 +3,8 @@
     earliest | latest | N | -N | +N | @TIME | @TIME1:TIME2 | N1:N2
 
 N is an offset; -N is N before the end and +N is N after the beginning of each partition. A range
-has its first bound in it and not its second. TIME is ISO 8601 (UTC unless it says otherwise),
-milliseconds since 1970, or relative to now: -2h, -1h30m (units: ms s m h d w).
+includes its first bound and excludes its second. TIME is ISO 8601 (default: UTC), milliseconds
+since 1970, or relative to now: -2h, -1h30m (units: ms s m h d w).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ TIME_GRAMMAR: Final = "ISO 8601, milliseconds since 1970, or relative to now as 
 
 
 class From(Enum):
-    """Base from which the number of a bound counts."""
+    """Base of the number of a bound."""
 
     BEGINNING = "beginning"
-    END = "end"  # the number is how far before it
+    END = "end"  # the number is subtracted from the end
     OFFSET = "offset"
     TIME = "time"
 
@@ -51,7 +51,7 @@ class Bound(NamedTuple):
 
 
 class Offsets(NamedTuple):
-    """Start of a read and, if the text has one, its end."""
+    """Start of a read and, optionally, its end."""
 
     start: Bound
     stop: Bound | None = None
@@ -78,18 +78,18 @@ def parse_offsets(text: str, *, now_ms: TimestampMs) -> Offsets:
         return Offsets(start)
     stop = Bound(From.OFFSET, _integer(second, text))
     if stop.number < start.number:
-        raise ValueError(f"{text!r} ends before it begins")
+        raise ValueError(f"{text!r} ends before it starts")
     return Offsets(start, stop)
 
 
 def _integer(digits: str, text: str) -> int:
     if not _NUMBER.fullmatch(digits) or int(digits) > _INT64_MAX:
-        raise ValueError(f"{text!r} is none of {GRAMMAR}")
+        raise ValueError(f"{text!r} is not one of {GRAMMAR}")
     return int(digits)
 
 
 def _parse_times(text: str, *, now_ms: TimestampMs) -> Offsets:
-    """``TIME`` or ``TIME1:TIME2``. An ISO time holds colons itself: try the whole first."""
+    """Parse ``TIME`` or ``TIME1:TIME2``. ISO times contain colons: try a single TIME first."""
     whole = parse_time(text, now_ms=now_ms)
     if whole is not None:
         return Offsets(Bound(From.TIME, whole))
@@ -105,12 +105,12 @@ def _parse_times(text: str, *, now_ms: TimestampMs) -> Offsets:
         raise ValueError(f"{'@' + text!r} can be read in two ways: write milliseconds since 1970")
     start, stop = ranges[0]
     if stop < start:
-        raise ValueError(f"{'@' + text!r} ends before it begins")
+        raise ValueError(f"{'@' + text!r} ends before it starts")
     return Offsets(Bound(From.TIME, start), Bound(From.TIME, stop))
 
 
 def parse_time(text: str, *, now_ms: TimestampMs) -> TimestampMs | None:
-    """TIME as milliseconds since 1970, or None if it is no time."""
+    """Return TIME as milliseconds since 1970, or None if it is not a time."""
     if _NUMBER.fullmatch(text):
         return min(int(text), _INT64_MAX)
     relative = _RELATIVE.fullmatch(text)
@@ -126,14 +126,14 @@ def parse_time(text: str, *, now_ms: TimestampMs) -> TimestampMs | None:
 
 
 class Extent(NamedTuple):
-    """A partition's offsets: ``beginning`` is its first, ``end`` is one past its last."""
+    """Offsets of a partition: ``beginning`` is the first, ``end`` is one past the last."""
 
     beginning: Offset
     end: Offset
 
 
 def resolve(bound: Bound, extent: Extent, *, at_time: Offset | None) -> Offset:
-    """The offset of ``bound`` in one partition, not yet confined to what the partition has.
+    """Return the offset of ``bound`` in one partition, which may be out of its range.
 
     ``at_time`` is the first offset at or after a TIME bound; None if there is none.
     """
@@ -153,12 +153,12 @@ def resolve_all(
         [dict[TopicPartition, TimestampMs]], Mapping[TopicPartition, OffsetAndTimestamp | None]
     ],
 ) -> dict[TopicPartition, Offset]:
-    """``resolve`` in each partition; ``find`` looks a TIME up, and is called for nothing else."""
+    """Call ``resolve`` for each partition. ``find``: returns offsets for a TIME bound."""
     found = find(dict.fromkeys(extents, bound.number)) if bound.kind is From.TIME else {}
     at_times = {tp: hit.offset for tp, hit in found.items() if hit is not None}
     return {tp: resolve(bound, extent, at_time=at_times.get(tp)) for tp, extent in extents.items()}
 
 
 def confine(offset: Offset, extent: Extent) -> Offset:
-    """``offset``, or the nearest one that the partition has."""
+    """Return ``offset``, or the nearest offset of the partition."""
     return max(extent.beginning, min(offset, extent.end))

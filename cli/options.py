@@ -1,4 +1,4 @@
-"""Options that several commands share, and the types of their values. Nothing is opened here."""
+"""Options that several commands share, and parsers of their values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _BYTES: Final = {
 
 
 def bootstrap(command: Command) -> Command:
-    """``--bootstrap``, or RAFTLOG_BOOTSTRAP, and the security options of all clients."""
+    """Add ``--bootstrap`` (or RAFTLOG_BOOTSTRAP), and the security options of all clients."""
     command = security(command)
     return click.option(
         "--bootstrap",
@@ -63,7 +63,7 @@ _SECURITY: Final[tuple[tuple[str, Any, str | None, str], ...]] = (
         "security-protocol",
         click.Choice(SECURITY_PROTOCOLS),
         None,
-        "SSL: connect by TLS; SASL_SSL: also with a user name and a password.",
+        "SSL: connect with TLS; SASL_SSL: with TLS, a user name and a password.",
     ),
     ("ssl-cafile", _FILE, "FILE", "Accepted CA certificates (PEM)."),
     ("ssl-certfile", _FILE, "FILE", "Certificate of this client (PEM)."),
@@ -78,13 +78,13 @@ _SECURITY: Final[tuple[tuple[str, Any, str | None, str], ...]] = (
         "sasl-mechanism",
         click.Choice((*SASL_MECHANISMS, OAUTHBEARER)),
         None,
-        f"How the client authenticates; default {SASL_MECHANISM_DEFAULT}.",
+        f"Authentication mechanism; default {SASL_MECHANISM_DEFAULT}.",
     ),
     (
         "sasl-username",
         str,
         "NAME",
-        "User of the cluster; RAFTLOG_SASL_PASSWORD has its password.",
+        "User name; the password is in RAFTLOG_SASL_PASSWORD.",
     ),
     (
         "sasl-token-auth",
@@ -108,10 +108,10 @@ _SECURITY: Final[tuple[tuple[str, Any, str | None, str], ...]] = (
 
 
 def security(command: Command) -> Command:
-    """The security arguments of all clients of a command as options, such as ``--ssl-cafile``.
+    """Add the security arguments of clients as options, such as ``--ssl-cafile``.
 
-    An option sets the environment variable of the argument, which every client of the command uses,
-    also in a process that the command starts.
+    An option sets the environment variable of the argument. All clients of the command use it, also
+    in processes that the command starts.
     """
     for name, kind, metavar, text in reversed(_SECURITY):
         variable = f"RAFTLOG_{name.replace('-', '_').upper()}"
@@ -126,7 +126,7 @@ def security(command: Command) -> Command:
     return click.option(
         "--profile",
         metavar="NAME|FILE",
-        is_eager=True,  # the options above replace what it sets
+        is_eager=True,  # the options above override the profile
         expose_value=False,
         callback=_use_profile,
         help="Profile with the addresses and credentials of a cluster: a table of "
@@ -135,7 +135,7 @@ def security(command: Command) -> Command:
 
 
 def _use_profile(context: click.Context, parameter: click.Parameter, profile: str | None) -> None:
-    """Set the environment variables of all arguments to those of the profile."""
+    """Set the environment variables of all arguments to the values of the profile."""
     if profile is None:
         return
     values = profiles.load(profile)
@@ -162,13 +162,13 @@ def _export(
 
 
 def throttle(command: Command) -> Command:
-    """``--throttle``: how fast moves of replicas copy records."""
+    """Add ``--throttle``, the rate limit of replica moves."""
     return click.option(
         "--throttle",
         metavar="RATE",
         callback=parsed(_bytes_per_s),
         help="Limit of the bytes per second that each broker copies for moves, such as 10MB or "
-        "512KiB; none removes the limit. It stays for later moves. Replicas in sync are not "
+        "512KiB; none removes the limit. It also applies to later moves. Replicas in sync are not "
         "limited.",
     )(command)
 
@@ -183,20 +183,20 @@ def _bytes_per_s(text: str) -> int:
 
 
 def cluster_secret_file(command: Command) -> Command:
-    """``--cluster-secret-file``, or RAFTLOG_CLUSTER_SECRET_FILE, or what ``--config`` names."""
+    """Add ``--cluster-secret-file`` (or RAFTLOG_CLUSTER_SECRET_FILE), and ``--config``."""
     from_config = click.option(
         "--config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         expose_value=False,
         is_eager=True,
         callback=_take_secret_file,
-        help="The configuration file of a broker (TOML): its cluster.secret.file is used.",
+        help="Configuration file of a broker (TOML), whose cluster.secret.file is used.",
     )
     return secret_file(from_config(command))
 
 
 def secret_file(command: Command) -> Command:
-    """``--cluster-secret-file``, or RAFTLOG_CLUSTER_SECRET_FILE."""
+    """Add ``--cluster-secret-file`` (or RAFTLOG_CLUSTER_SECRET_FILE)."""
     return click.option(
         "--cluster-secret-file",
         envvar="RAFTLOG_CLUSTER_SECRET_FILE",
@@ -224,7 +224,7 @@ def _take_secret_file(
 
 
 def ca_file(command: Command) -> Command:
-    """``--ssl-cafile`` of commands that connect to an HTTP port."""
+    """Add ``--ssl-cafile`` for a command that connects to an HTTP port."""
     return click.option(
         "--ssl-cafile",
         "ca_file",
@@ -232,22 +232,22 @@ def ca_file(command: Command) -> Command:
         show_envvar=True,
         type=click.Path(exists=True, dir_okay=False),
         metavar="FILE",
-        help="Accepted CA certificates (PEM) of https. Default: those of the system.",
+        help="Accepted CA certificates (PEM) for https.  [default: those of the system]",
     )(command)
 
 
 def https(ca: str | None) -> ssl.SSLContext | None:
-    """The TLS context for a file of CA certificates; None without one."""
+    """Return the TLS context for a file of CA certificates; None without a file."""
     return None if ca is None else client_context(ca=ca)
 
 
 def as_json(command: Command) -> Command:
-    """``--json``: one JSON value; for a stream, one per line."""
+    """Add ``--json``: print one JSON value, or for a stream one per line."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def topic_config(command: Command) -> Command:
-    """``--config k=v``, repeatable: the settings of a topic as a dict."""
+    """Add ``--config k=v``, repeatable: the settings of a topic as a dict."""
     return click.option(
         "--config",
         "config",
@@ -259,7 +259,7 @@ def topic_config(command: Command) -> Command:
 
 
 def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """An option's callback: the value of its text, whose ``ValueError`` is wrong usage."""
+    """Return a callback that parses an option. A ``ValueError`` is reported as wrong usage."""
 
     def callback(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Any:
         try:
@@ -271,7 +271,7 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 
 
 def checked(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """An option's callback: its text as it was given, if it can be parsed."""
+    """Return a callback that returns the unchanged text of an option if it can be parsed."""
 
     def unchanged(text: str) -> str:
         parse(text)
@@ -281,7 +281,7 @@ def checked(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
 
 
 def pattern(name: str, of: str, **settings: Any) -> Callable[[Command], Command]:
-    """The option ``name``: a regular expression that matches the whole of ``of``."""
+    """Return the option ``name``: a regular expression that matches the whole of ``of``."""
     return click.option(
         name,
         metavar="RE",
@@ -293,7 +293,7 @@ def pattern(name: str, of: str, **settings: Any) -> Callable[[Command], Command]
 
 
 def key_and_value(text: str) -> tuple[str, str]:
-    """``k=v`` as a pair; the value may hold further ``=``."""
+    """Parse ``k=v``. The value may contain more ``=``."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise click.BadParameter(f"{text!r} is not KEY=VALUE")
@@ -301,7 +301,7 @@ def key_and_value(text: str) -> tuple[str, str]:
 
 
 def partition_and_offset(text: str) -> tuple[int, int]:
-    """``P:OFFSET`` as a pair of integers."""
+    """Parse ``P:OFFSET`` into two integers."""
     partition, colon, offset = text.partition(":")
     if not (colon and partition.isdecimal() and offset.isdecimal()):
         raise click.BadParameter(f"{text!r} is not P:OFFSET, as in 0:1000")
@@ -319,4 +319,4 @@ def topic_partition(text: str) -> TopicPartition:
 def check_confluent_kafka() -> None:
     """Raise ``UsageError`` if the client of Kafka's protocol is not installed."""
     if find_spec("confluent_kafka") is None:
-        raise click.UsageError("this needs confluent-kafka. Run: pip install confluent-kafka")
+        raise click.UsageError("this requires confluent-kafka. Run: pip install confluent-kafka")

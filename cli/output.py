@@ -1,4 +1,4 @@
-"""Printed results: JSON, tables, raw bytes, progress. Independent of logs and brokers."""
+"""Output of commands: JSON, tables, raw bytes, progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 
 def to_json(value: Any) -> str:
-    """One JSON value on one line."""
+    """Return one JSON value on one line."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -21,12 +21,12 @@ def print_json(value: Any) -> None:
 
 
 def report(value: Any, text: str, *, as_json: bool) -> None:
-    """The outcome of a command in one line: ``value`` as JSON, or ``text``."""
+    """Print the result of a command in one line: ``value`` as JSON, or ``text``."""
     click.echo(to_json(value) if as_json else text)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table: drawn on a terminal, aligned columns elsewhere."""
+    """Print a table: with lines on a terminal, with aligned columns elsewhere."""
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         _draw_table(columns, cells)
@@ -38,7 +38,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def clear() -> None:
-    """Make the terminal empty, for what is printed again and again; nothing elsewhere."""
+    """Clear the terminal before a repeated display. No effect if stdout is no terminal."""
     if sys.stdout.isatty():
         click.clear()
 
@@ -58,14 +58,14 @@ def _draw_table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
 
 
 def write_bytes(data: bytes) -> None:
-    """Exactly these bytes to standard output, at once."""
+    """Write exactly these bytes to standard output, and flush it."""
     stdout = sys.stdout.buffer
     stdout.write(data)
     stdout.flush()
 
 
 def note(text: str) -> None:
-    """A line for the person at the terminal: on stderr, so that it never mixes with results."""
+    """Print a line for the user on stderr, apart from the results on stdout."""
     click.echo(text, err=True)
 
 
@@ -76,10 +76,10 @@ Advance = Callable[[int], None]
 def progress(
     description: str, total: int | None = None, *, hidden: bool = False
 ) -> Iterator[Advance]:
-    """A progress bar on stderr while the block runs.
+    """Show a progress bar on stderr while the block runs.
 
-    None where stderr is no terminal, and none with ``hidden``: a bar would overwrite what a person
-    types.
+    No bar is shown if stderr is no terminal, or with ``hidden``, for example because it would
+    overwrite typed input.
     """
     if hidden or not sys.stderr.isatty():
         yield lambda _count: None

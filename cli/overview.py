@@ -1,6 +1,6 @@
-"""What ``raftlog top`` and the console show of a cluster: findings, brokers, topics, groups. Pure.
+"""Contents of ``raftlog top`` and the console: findings, brokers, topics, groups. Pure.
 
-Rates are differences of two descriptions, divided by the time between them.
+Rates are differences between two descriptions, divided by the time between them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SORTS: Final = ("problems", "rate", "lag", "name")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong now: ``what``, and ``do``, the next step. ``kind`` is that of
+    """One current problem: ``what``, and ``do``, the next step. ``kind`` is that of
     ``health.problems``. ``is_critical``: records cannot be written or read, or are at risk.
     """
 
@@ -44,7 +44,7 @@ def findings(cluster: ClusterDescription) -> list[Finding]:
         found.append(
             Finding(
                 "no-controller",
-                "No broker makes the decisions for the cluster: no majority of its voters is up.",
+                "The cluster has no controller: no majority of its voters is up.",
                 "Start brokers until a majority of the voters is up. If they are lost permanently: "
                 "raftlog cluster recover.",
                 True,
@@ -68,7 +68,7 @@ def findings(cluster: ClusterDescription) -> list[Finding]:
                 "damage",
                 f"{_counted(len(damaged), 'replica is', 'replicas are')} corrupt: "
                 f"{_listed(damaged, len(damaged))}.",
-                "Brokers replace corrupt replicas by copies of others. Check the disk of the "
+                "Brokers replace corrupt replicas by copies of valid ones. Check the disk of the "
                 "broker (dmesg, SMART), then run raftlog log verify --cluster.",
                 True,
             )
@@ -100,7 +100,7 @@ UNDER_REPLICATED: Final = _Kind(
     "under-replicated",
     "partition has replicas that are not in sync",
     "partitions have replicas that are not in sync",
-    "Replicas catch up by themselves once their broker is up. If this one does not: "
+    "Replicas catch up automatically when their broker is up. If this one does not, run "
     "raftlog explain partition {first}.",
     False,
 )
@@ -121,7 +121,7 @@ def _of_broker(broker: BrokerDescription) -> list[Finding]:
     if not broker.live:
         reason = f": {broker.problem}" if broker.problem else ""
         what = f"Broker {broker.id} ({broker.host}:{broker.port}) does not respond{reason}."
-        return [Finding("broker", what, "Start it. If it ended by itself, see its log.", False)]
+        return [Finding("broker", what, "Start it. If it has failed, see its log.", False)]
     if broker.fenced:
         what = f"Broker {broker.id} responds and is fenced: it leads no partition."
         do = "It rejoins when it reaches the controller. See its /readyz, or its log."
@@ -179,7 +179,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A description of the cluster, and its time in seconds of any clock that does not jump."""
+    """A description of the cluster, and its time in seconds of a monotonic clock."""
 
     at_s: float
     cluster: ClusterDescription
@@ -217,7 +217,7 @@ def overview(
     sort: str = "problems",
     groups_omitted: int = 0,
 ) -> Overview:
-    """Return everything that is shown. ``before``: an earlier sample, for rates.
+    """Return the complete overview. ``before``: an earlier sample, for rates.
 
     ``sort``: one of ``SORTS``. Rows of the same rank are sorted by name.
     """
@@ -273,7 +273,7 @@ def topics_of(cluster: ClusterDescription) -> Sequence[TopicSummary]:
 def topic_rows(
     cluster: ClusterDescription, rates: Mapping[str, float] | None = None
 ) -> list[TopicRow]:
-    """One row for each topic, in the order of the description."""
+    """Return one row for each topic, in the order of the description."""
     return [
         TopicRow(
             name=topic.name,

@@ -1,4 +1,4 @@
-"""``raftlog produce``: lines into a topic, in bounded memory."""
+"""``raftlog produce``: send lines to a topic, in bounded memory."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def produce(
 ) -> None:
     """Send records, one per line, from a file or standard input.
 
-    The bytes of a line are sent unchanged, without the newline. Lines without a key go to each
-    partition in turn, one batch at a time. Prints the number of acknowledged records and offsets.
+    The bytes of a line are sent unchanged, without the newline. Lines without a key are distributed
+    over the partitions in batches. Prints the number of acknowledged records and their offsets.
 
-    With --jsonl a line is {"key", "value", "headers", "partition", "timestamp_ms"}, all of them
-    optional: text as a string, other bytes as {"base64": "..."}, headers as an object or as pairs.
-    What `tail --json` prints can be sent again this way.
+    With --jsonl a line is {"key", "value", "headers", "partition", "timestamp_ms"}; all fields are
+    optional. Text is a string, other bytes are {"base64": "..."}, and headers are an object or
+    pairs. The output of `tail --json` is valid input.
 
     \b
     Example:
@@ -106,7 +106,7 @@ def produce(
                 else:
                     feed.send_lines(source, key_separator.encode() if key_separator else None)
                 producer.flush()
-                feed.receipts.settle_all()
+                feed.receipts.await_all()
             except RaftlogError as error:
                 feed.receipts.count_all()
                 raise Failed(
@@ -128,22 +128,22 @@ def _print(summary: dict[str, Any]) -> None:
         )
 
 
-# -- sending what a stream holds -------------------------------------------------------------------
+# -- sending records -------------------------------------------------------------------------------
 
 
-SLICES_PER_S: Final = 20  # how finely a rate is kept
-RUNS_PER_SLICE: Final = 8  # into which lines without keys are cut: each goes to another partition
+SLICES_PER_S: Final = 20  # slices per second of a limited rate
+RUNS_PER_SLICE: Final = 8  # batches of lines without keys, each for another partition
 
 
 class Pacer:
-    """Keeps to so many records a second: short pauses between slices, and no catching up."""
+    """Limits the rate with short pauses between slices. Does not catch up after a delay."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
         self._due = time.monotonic()
 
     def slices(self, lines: list[bytes]) -> Iterator[list[bytes]]:
-        """``lines`` in order, each slice when its time has come."""
+        """Yield ``lines`` in order, each slice when it is due."""
         if self._rate is None:
             yield lines
             return
@@ -157,7 +157,7 @@ class Pacer:
 
 
 class Feed:
-    """Sends what a stream holds to a topic, and collects the receipts."""
+    """Sends the lines of a stream to a topic, and collects the receipts."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Feed:
         self.bytes_sent = 0
 
     def send_lines(self, stream: ReadableStream, key_separator: bytes | None) -> None:
-        """A record a line. Lines without keys are spread over the partitions."""
+        """Send one record per line. Lines without keys are distributed over the partitions."""
         for lines in self._slices(stream):
             if key_separator:
                 self._send_many(*split_keys(lines, key_separator))
@@ -239,10 +239,10 @@ class Feed:
         }
 
 
-# -- what became of it -----------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------
 
 
-FUTURES_MAX: Final = 1_000  # outcomes not looked at yet; a future holds on to little
+FUTURES_MAX: Final = 1_000  # results that were not processed yet; a future uses little memory
 
 
 class Future(Protocol):
@@ -255,7 +255,7 @@ class Future(Protocol):
 
 @dataclass
 class PartitionReceipt:
-    """Acknowledged records of one partition, and the offsets that they lie within."""
+    """Acknowledged records of one partition, with their first and last offset."""
 
     partition: int
     records: int
@@ -264,7 +264,7 @@ class PartitionReceipt:
 
 
 class Receipts:
-    """Collects outcomes in the order of sending; the first failure is raised."""
+    """Collects results in the order of sending. Raises the first failure."""
 
     def __init__(self) -> None:
         self._awaited: deque[Future] = deque()
@@ -276,23 +276,23 @@ class Receipts:
         return sum(receipt.records for receipt in self._partitions.values())
 
     def expect(self, future: Future) -> None:
-        """Add an outcome; take in those that are there, and wait if there are too many."""
+        """Add a result. Process completed ones; wait if more than ``FUTURES_MAX`` are pending."""
         self._awaited.append(future)
         while self._awaited and (len(self._awaited) > FUTURES_MAX or self._awaited[0].done()):
-            self._settle()
+            self._await_oldest()
 
-    def settle_all(self) -> None:
-        """Wait for every outcome."""
+    def await_all(self) -> None:
+        """Wait for every result."""
         while self._awaited:
-            self._settle()
+            self._await_oldest()
 
     def count_all(self) -> None:
-        """Wait for every outcome after a failure, and count the acknowledged records."""
+        """Wait for every result after a failure, and count the acknowledged records."""
         while self._awaited:
             with suppress(RaftlogError):
-                self._settle()
+                self._await_oldest()
 
-    def _settle(self) -> None:
+    def _await_oldest(self) -> None:
         future = self._awaited.popleft()
         try:
             outcome = future.result()
@@ -317,11 +317,11 @@ class Receipts:
         receipt.last_offset = max(receipt.last_offset, last)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The receipts by partition, as plain values."""
+        """Return the receipts by partition, for JSON."""
         return [asdict(receipt) for _, receipt in sorted(self._partitions.items())]
 
 
-# -- the notice that a producer waits --------------------------------------------------------------
+# -- notices of a stalled producer -----------------------------------------------------------------
 
 
 STALL_SECONDS: Final = 3.0  # without an acknowledgement, while records wait for one
@@ -338,7 +338,7 @@ class Stall:
         self._due_after = STALL_SECONDS
 
     def is_due(self, now: float, *, delivered: int, waiting: int) -> bool:
-        """Whether to print a notice now, at most once per ``AGAIN_SECONDS`` of a stall."""
+        """Return whether to print a notice now, at most once per ``AGAIN_SECONDS`` of a stall."""
         if delivered != self._delivered or not waiting:
             self._delivered, self._since, self._due_after = delivered, now, STALL_SECONDS
             return False
@@ -352,7 +352,7 @@ class Stall:
 def noting_stalls(
     sent: Callable[[], int], waiting: Callable[[], int], explain: Callable[[], str]
 ) -> Iterator[None]:
-    """Print a notice while the block runs and nothing of what was sent is acknowledged."""
+    """Print a notice while the block runs if no sent record is acknowledged."""
     ended = threading.Event()
 
     def watch() -> None:
@@ -362,7 +362,7 @@ def noting_stalls(
             if stall.is_due(time.monotonic(), delivered=sent() - count, waiting=count):
                 reason = explain()
                 if not ended.is_set():
-                    output.note(f"raftlog: {count:,} records wait to be acknowledged: {reason}")
+                    output.note(f"raftlog: {count:,} records are not acknowledged yet: {reason}")
 
     threading.Thread(target=watch, name="raftlog-stalls", daemon=True).start()
     try:
@@ -372,18 +372,18 @@ def noting_stalls(
 
 
 def stall_reason(bootstrap: str, topic: str) -> str:
-    """Explain why no record is acknowledged, by the description of the topic's partitions."""
+    """Return why no record is acknowledged, from the description of the topic's partitions."""
     try:
         with Admin(bootstrap) as admin:
             partitions = admin.describe_cluster([topic]).partitions
     except RaftlogError as error:
         return f"{error} (still trying)"
     stuck = [
-        f"{part.topic}:{part.partition} has no leader that answers"
+        f"{part.topic}:{part.partition} has no leader that responds"
         f" (replicas {health.ids(part.replicas)}, in sync {health.ids(part.isr)})"
         for part in partitions
         if not part.is_available
     ]
     if not stuck:
-        return "the brokers answer slowly (still trying)"
+        return "the brokers respond slowly (still trying)"
     return f"{'; '.join(stuck[:3])} (still trying; see `raftlog cluster status`)"

@@ -1,4 +1,4 @@
-"""``raftlog quota``: quotas are set, listed and deleted."""
+"""``raftlog quota``: set, list and delete quotas."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from raftlog.security.quota import DEFAULT, QuotaEntity, QuotaKey
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-# Option, key and help of each limit.
+# Option, key and help text of each limit.
 LIMITS: Final[Mapping[str, tuple[QuotaKey, str]]] = {
     "produce-bytes": ("producer_byte_rate", "Bytes per second that producers send."),
     "fetch-bytes": ("consumer_byte_rate", "Bytes per second that consumers read."),
-    "request-percent": ("request_percentage", "Percent of the time of a broker for requests."),
+    "request-percent": ("request_percentage", "Percent of a broker's time for requests."),
     "connections": ("connections", "Open connections of a user to a broker."),
-    "connection-rate": ("connection_creation_rate", "New connections per second of an address."),
+    "connection-rate": ("connection_creation_rate", "New connections per second from an address."),
 }
 
 
@@ -35,19 +35,19 @@ def quota() -> None:
 
 
 def entity_options(command: Command) -> Command:
-    """``--user``, ``--client-id``, ``--address`` and ``--default``."""
+    """Add ``--user``, ``--client-id``, ``--address`` and ``--default``."""
     for name, metavar, text in reversed(
         (
-            ("--user", "NAME", f"Quota of a user; {DEFAULT}: of each user without a quota."),
+            ("--user", "NAME", f"Quota of a user; {DEFAULT}: each user without a quota."),
             (
                 "--client-id",
                 "ID",
-                f"Quota of a client id, or with --user of this client; {DEFAULT}: each other one.",
+                f"Quota of a client ID, or with --user of its client; {DEFAULT}: each other one.",
             ),
             (
                 "--address",
                 "IP",
-                f"Quota of an IP address; {DEFAULT}: of each address without a quota.",
+                f"Quota of an IP address; {DEFAULT}: each address without a quota.",
             ),
         )
     ):
@@ -68,7 +68,7 @@ def entity_of(
 
 
 def limit_options(command: Command) -> Command:
-    """An option for each limit."""
+    """Add an option for each limit."""
     for name, (_, text) in reversed(list(LIMITS.items())):
         command = click.option(f"--{name}", type=click.FloatRange(min=0, min_open=True), help=text)(
             command
@@ -92,10 +92,10 @@ def set_quota(
     bootstrap: str,
     **limits: float | None,
 ) -> None:
-    """Set limits of a user, a client id or an address. Other limits of it stay.
+    """Set limits of a user, a client ID or an address. Its other limits are kept.
 
-    A client that uses more has to wait. Each broker enforces the limits for itself. The most
-    specific quota applies: of the user and client id, then of the user, then of the client id.
+    Brokers throttle a client that exceeds its quota. Each broker enforces the limits separately.
+    The most specific quota applies: that of user and client ID, of the user, or of the client ID.
 
     \b
     Example:
@@ -149,7 +149,7 @@ def list_quotas(as_json: bool, bootstrap: str) -> None:
 
 
 def _shown(limit: float) -> str:
-    """The number with separators, and without zeros after the point."""
+    """Return the number with separators and without trailing zeros."""
     return f"{limit:,.3f}".rstrip("0").rstrip(".")
 
 
@@ -167,7 +167,7 @@ def delete(
     cluster_secret_file: str | None,
     bootstrap: str,
 ) -> None:
-    """Delete all limits of a user, a client id or an address.
+    """Delete all limits of a user, a client ID or an address.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""``raftlog ready``: waits until a broker is ready, or can be restarted. For scripts."""
+"""``raftlog ready``: wait until a broker is ready, or can be restarted. For scripts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMEOUT_S_DEFAULT: Final = 60.0
 @click.command()
 @click.argument("url", metavar="URL")
 @click.option(
-    "--restart", is_flag=True, help="Wait until no partition loses writes while the broker is down."
+    "--restart", is_flag=True, help="Wait until all partitions accept writes without this broker."
 )
 @click.option(
     "--timeout",
@@ -38,9 +38,9 @@ TIMEOUT_S_DEFAULT: Final = 60.0
 def ready(url: str, restart: bool, timeout_s: float, ca_file: str | None, as_json: bool) -> None:
     """Wait until a broker is ready, or can be restarted.
 
-    URL is that of its http.listen: https:// with authentication.required. Ready: it has joined the
-    cluster, its replicas are in sync, and its disk works. Exit status 1, with the reasons, if that
-    takes longer than --timeout.
+    URL is the address of http.listen of the broker: https:// with authentication.required. A broker
+    is ready if it has joined the cluster, its replicas are in sync, and its disk works. Exit status
+    1, with the reasons, after --timeout.
 
     \b
     Example:
@@ -64,7 +64,7 @@ def ready(url: str, restart: bool, timeout_s: float, ca_file: str | None, as_jso
 def _query(
     url: str, *, restart: bool, tls: ssl.SSLContext | None
 ) -> tuple[bool, dict[str, Any], str]:
-    """Whether the broker is ready; its response; and the reasons if it is not."""
+    """Return whether the broker is ready, its response, and the reasons if it is not."""
     request = urllib.request.Request(  # noqa: S310 - only http and https
         f"{url.rstrip('/')}/readyz{'?restart' if restart else ''}",
         headers={"Accept": "application/json"},
@@ -78,6 +78,10 @@ def _query(
                 found: dict[str, Any] = json.load(error)
                 return False, found, "; ".join([*found["not_ready"], *found["not_safe"]])
             except (ValueError, KeyError, TypeError):
-                return False, {}, f"status {error.code}: is this the http.listen of a broker?"
+                return (
+                    False,
+                    {},
+                    f"status {error.code}. Check that this is the http.listen of a broker",
+                )
     except (OSError, ValueError, http.client.HTTPException) as error:
         return False, {}, str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""One run of ``raftlog demo``: send, kill leaders under load, read back, compare the replicas."""
+"""One run of ``raftlog demo``: send, kill leaders under load, read, compare the replicas."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ POLL_RECORDS_MAX: Final = 10_000
 @dataclass(frozen=True)
 class Result:
     """Result of the run and its verdict. ``unavailable_seconds``: the longest gap without an
-    acknowledgement while some were due.
+    acknowledgement while records were in flight.
     """
 
     verdict: Verdict
@@ -52,7 +52,7 @@ class Result:
 
     @property
     def wiped(self) -> int | None:
-        """The broker that lost its disk."""
+        """ID of the broker whose disk was wiped."""
         return next((outage.broker_id for outage in self.outages if outage.wiped), None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Result:
 
 
 class Rehearsal:
-    """Uses a running cluster once, and stops it. ``total`` records will come."""
+    """Uses a running cluster once, and stops it. ``total``: number of records."""
 
     def __init__(self, cluster: Cluster, *, total: int, note: Callable[[str], None]) -> None:
         self._cluster = cluster
@@ -111,7 +111,7 @@ class Rehearsal:
 
             def check() -> None:
                 if working.done():
-                    working.result()  # raises what it ended with
+                    working.result()  # raises the error of the thread
 
             try:
                 load.run(lines, check=check, advance=advance)
@@ -121,7 +121,7 @@ class Rehearsal:
             return load, working.result()
 
     def _read(self, load: Load, advance: output.Advance) -> Offset:
-        """Read everything back into the ledger; where the partition ends."""
+        """Read all records into the ledger. Returns the end offset of the partition."""
         partition = TopicPartition(TOPIC, 0)
         with Consumer(self._cluster.bootstrap, auto_offset_reset="earliest") as consumer:
             consumer.assign([partition])
@@ -134,7 +134,7 @@ class Rehearsal:
         return end
 
     def _compare(self, end: Offset) -> Comparison:
-        """Stop the brokers and compare what they have stored."""
+        """Stop the brokers and compare the records that they have stored."""
         wait_until(
             lambda: self._cluster.is_in_sync(TOPIC, 0),
             timeout_s=TIMEOUT_S,
@@ -153,8 +153,8 @@ class Rehearsal:
 Lines: TypeAlias = Iterator[list[bytes]]
 
 TICK_S: Final = 0.02
-FADING_TICKS: Final = 100  # of what is left of a stage's part, one in so many is sent each tick
-STEADY_TICKS: Final = 75  # of the first and the last stage, which have no reason to be slow
+FADING_TICKS: Final = 100  # each tick sends one in this many of the remaining records of a stage
+STEADY_TICKS: Final = 75  # ticks of the first and the last stage, which have a constant rate
 
 
 @dataclass(slots=True)
@@ -165,10 +165,10 @@ class _Portion:
 
 
 class Load:
-    """Sends ``total`` records in ``stages``; another thread moves ``stage`` on, from 0.
+    """Sends ``total`` records in ``stages``. Another thread increments ``stage`` from 0.
 
-    Each stage may send its part of the records, fast at first and then ever slower, so that there
-    is load however long the stage takes.
+    A stage sends its part of the records at a decreasing rate, so that the load continues until the
+    stage ends.
     """
 
     def __init__(self, producer: Producer, topic: str, *, total: int, stages: int) -> None:
@@ -176,7 +176,7 @@ class Load:
         self.sent = 0
         self.acknowledged = 0
         self.bytes_sent = 0
-        self.longest_wait = 0.0  # seconds without an acknowledgement while some were due
+        self.longest_wait = 0.0  # seconds without an acknowledgement while records were in flight
         self._producer = producer
         self._topic = topic
         self._total = total
@@ -191,19 +191,19 @@ class Load:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing to send in this stage, and nothing to wait for."""
+        """Whether all records of this stage were sent and acknowledged."""
         return self.sent >= self._limit() and self.acknowledged == self.sent
 
     def acknowledged_since(self, moment: float) -> float | None:
-        """When the first record sent after ``moment`` was acknowledged; None if none is yet.
+        """Return the time when the first record sent after ``moment`` was acknowledged, or None.
 
-        Seconds of the monotonic clock.
+        Times are seconds of the monotonic clock.
         """
         after = bisect_right(self._times, (moment, math.inf))
         return self._times[after][1] if after < len(self._times) else None
 
     def run(self, lines: Lines, *, check: Callable[[], None], advance: output.Advance) -> None:
-        """Send everything; return when it is acknowledged. ``check`` raises to end it early."""
+        """Send all records, and wait for their acknowledgements. ``check``: raises to end early."""
         records = (line for part in lines for line in part)
         while self.sent < self._total or self._in_flight:
             check()
@@ -214,7 +214,7 @@ class Load:
                 self.sent += len(values)
                 self.bytes_sent += sum(map(len, values))
                 advance(len(values))
-            self._settle()
+            self._take_acknowledged()
             time.sleep(TICK_S)
 
     def _portion_size(self) -> int:
@@ -224,8 +224,8 @@ class Load:
         size = share // STEADY_TICKS if is_steady else left // FADING_TICKS
         return min(max(size, 1), left)
 
-    def _settle(self) -> None:
-        """Enter the acknowledgements that are there, in the order of sending."""
+    def _take_acknowledged(self) -> None:
+        """Add completed acknowledgements to the ledger, in the order of sending."""
         while self._in_flight and self._in_flight[0].future.done():
             portion, now = self._in_flight.popleft(), time.monotonic()
             ranges = portion.future.result()
@@ -246,10 +246,10 @@ KILLS: Final = 2
 
 @dataclass(frozen=True)
 class Outage:
-    """A SIGKILL of a leader. ``acknowledged``: how many records were, at that moment.
+    """A SIGKILL of a leader. ``acknowledged``: number of acknowledged records at that time.
 
-    ``seconds``: until the first acknowledgement of a record sent after it. ``leader``: who leads
-    since.
+    ``seconds``: until the first acknowledgement of a record sent after it. ``leader``: ID of the
+    new leader.
     """
 
     broker_id: int
@@ -261,7 +261,7 @@ class Outage:
 
 
 class Outages:
-    """Runs once, in a thread, during the load. ``stages``: how many the load has to have."""
+    """Runs once, in a thread, during the load. ``stages``: number of stages of the load."""
 
     def __init__(
         self, cluster: Cluster, topic: str, *, total: int, note: Callable[[str], None]
@@ -276,12 +276,12 @@ class Outages:
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """Have ``run`` raise soon, if it still runs."""
+        """End ``run`` with an error, if it still runs."""
         self._stopping.set()
 
     def run(self, load: Load) -> list[Outage]:
-        """Kill leaders, one after the other, and bring them back; the first without its disk."""
-        self._until(lambda: load.acknowledged >= self._first_at, "acknowledgements to begin")
+        """Kill leaders one after the other, and restart them; the first with an empty disk."""
+        self._until(lambda: load.acknowledged >= self._first_at, "the first acknowledgements")
         outages = []
         for number in range(self.kills):
             wiped = number == 0 and len(self._cluster.brokers) > 1
@@ -292,10 +292,10 @@ class Outages:
     def _outage(self, load: Load, *, wiped: bool) -> Outage:
         self._until(self._leader_is_known, "a leader")
         leader = self._cluster.leader(self._topic, 0)
-        assert leader is not None, "there was one a moment ago, and nothing has happened since"
+        assert leader is not None, "a leader was found, and no fault was injected since"
         broker = self._cluster.broker(leader)
         pid, acknowledged = broker.pid, load.acknowledged
-        assert pid is not None, "it has just answered"
+        assert pid is not None, "the leader has just responded"
         load.stage += 1
         self._note(f"kill -9 {pid} (broker {leader}, which leads {self._topic}:0)")
         broker.kill()
@@ -309,20 +309,20 @@ class Outages:
         )
         now_leading = self._cluster.leader(self._topic, 0) or 0
         seconds = (load.acknowledged_since(killed_at) or time.monotonic()) - killed_at
-        self._note(f"broker {now_leading} leads; acknowledgements again after {seconds:.2f} s")
+        self._note(f"broker {now_leading} leads; acknowledgements resume after {seconds:.2f} s")
         if not broker.running:
-            self._bring_back(broker, wiped=wiped)
+            self._restart(broker, wiped=wiped)
         return Outage(leader, pid, acknowledged, seconds, now_leading, wiped)
 
-    def _bring_back(self, broker: BrokerProcess, *, wiped: bool) -> None:
+    def _restart(self, broker: BrokerProcess, *, wiped: bool) -> None:
         if wiped:
             self._cluster.wipe(broker.id)
         began = time.monotonic()
         broker.start()
         self._until(lambda: self._cluster.is_in_sync(self._topic, 0), "every replica in sync")
-        disk = "with an empty disk" if wiped else "as it was"
+        disk = "an empty disk" if wiped else "its disk"
         took = time.monotonic() - began
-        self._note(f"broker {broker.id} is back, {disk}, and in sync after {took:.2f} s")
+        self._note(f"broker {broker.id} restarted with {disk}, in sync after {took:.2f} s")
 
     def _leader_is_known(self) -> bool:
         return self._cluster.leader(self._topic, 0) is not None
@@ -330,13 +330,13 @@ class Outages:
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         def is_so() -> bool:
             if self._stopping.is_set():
-                raise BrokerUnavailableError("the run ended early")
+                raise BrokerUnavailableError("the run was stopped")
             return condition()
 
         wait_until(is_so, timeout_s=TIMEOUT_S, what=what)
 
 
-# -- what was acknowledged against what is found ---------------------------------------------------
+# -- acknowledged and found records ----------------------------------------------------------------
 
 
 _NOTHING: Final = 0  # no value is acknowledged at this offset
@@ -348,7 +348,7 @@ def _mark(value: bytes) -> int:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The comparison. ``duplicated``: found at an offset that no acknowledgement named."""
+    """Result of the comparison. ``duplicated``: records at offsets without an acknowledgement."""
 
     acknowledged: int
     found: int
@@ -360,20 +360,20 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Everything acknowledged is there, once, in order and as it was sent."""
+        """Whether every acknowledged record was found once, in order and unchanged."""
         return not self.lost and not self.duplicated and self.in_order and self.identical
 
 
 class Ledger:
-    """One partition's account: acknowledgements in the order of sending, then what is found. Pure.
+    """Compares the acknowledged records of one partition with those that are read. Pure.
 
-    A value found at an offset has to be the value that was acknowledged there, byte for byte.
-    Memory is 8 bytes a record, so values are kept as 64-bit hashes; the SHA-256 of all values in
-    order, sent and found, decides whether they are identical.
+    The value at an offset must be the value that was acknowledged there, byte for byte. Values are
+    kept as 64-bit hashes, to use 8 bytes per record. The SHA-256 of all values in order, sent and
+    found, decides whether they are identical.
     """
 
     def __init__(self) -> None:
-        self._acknowledged = array("Q")  # by offset: the mark of the value that should be there
+        self._acknowledged = array("Q")  # by offset: hash of the acknowledged value
         self._count = 0
         self._last_offset = -1
         self._in_order = True
@@ -382,7 +382,7 @@ class Ledger:
         self._found_digest = hashlib.sha256()
 
     def acknowledge(self, values: Sequence[bytes], offsets: Sequence[Offset]) -> None:
-        """``values`` were acknowledged at ``offsets``, one each."""
+        """Add acknowledged ``values`` with their ``offsets``, one each."""
         for value, offset in zip(values, offsets, strict=True):
             self._in_order = self._in_order and offset > self._last_offset
             self._last_offset = offset
@@ -394,7 +394,7 @@ class Ledger:
         self._count += len(values)
 
     def find(self, offset: Offset, value: bytes | None) -> None:
-        """``value`` was read at ``offset``. Call once per record, in the order of reading."""
+        """Compare ``value``, read at ``offset``. Call once per record, in the order of reading."""
         self._found += 1
         self._found_digest.update((value or b"") + b"\n")
         known = offset < len(self._acknowledged) and self._acknowledged[offset] != _NOTHING
@@ -402,7 +402,7 @@ class Ledger:
             self._extra += 1
         elif value is not None and self._acknowledged[offset] == _mark(value):
             self._intact += 1
-            self._acknowledged[offset] = _NOTHING  # found again, it counts as a duplicate
+            self._acknowledged[offset] = _NOTHING  # a second one counts as a duplicate
 
     def verdict(self) -> Verdict:
         found_digest = self._found_digest.hexdigest()
@@ -422,9 +422,9 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Copy:
-    """The batches of one replica up to an offset. ``chain``: the last one's chain value.
+    """The batches of one replica up to an offset. ``chain``: hash-chain value of the last one.
 
-    ``problem``: why it does not go so far, or is not sound; empty if it does and is.
+    ``problem``: why the replica is shorter or invalid; "" if it is complete and valid.
     """
 
     broker: int
@@ -441,15 +441,15 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Every copy is sound and holds the same bytes, up to the same offset."""
+        """Whether every copy is valid and contains the same bytes up to the same offset."""
         contents = {(copy.end, copy.bytes, copy.sha256, copy.chain) for copy in self.copies}
         return len(contents) == 1 and not any(copy.problem for copy in self.copies)
 
 
 def compare(disk: Disk, data_dirs: Mapping[int, str], end: Offset) -> Comparison:
-    """Compare the one partition below each directory, by broker id, in the offsets below ``end``.
+    """Compare the one partition below each directory, by broker ID, in the offsets below ``end``.
 
-    Every byte is read: headers, values, CRCs and the chain that each batch has to continue.
+    Every byte is verified: headers, values, CRCs and the hash chain.
     """
     return Comparison(tuple(_read(disk, broker, path, end) for broker, path in data_dirs.items()))
 

@@ -1,4 +1,4 @@
-"""``raftlog security``: certificates for TLS, and the administrator."""
+"""``raftlog security``: create certificates for TLS, and the administrator."""
 
 from __future__ import annotations
 
@@ -49,11 +49,12 @@ def security() -> None:
 def init(directory: Path, hosts: str, days: int, as_json: bool) -> None:
     """Create a development CA, certificates for brokers and clients, and an administrator.
 
-    DIR/admin.credentials has the name and the password of the administrator, for the first start of
-    the brokers; DIR/admin.toml is its profile.
+    DIR/admin.credentials contains the name and the password of the administrator, for the first
+    start of the brokers; DIR/admin.toml is its profile.
 
-    Repeat it to renew the certificates before they expire: the CA is kept, and running brokers
-    reload broker.pem and broker.key. Requires the package `cryptography` (raftlog[security]).
+    Repeat the command to renew the certificates before they expire. It keeps the CA, and running
+    brokers reload broker.pem and broker.key. Requires the package `cryptography`
+    (raftlog[security]).
 
     \b
     Example:

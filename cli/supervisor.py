@@ -1,8 +1,7 @@
-"""Keeps the brokers of ``raftlog up``, and ``cluster.json``, which says what runs where.
+"""Supervisor of the brokers of ``raftlog up``, and ``cluster.json`` with processes and addresses.
 
-One supervisor has a directory at a time: it holds ``up.lock``. Another process asks it to start a
-broker by leaving a file ``start-ID``; so every broker is a child of the supervisor, which alone
-signals it.
+A supervisor locks ``up.lock`` of its directory. Another process requests the start of a broker with
+a file ``start-ID``. So every broker is a child of the supervisor, and no other process signals it.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ PORT_MAX: Final = 65_535
 
 
 def describe_cluster(cluster: Cluster) -> dict[str, Any]:
-    """Contents of the file. The pid of a broker that is down is null."""
+    """Return the contents of the file. The pid of a broker that is down is null."""
     return {
         "bootstrap": cluster.bootstrap,
         "environment": environment_of(cluster),
@@ -59,7 +58,7 @@ def describe_cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 def environment_of(cluster: Cluster) -> dict[str, str]:
-    """The environment variables of clients; with a profile in place of a password."""
+    """Return the environment variables of clients, with a profile instead of a password."""
     credentials = cluster.brokers[0].settings.get("admin.credentials.file")
     if credentials is None:
         return cluster.environment
@@ -67,13 +66,13 @@ def environment_of(cluster: Cluster) -> dict[str, str]:
 
 
 def _voters_of(cluster: Cluster) -> str:
-    """The brokers that created the cluster, as their setting; "" for a broker alone."""
+    """Return the voters setting of the cluster; "" in single-broker mode."""
     named = (broker.settings.get("voters", "") for broker in cluster.brokers)
     return next(filter(None, named), "")
 
 
 def _http_of(broker: BrokerProcess) -> str | None:
-    """The URL of its HTTP port; None if it has none."""
+    """Return the URL of the HTTP port of a broker; None without one."""
     address = broker.settings.get(HTTP_LISTEN)
     if address is None:
         return None
@@ -81,15 +80,15 @@ def _http_of(broker: BrokerProcess) -> str | None:
 
 
 def _authenticates(broker: BrokerProcess) -> bool:
-    """Whether the broker requires authentication. Brokers of `raftlog up` that do use TLS."""
+    """Return whether the broker requires authentication. With `raftlog up`, this implies TLS."""
     return broker.settings.get("authentication.required") == "true"
 
 
 def choose_http(directory: Path, addresses: Mapping[int, Address]) -> dict[int, Address]:
-    """Broker id -> address of its HTTP port: that of the last run if it is free, else a free one.
+    """Return the address of the HTTP port by broker ID: that of the last run, or a free one.
 
-    ``addresses``: of the brokers. The ports are not fixed: a process of this machine that uses one
-    must not prevent the start of a cluster.
+    ``addresses``: of the brokers. The ports can change, so that a process that uses one does not
+    prevent the start of the cluster.
     """
     taken = {address.port for address in addresses.values()}
     free = [port for port in free_ports(2 * len(addresses)) if port not in taken]
@@ -104,15 +103,15 @@ def choose_http(directory: Path, addresses: Mapping[int, Address]) -> dict[int, 
 
 
 def write_cluster_file(directory: Path, cluster: Cluster) -> None:
-    """Say in ``directory`` what runs now. The file is whole at any time."""
+    """Write ``cluster.json`` with the current state. The file is replaced atomically."""
     text = json.dumps(describe_cluster(cluster), indent=2) + "\n"
     OsDisk().write_atomic(str(directory / CLUSTER_FILE), text.encode())
 
 
 def recorded_addresses(directory: Path, field: str = "address") -> dict[int, Address]:
-    """Broker id -> address, as the last run in ``directory`` left them.
+    """Return the addresses of the last run in ``directory``, by broker ID.
 
-    ``field``: "address", or "http" for the HTTP ports; brokers without one are left out.
+    ``field``: "address", or "http" for the HTTP ports. Brokers without one are omitted.
     """
     path = directory / CLUSTER_FILE
     if not path.exists():
@@ -124,20 +123,20 @@ def recorded_addresses(directory: Path, field: str = "address") -> dict[int, Add
             raise ValueError("a broker has no address")
         return {broker: _parse(text) for broker, text in texts.items() if text is not None}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataDirectoryError(f"{path} cannot be read ({error!r}): remove it") from error
+        raise DataDirectoryError(f"{path} cannot be read ({error!r}). Remove it") from error
 
 
 def console_urls(directory: Path) -> list[str]:
-    """The URLs of the HTTP ports, as the last run in ``directory`` left them."""
+    """Return the URLs of the HTTP ports of the last run in ``directory``."""
     scheme = "https" if (directory / CREDENTIALS_FILE).exists() else "http"
     return [f"{scheme}://{at}/" for at in recorded_addresses(directory, "http").values()]
 
 
 def recorded_voters(directory: Path, addresses: Mapping[int, Address]) -> dict[int, Address]:
-    """Broker id -> address of the brokers that created the cluster in ``directory``.
+    """Return the addresses of the brokers that created the cluster in ``directory``, by ID.
 
-    ``addresses``: of the next run. Without a record, all of them create it. Brokers that were
-    removed since are listed too: the rest must not create another cluster without them.
+    ``addresses``: of the next run, which are used if there is no record. Brokers that were removed
+    since are included: the others must not create another cluster without them.
     """
     path = directory / CLUSTER_FILE
     text = json.loads(path.read_bytes()).get("voters", "") if path.exists() else ""
@@ -158,20 +157,21 @@ def certificates_of(directory: Path) -> Certificates | None:
 def choose_addresses(
     directory: Path, *, brokers: int | None, port: int | None
 ) -> dict[int, Address]:
-    """Broker id -> address for the next run in ``directory``.
+    """Return the addresses for the next run in ``directory``, by broker ID.
 
-    ``brokers`` of None: as many as ``directory`` has, or 3. ``port`` of None: the ports of the last
-    run, or those from 9100 on; 0: free ones; else those from ``port`` on.
+    ``brokers``: number of brokers; None: that of ``directory``, or 3. ``port``: first port; None:
+    the ports of the last run, or from 9100 on; 0: free ports.
 
-    Raises ``RefusedError`` if the directory has another number of brokers, or ports run out.
+    Raises ``RefusedError`` if the directory has another number of brokers, or a port would exceed
+    the maximum.
     """
     last = recorded_addresses(directory)
     held = len(last) or len(list(directory.glob("broker-*/")))
     count = brokers or held or BROKERS_DEFAULT
     if held and count != held:
         raise RefusedError(
-            f"{directory} holds a cluster of {held} broker{'s' * (held > 1)}, not of {count}: "
-            "leave --brokers out to resume it, or give another --data-dir"
+            f"{directory} contains a cluster of {held} broker{'s' * (held > 1)}, not of {count}: "
+            "omit --brokers to resume it, or pass another --data-dir"
         )
     if port is None and last:
         return last
@@ -179,7 +179,7 @@ def choose_addresses(
     if first + count - 1 > PORT_MAX:
         raise RefusedError(f"{count} brokers need ports {first} to {first + count - 1}")
     ports = free_ports(count) if first == 0 else range(first, first + count)
-    ids = sorted(last) or range(1, count + 1)  # IDs are not assigned twice: some may be missing
+    ids = sorted(last) or range(1, count + 1)  # IDs are not reused: some may be missing
     return {number: Address(HOST, port) for number, port in zip(ids, ports, strict=True)}
 
 
@@ -188,7 +188,7 @@ def choose_addresses(
 
 LOCK_FILE: Final = "up.lock"
 POLL_INTERVAL_S: Final = 0.05
-RESTART_DELAY_S: Final = 1.0  # so that a broker that cannot run does not spin
+RESTART_DELAY_S: Final = 1.0  # limits the restarts of a broker that cannot run
 START_TIMEOUT_S: Final = 30.0
 ADD_PREFIX: Final = "add-"  # of a request to add a broker; the rest is its ID
 
@@ -227,7 +227,7 @@ class Supervisor:
             broker.settings = {
                 **broker.settings,
                 HTTP_LISTEN: str(http[broker.id]),
-                # With certificates only, any program of this machine could change the cluster.
+                # With certificates alone, any program on this machine could change the cluster.
                 HTTP_READ_ONLY: str(
                     certificates is not None and not _authenticates(broker)
                 ).lower(),
@@ -239,7 +239,7 @@ class Supervisor:
             write_profile(profile, files, credentials, self.cluster.bootstrap)
         self._restart = restart
         self._note = note
-        self._up: dict[int, int] | None = None  # broker id -> its process, as the file has it
+        self._up: dict[int, int] | None = None  # pid in cluster.json by broker ID
         self._restart_at: dict[int, float] = {}
         self._is_new = not any(
             (broker.data_dir / "identity").exists() for broker in self.cluster.brokers
@@ -255,11 +255,11 @@ class Supervisor:
             ) from error
 
     def start(self) -> None:
-        """Start every broker; return when they answer and have found each other.
+        """Start all brokers, and wait until they respond and have joined the cluster.
 
-        A minority that does not come up is noted, and stays down until it is asked for. Raises
-        ``BrokerUnavailableError`` when more do not, and in a new cluster, which needs all of its
-        brokers to be founded, when any does not.
+        A minority that does not start is reported, and remains down until its start is requested.
+        Raises ``BrokerUnavailableError`` if a majority does not start, or any broker of a new
+        cluster, whose creation requires all of them.
         """
         try:
             for broker in self.cluster.brokers:
@@ -287,16 +287,16 @@ class Supervisor:
                 broker.kill()
 
     def run(self, stopping: threading.Event) -> None:
-        """Watch the brokers and the directory until ``stopping`` is set."""
+        """Watch the brokers and the requests in the directory until ``stopping`` is set."""
         while not stopping.wait(POLL_INTERVAL_S):
             for broker in list(self.cluster.brokers):
-                self._look_at(broker)
+                self._check(broker)
             for request in sorted(self._directory.glob(f"{ADD_PREFIX}*")):
                 self._add(request)
             self._record()
 
     def stop(self) -> None:
-        """Stop every broker and let go of the directory."""
+        """Stop every broker and release the lock of the directory."""
         self.cluster.stop()
         if self._up is not None:
             self._record()
@@ -312,7 +312,7 @@ class Supervisor:
         broker.settings = {**broker.settings, HTTP_LISTEN: str(free_address())}
         self._spawn(broker)
 
-    def _look_at(self, broker: BrokerProcess) -> None:
+    def _check(self, broker: BrokerProcess) -> None:
         request = self._directory / f"start-{broker.id}"
         wanted = request.exists()
         if broker.running:
@@ -343,7 +343,7 @@ class Supervisor:
         ) as error:  # another process took its port: the others continue
             self._note(f"broker {broker.id} cannot start: {error}")
         else:
-            self._note(f"broker {broker.id} starts again as process {broker.pid}")
+            self._note(f"broker {broker.id} restarted as process {broker.pid}")
 
     def _record(self) -> None:
         up = {broker.id: broker.pid for broker in self.cluster.brokers if broker.pid is not None}
@@ -353,7 +353,7 @@ class Supervisor:
 
 
 def request_start(directory: Path, broker_id: int) -> Address:
-    """Ask the supervisor of ``directory`` to start a broker; its address once it answers there."""
+    """Request the start of a broker from the supervisor. Returns its address once it responds."""
     addresses = recorded_addresses(directory)
     if broker_id not in addresses:
         known = ", ".join(map(str, addresses)) or "none"
@@ -376,7 +376,7 @@ def request_start(directory: Path, broker_id: int) -> Address:
 
 
 def request_add(directory: Path, count: int) -> dict[int, Address]:
-    """Ask the supervisor of ``directory`` to add brokers; their addresses once they have joined."""
+    """Request new brokers from the supervisor. Returns their addresses once they have joined."""
     addresses = recorded_addresses(directory)
     _need_supervisor(directory)
     certificates = certificates_of(directory)
@@ -391,8 +391,8 @@ def request_add(directory: Path, count: int) -> dict[int, Address]:
     secret = cluster.brokers[0].secret
     if len(cluster.brokers) == 1 and "cluster.secret.file" not in cluster.brokers[0].settings:
         raise RefusedError(
-            f"{directory} has a broker without a cluster, and no other can join it. Start with "
-            "`raftlog up --brokers 3` in another --data-dir"
+            f"{directory} contains a single broker, which others cannot join. Run "
+            "`raftlog up --brokers 3` with another --data-dir"
         )
     ids = reserve_ids(cluster, count, is_running=True)
     requests = [directory / f"{ADD_PREFIX}{broker}" for broker in ids]
@@ -423,7 +423,7 @@ def _need_supervisor(directory: Path) -> None:
     try:
         OsDisk().lock(str(directory / LOCK_FILE)).release()
     except BlockingIOError:
-        return  # it is held, as it should be
+        return  # a supervisor holds the lock
     raise RefusedError(
         f"no `raftlog up` runs in {directory}: run `raftlog up --data-dir {directory}`, "
         "which starts all of its brokers"

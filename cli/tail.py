@@ -1,4 +1,4 @@
-"""``raftlog tail``: records to standard output, byte for byte."""
+"""``raftlog tail``: write records to standard output, byte for byte."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from raftlog.clock import SystemClock
 from raftlog.errors import BrokerUnavailableError, OffsetOutOfRangeError, UnknownPartitionError
 from raftlog.types import ConsumerRecord, Offset, TopicPartition, check_group_id
 
-COUNT_DEFAULT: Final = 10  # as `tail` has it
+COUNT_DEFAULT: Final = 10  # as in tail(1)
 
 
 @click.command()
@@ -69,7 +69,7 @@ COUNT_DEFAULT: Final = 10  # as `tail` has it
 @click.option(
     "--any-replica",
     is_flag=True,
-    help="Read from any replica: if the leader is unavailable, or to reduce its load.",
+    help="Read from any replica, if the leader is unavailable or to reduce its load.",
 )
 @options.as_json
 @options.bootstrap
@@ -88,13 +88,14 @@ def tail(
 ) -> None:
     """Print records.
 
-    Without -f it ends at the end of the partitions at its start. Without -o it prints the last 10
-    (or COUNT) records of each partition; with -f, new records. If the leader of a partition is
-    lost, --any-replica prints the records that another replica knows to be committed.
+    Without -f it stops at the end offsets that the partitions had at the start. Without -o it
+    prints the last 10 (or COUNT) records of each partition; with -f, new records. If the leader of
+    a partition is lost, --any-replica prints the records below the high watermark of another
+    replica.
 
-    With --group it prints the records that the group has not read, shares the partitions with the
-    other members (with -p: reads only that one), and commits the printed records. -o then applies
-    only to partitions without a committed offset: earliest (the default) or latest.
+    With --group it prints the records that the group has not read, and commits them. It joins the
+    group as a member; with -p, it reads only that partition. -o then applies only to partitions
+    without a committed offset: earliest (default) or latest.
 
     \b
     OFFSETS:  earliest  latest  N  -N (N before the end)  +N (N after the beginning)
@@ -109,9 +110,9 @@ def tail(
       raftlog tail clicks -p 0 -o @-2h -n 100 --format '%p:%o %k %v' --grep /cart
     """
     if follow and offsets is not None and offsets.stop is not None:
-        raise click.UsageError("-f does not go with a range: it has an end")
+        raise click.UsageError("-f cannot be combined with a range, which has an end")
     if as_json and formatter is not None:
-        raise click.UsageError("--json does not go with --format")
+        raise click.UsageError("--json cannot be combined with --format")
     write = format_json if as_json else formatter or format_values
     # Retention may delete the next record: continue with the first remaining one.
     reset = "earliest" if group is None else _group_reset(group, offsets)
@@ -133,7 +134,7 @@ def tail(
             printing |= {"is_member": partition is None, "follow": follow}
             interrupt = copy_as_member(consumer, topic, partitions, **printing)
         else:
-            assert offsets is not None, "it has a default"
+            assert offsets is not None, "set to a default above"
             spans = plan(consumer, partitions, offsets, follow=follow)
             spans = with_last(consumer, spans, last)
             copy_spans(consumer, spans, **printing)
@@ -146,20 +147,21 @@ def _group_reset(group: str, offsets: Offsets | None) -> str:
     check_group_id(group)
     if offsets not in {None, Offsets(EARLIEST), Offsets(LATEST)}:
         raise click.UsageError(
-            "--group takes -o earliest or -o latest, for where nothing is committed yet; "
+            "with --group, -o must be earliest or latest: for partitions without a committed "
+            "offset. "
             f"`raftlog group reset {group} --to OFFSETS` sets the offsets of the group"
         )
     return "latest" if offsets == Offsets(LATEST) else "earliest"
 
 
-# -- which records, and reading them ---------------------------------------------------------------
+# -- reading records -------------------------------------------------------------------------------
 
 
 POLL_MS: Final = 500
 POLL_RECORDS_MAX: Final = 10_000
-SOUGHT_MAX: Final = 10_000  # records that are looked for by reading them
-SOUGHT_STEP: Final = 10  # so many times further back each time
-SILENCE_S_MAX: Final = 60.0  # without -f every record asked for exists: no news is a fault
+SOUGHT_MAX: Final = 10_000  # largest number of last records that is found by reading
+SOUGHT_STEP: Final = 10  # factor of the distance to the end in each next attempt
+SILENCE_S_MAX: Final = 60.0  # without -f the requested records exist: a longer wait is a failure
 
 
 @dataclass(frozen=True)
@@ -202,10 +204,10 @@ def plan(
 def with_last(
     consumer: Consumer, spans: dict[TopicPartition, Span], count: int
 ) -> dict[TopicPartition, Span]:
-    """``spans``, longer where they hold less than ``count`` records and there are more before them.
+    """Return ``spans``, extended to earlier offsets if they contain less than ``count`` records.
 
-    So it is with the last offsets of a compacted topic. Records are looked for further and further
-    back; of more than ``SOUGHT_MAX``, the offsets are good enough.
+    This is necessary for compacted topics, whose offsets have gaps. Each attempt starts earlier.
+    Spans are unchanged for ``count`` above ``SOUGHT_MAX``.
     """
     if not 0 < count <= SOUGHT_MAX:
         return spans
@@ -228,7 +230,7 @@ def with_last(
 def _offsets(
     consumer: Consumer, spans: dict[TopicPartition, Span], count: int
 ) -> dict[TopicPartition, deque[Offset]]:
-    """The offsets of the last ``count`` records in each of the spans, which have an end."""
+    """Return the offsets of the last ``count`` records of each span. The spans have an end."""
     offsets: dict[TopicPartition, deque[Offset]] = {tp: deque(maxlen=count) for tp in spans}
     consumer.assign(sorted(spans))
     for tp, span in spans.items():
@@ -242,12 +244,12 @@ def _offsets(
         now = time.monotonic()
         heard = now if records else heard
         if now - heard > SILENCE_S_MAX:
-            break  # reading them reports it
+            break  # copy_spans() reports the failure
     return offsets
 
 
 def _check_in_range(start: Bound, extents: dict[TopicPartition, Extent]) -> None:
-    """An offset that is in no partition is a mistake; one that is in some begins at those."""
+    """Raise ``OffsetOutOfRangeError`` if no partition has the start offset."""
     if start.kind is From.OFFSET and not any(
         extent.beginning <= start.number <= extent.end for extent in extents.values()
     ):
@@ -283,8 +285,8 @@ def copy_spans(
         heard = now if records else heard
         if now - heard > SILENCE_S_MAX and all(spans[tp].stop is not None for tp in left):
             raise BrokerUnavailableError(
-                f"{min(left)} gave no record for {SILENCE_S_MAX:g} s, though it has more: "
-                "is its broker up?"
+                f"{min(left)} returned no record for {SILENCE_S_MAX:g} s, but has more. "
+                "Check that its broker is up"
             )
 
 
@@ -306,7 +308,7 @@ def _wanted(
 # -- as a member of a group ------------------------------------------------------------------------
 
 
-UNASSIGNED_S_MAX: Final = 15.0  # without -f: so long a member waits for a partition
+UNASSIGNED_S_MAX: Final = 15.0  # wait of a member for a partition, without -f
 
 
 def copy_as_member(
@@ -320,16 +322,17 @@ def copy_as_member(
     count: int | None,
     follow: bool,
 ) -> KeyboardInterrupt | None:
-    """Print what the group has not read yet, at most ``count`` records: at least once.
+    """Print the records that the group has not read, at most ``count``, at least once.
 
-    What was printed is committed: after the next poll, and when the group is left, also by Ctrl-C
-    and SIGTERM. What was fetched and not printed is not, so its next reader prints it.
+    Printed records are committed after the next poll, and when the consumer is closed, also after
+    Ctrl-C and SIGTERM. Records that were fetched but not printed are not committed, so the next
+    member prints them.
 
-    What interrupted it, if all that was taken had been printed: then ``consumer`` is to be left as
-    ever, which commits it. Else the interrupt is raised, and the rest is not committed.
+    Returns the interrupt if all polled records were printed: closing ``consumer`` as usual then
+    commits them. Otherwise the interrupt is raised, and the last records are not committed.
 
-    ``is_member``: share the topic's partitions with the group's other members; else read
-    ``partitions`` and commit for the group. Without ``follow``, up to the ends that there are now.
+    ``is_member``: join the group and read its assignment; otherwise read ``partitions`` and commit
+    for the group. Without ``follow``, stops at the current end offsets.
     """
     ends = {} if follow else consumer.end_offsets(partitions)
     if is_member:
@@ -340,12 +343,12 @@ def copy_as_member(
     is_printed = True
     try:
         while count != 0:
-            # No more than is printed: what is handed out counts as read.
+            # At most ``count``: records that poll() returns are committed.
             records_max = POLL_RECORDS_MAX if count is None else min(count, POLL_RECORDS_MAX)
             is_printed = False
             records = consumer.poll(timeout_ms=POLL_MS, max_records=records_max)
             chosen = [rec for rec in records if pattern is None or pattern.search(rec.value or b"")]
-            # Who waits for the output, and interrupts at once, is faster than the write returns.
+            # A reader of the output may send a signal before write_bytes() returns.
             with HeldInterrupt() as held:
                 if chosen:
                     output.write_bytes(b"".join(map(write, chosen)))
@@ -366,7 +369,7 @@ def copy_as_member(
 
 
 def _is_over(consumer: Consumer, ends: Mapping[TopicPartition, Offset], *, silent_s: float) -> bool:
-    """Whether all records up to ``ends`` were read. Raises if no broker responds."""
+    """Return whether all records up to ``ends`` were read. Raises if no broker responds."""
     assigned = consumer.assignment()
     if not assigned:
         if silent_s > UNASSIGNED_S_MAX:
@@ -375,8 +378,8 @@ def _is_over(consumer: Consumer, ends: Mapping[TopicPartition, Offset], *, silen
     left = unread(consumer, assigned, ends)
     if left and silent_s > SILENCE_S_MAX:
         raise BrokerUnavailableError(
-            f"{left[0]} gave no record for {SILENCE_S_MAX:g} s, though it has more: "
-            "is its broker up?"
+            f"{left[0]} returned no record for {SILENCE_S_MAX:g} s, but has more. "
+            "Check that its broker is up"
         )
     return not left
 
@@ -386,5 +389,5 @@ def unread(
     assigned: Collection[TopicPartition],
     ends: Mapping[TopicPartition, Offset],
 ) -> list[TopicPartition]:
-    """The partitions that are not read to their ends; later partitions have none."""
+    """Return the partitions that are not read to ``ends``. New partitions are not in ``ends``."""
     return [tp for tp in sorted(assigned) if consumer.position(tp) < ends.get(tp, 0)]

@@ -18,8 +18,9 @@ from raftlog.client import profiles
 def token() -> None:
     """Create, list, renew and remove delegation tokens.
 
-    A token authenticates as the user that created it, until it expires or is removed, or until the
-    password of the user changes. The commands require TLS and a user's own credentials.
+    A token authenticates as the user that created it. It is valid until it expires or is removed,
+    or until the password of the user changes. The commands require TLS and the credentials of a
+    user.
 
     \b
     Example:
@@ -38,7 +39,7 @@ def _period(default: str) -> Callable[[Command], Command]:
 
 
 def _time(time_ms: int) -> str:
-    """Return a time since 1970 as text; in UTC."""
+    """Return milliseconds since 1970 as text in UTC."""
     return datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(sep=" ", timespec="seconds")
 
 
@@ -54,7 +55,7 @@ def _time(time_ms: int) -> str:
     "--max-lifetime-ms",
     type=click.IntRange(1, limits.DELEGATION_TOKEN_LIFETIME_MS_MAX),
     metavar="MS",
-    help="Until it can be renewed no longer. Default and limit: delegation.token.max.lifetime.ms.",
+    help="Maximum lifetime. Default and limit: delegation.token.max.lifetime.ms.",
 )
 @options.as_json
 @options.bootstrap
@@ -63,7 +64,7 @@ def create(
 ) -> None:
     """Create a token, and print its ID and secret as lines of a profile.
 
-    The secret cannot be shown again: the cluster stores hashes only.
+    The secret is printed only now: the cluster stores hashes of it.
 
     \b
     Example:
@@ -91,7 +92,7 @@ def create(
 @options.as_json
 @options.bootstrap
 def list_(owners: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
-    """List the tokens that the user owns or may renew; with DESCRIBE of the cluster, all.
+    """List the tokens that the user owns or may renew, or all with DESCRIBE on the cluster.
 
     \b
     Example:
@@ -115,7 +116,7 @@ def list_(owners: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
 @options.as_json
 @options.bootstrap
 def renew(token_id: str, period_ms: int | None, as_json: bool, bootstrap: str) -> None:
-    """Let a token expire later.
+    """Extend the validity of a token.
 
     \b
     Example:
@@ -133,9 +134,9 @@ def renew(token_id: str, period_ms: int | None, as_json: bool, bootstrap: str) -
 @options.as_json
 @options.bootstrap
 def expire(token_id: str, period_ms: int | None, as_json: bool, bootstrap: str) -> None:
-    """Remove a token, or with --period-ms, let it expire then.
+    """Remove a token, or set its expiry with --period-ms.
 
-    Within a second after that, brokers close the connections that were opened with it.
+    Within a second after that, brokers close the connections that it has authenticated.
 
     \b
     Example:

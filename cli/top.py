@@ -1,4 +1,4 @@
-"""``raftlog top``: the cluster, live at a terminal."""
+"""``raftlog top``: live display of a cluster at a terminal."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 INTERVAL_S_DEFAULT: Final = 2.0
 INTERVAL_S_MIN: Final = 0.5
-GROUPS_MAX: Final = 100  # described for each display: every one costs a request to its coordinator
-WIDTH_OF_FILES: Final = 200  # characters of a line where no terminal limits them
-ROWS_ONCE: Final = 1_000  # of a table that is printed once
-ROWS_LIVE_MIN: Final = 4  # of topics and groups on a live display, however small the terminal is
+GROUPS_MAX: Final = 100  # described per display: each costs one request to its coordinator
+WIDTH_OF_FILES: Final = 200  # characters per line if stdout is no terminal
+ROWS_ONCE: Final = 1_000  # rows of a table that is printed once
+ROWS_LIVE_MIN: Final = 4  # rows of topics and groups on a live display, also on a small terminal
 FINDINGS_MAX: Final = 6  # on a live display
 
 STYLES: Final = {
@@ -52,14 +52,14 @@ STYLES: Final = {
     type=click.FloatRange(min=INTERVAL_S_MIN),
     default=INTERVAL_S_DEFAULT,
     show_default=True,
-    help="Seconds between two displays, and of the time over which rates are measured.",
+    help="Seconds between two displays, and interval of the rates.",
 )
 @click.option(
     "--sort",
     type=click.Choice(SORTS),
     default=SORTS[0],
     show_default=True,
-    help="Order of topics and groups. problems: the worst state first, then the highest rate.",
+    help="Order of topics and groups. problems: worst state first, then highest rate.",
 )
 @click.option("--once", is_flag=True, help="Print one display, after one interval, and exit.")
 @options.as_json
@@ -70,7 +70,7 @@ def top(interval: float, sort: str, once: bool, as_json: bool, bootstrap: str) -
     \b
     Keys:  q  quit      s  change the order      p  pause
 
-    With --json, one JSON value per interval. Groups are described up to 100.
+    With --json, one JSON value per interval. At most 100 groups are described.
 
     \b
     Example:
@@ -116,7 +116,7 @@ class Source:
             return self._groups
 
     def overview(self, sort: str) -> Overview:
-        assert self._now is not None, "read() comes first"
+        assert self._now is not None, "read() must be called first"
         return overview(
             self._now, self._before, self._groups, sort=sort, groups_omitted=self._omitted
         )
@@ -190,7 +190,7 @@ def _footer(sort: str, problem: str, *, is_paused: bool) -> str:
 
 
 def screen(console: Console, shown: Overview, *, now_ms: int, footer: str) -> Layout:
-    """A display that fits the terminal: ``footer`` is its last line, long tables are shortened."""
+    """Return a display that fits the terminal. ``footer``: last line. Long tables are shortened."""
     from rich.layout import Layout
     from rich.text import Text
 
@@ -262,9 +262,9 @@ def _omitted(what: str, count: int) -> Iterator[RenderableType]:
 
 
 def _table(*columns: tuple[str, bool], is_live: bool) -> Table:
-    """An empty table; each column with whether it has numbers, which are never wrapped.
+    """Return an empty table. ``columns``: names, and whether they are numeric (never wrapped).
 
-    A long text is folded; on a live display, where a row is a line, it is cut with an ellipsis.
+    Long text is folded. On a live display, where each row is one line, it ends with an ellipsis.
     """
     from rich import box
     from rich.table import Table
@@ -335,19 +335,19 @@ def _groups(shown: Overview, count: int, *, is_live: bool) -> RenderableType:
 
 
 def _text(text: str, style: str = "") -> Text:
-    """A cell: not markup, and without escape sequences."""
+    """Return a cell without markup and escape sequences."""
     from rich.text import Text
 
     return Text(printable(text), style=style)
 
 
 def number(value: float) -> str:
-    """A rate: to the tenth below 10, whole from there on."""
+    """Return a rate with one decimal below 10, without decimals from 10 on."""
     return f"{value:.1f}" if 0 < value < 10 else f"{value:,.0f}"
 
 
 def printable(text: str) -> str:
-    """``text`` without what a terminal would execute, such as escape sequences."""
+    """Return ``text`` without control characters, such as escape sequences."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
@@ -356,7 +356,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def keys() -> Iterator[bool]:
-    """Let single keys be read while the block runs. Yields False if stdin is no terminal."""
+    """Enable reads of single keys while the block runs. Yields False if stdin is no terminal."""
     if not sys.stdin.isatty():
         yield False
         return
@@ -373,7 +373,7 @@ def keys() -> Iterator[bool]:
 
 
 def key_within(timeout_s: float) -> str:
-    """The next key; "" after ``timeout_s`` without one. A terminal that closed counts as q."""
+    """Return the next key; "" after ``timeout_s``; "q" if the terminal was closed."""
     ready, _, _ = select.select([sys.stdin], [], [], timeout_s)
     return (os.read(sys.stdin.fileno(), 1).decode(errors="replace").lower() or "q") if ready else ""
 

@@ -1,4 +1,4 @@
-"""``raftlog topic``: topics are made, shown, changed and removed."""
+"""``raftlog topic``: create, list, describe, alter and delete topics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def topic() -> None:
     type=click.IntRange(0, limits.REPLICATION_FACTOR_MAX),
     default=0,
     help="Number of replicas of each partition, on different brokers.  "
-    "[default: that of the cluster, which is 3, or the number of brokers if lower]",
+    "[default: that of the cluster: 3, or the number of brokers if lower]",
 )
 @options.topic_config
 @click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists.")
@@ -124,14 +124,14 @@ def describe(name: str | None, as_json: bool, bootstrap: str) -> None:
 
 
 def topic_rows(admin: Admin, names: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Topics for JSON; ``names`` of None: all."""
+    """Return topics for JSON. ``names``: None for all topics."""
     described = admin.describe_topics(names)
     overviews = admin.describe_cluster(names).partitions
     return [_with_replicas(asdict(entry), overviews) for entry in described]
 
 
 def _with_replicas(entry: dict[str, Any], overviews: Iterable[PartitionOverview]) -> dict[str, Any]:
-    """Return the topic with what the brokers report of each replica."""
+    """Return the topic with the state of each replica that the brokers report."""
     of_topic = {o.partition: o for o in overviews if o.topic == entry["name"]}
     for part in entry["partitions"]:
         overview = of_topic.get(part["partition"])
@@ -206,7 +206,7 @@ def alter(
     changes: dict[str, str | None] = {**config, **dict.fromkeys(reset)}
     if not changes and replication_factor is None:
         raise click.UsageError(
-            "nothing to change: give --config KEY=VALUE, --reset KEY or --replication-factor N"
+            "nothing to change: pass --config KEY=VALUE, --reset KEY or --replication-factor N"
         )
     with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
         if changes:
@@ -225,7 +225,7 @@ def _change_replication_factor(admin: Admin, name: str, factor: int) -> None:
     described = admin.describe_cluster()
     brokers = moves.brokers_of(described, None)
     if factor > len(brokers):
-        raise Failed(f"{factor} replicas require as many brokers, and {len(brokers)} are up")
+        raise Failed(f"{factor} replicas require as many brokers, but {len(brokers)} are up")
     everything = moves.placed(described.partitions)
     mine = [each for each in everything if each.topic == name]
     planned = change_replication_factor(mine, factor, brokers, all_partitions=everything)
@@ -280,7 +280,7 @@ def add_partitions(name: str, total: int, as_json: bool, bootstrap: str) -> None
     required=True,
     metavar="P:OFFSET",
     callback=lambda _context, _parameter, texts: list(map(options.partition_and_offset, texts)),
-    help="Partition P keeps its records from OFFSET on; may be repeated.",
+    help="First offset that partition P keeps; may be repeated.",
 )
 @options.as_json
 @options.bootstrap
@@ -305,7 +305,7 @@ def _time(_context: click.Context, _parameter: click.Parameter, text: str) -> st
         return text
     moment = parse_time(text, now_ms=SystemClock().wall_ms())
     if moment is None:
-        raise click.BadParameter(f"{text!r}: earliest, latest, or a time: {TIME_GRAMMAR}")
+        raise click.BadParameter(f"{text!r} is not earliest, latest or a time ({TIME_GRAMMAR})")
     return moment
 
 
@@ -318,7 +318,7 @@ def _time(_context: click.Context, _parameter: click.Parameter, text: str) -> st
     show_default=True,
     metavar="TIME",
     callback=_time,
-    help=f"earliest, latest (the end), or the first record at or after a time: {TIME_GRAMMAR}.",
+    help=f"earliest, latest (the end), or a time, for the first record from it on: {TIME_GRAMMAR}.",
 )
 @options.as_json
 @options.bootstrap

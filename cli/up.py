@@ -1,4 +1,4 @@
-"""``raftlog up``: a local cluster in the foreground."""
+"""``raftlog up``: run a local cluster in the foreground."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from raftlog.cli.supervisor import (
     "--brokers",
     type=click.IntRange(1, limits.VOTERS_PER_CLUSTER_MAX),
     help="Number of brokers; use an odd number. Add more later with --add.  "
-    f"[default: the last run's, or {BROKERS_DEFAULT}]",
+    f"[default: as in the last run, or {BROKERS_DEFAULT}]",
 )
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
     default="raftlog-data",
     show_default=True,
-    help="Data directory; the same directory resumes the cluster.",
+    help="Data directory. The same directory resumes the cluster.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, PORT_MAX),
-    help="Port of the first broker, the next ports for the others; 0: free ports.  "
-    f"[default: the last run's, or {PORT_DEFAULT}]",
+    help="Port of the first broker; the others use the next ports. 0: free ports.  "
+    f"[default: as in the last run, or {PORT_DEFAULT}]",
 )
 @click.option("--restart", is_flag=True, help="Restart a broker that exits.")
 @click.option(
@@ -76,9 +76,9 @@ def up(
 ) -> None:
     """Run a local cluster in the foreground.
 
-    Ctrl-C stops it; the same --data-dir resumes it with all records. A broker that is killed stays
-    down unless --restart is set; `raftlog up --start ID` in another shell starts it, even if its
-    directory (DIR/broker-ID) was deleted. DIR/cluster.json lists the processes and addresses.
+    Ctrl-C stops the cluster. The same --data-dir resumes it with all records. A killed broker
+    remains down unless --restart is set. `raftlog up --start ID` in another shell starts it, even
+    if its directory (DIR/broker-ID) was deleted. DIR/cluster.json lists processes and addresses.
 
     \b
     Example:
@@ -117,7 +117,7 @@ def _run(supervisor: Supervisor, *, as_json: bool) -> int:
         received.append(number)
         stopping.set()
 
-    supervisor.start()  # Ctrl-C until here is an ordinary KeyboardInterrupt
+    supervisor.start()  # until here, Ctrl-C raises KeyboardInterrupt
     previous = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         _announce(supervisor, as_json=as_json)

@@ -1,4 +1,4 @@
-"""``raftlog user``: the users of a cluster whose brokers require authentication."""
+"""``raftlog user``: create, list and delete users, and change their passwords."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import click
 from raftlog import Admin, limits
 from raftlog.cli import options, output
 
-PASSWORD_BYTES: Final = 24  # of randomness in a password that is created here
+PASSWORD_BYTES: Final = 24  # random bytes of a created password
 
 
 @click.group()
 def user() -> None:
     """Create, list and delete users, and change their passwords.
 
-    The commands need an administrator's credentials (--profile, --sasl-username) or the secret of
-    the cluster (--cluster-secret-file).
+    The commands require the credentials of an administrator (--profile, --sasl-username) or the
+    secret of the cluster (--cluster-secret-file).
 
     \b
     Example:
@@ -42,7 +42,7 @@ _password_stdin = click.option(
 
 
 def _report(name: str, password: str, *, from_stdin: bool, as_json: bool, what: str) -> None:
-    """Print the result, with a password that was created here."""
+    """Print the result, with the password if it was created here."""
     if as_json:
         output.print_json({"user": name} if from_stdin else {"user": name, "password": password})
         return
@@ -66,7 +66,7 @@ def create(
 ) -> None:
     """Create a user, and print its password.
 
-    The password cannot be shown again: the cluster stores a salted hash only.
+    The password is printed only now: the cluster stores a salted hash of it.
 
     \b
     Example:
@@ -93,7 +93,7 @@ def rotate(
 ) -> None:
     """Set a new password of a user, and print it.
 
-    Within a second, brokers close the connections that were opened with the former password.
+    Within a second, brokers close the connections that the former password has authenticated.
 
     \b
     Example:

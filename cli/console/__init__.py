@@ -1,5 +1,5 @@
 """The console: pages of a broker's HTTP port for browsers, rendered on the server.
 
-``app`` has the paths, ``guard`` decides which requests are refused, ``pages`` and ``records`` query
-the cluster, ``decoding`` makes bytes readable. Imported only by a broker with ``http.listen``.
+``app`` has the routes, ``guard`` rejects requests, ``pages`` and ``records`` query the cluster,
+``decoding`` converts bytes to text. Only a broker with ``http.listen`` imports this package.
 """

@@ -1,4 +1,4 @@
-"""Paths of the console: requests in, pages out. Queries and templates run in its own threads."""
+"""Routes of the console. Queries and templates run in threads of the console."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 FOLDER: Final = Path(__file__).parent
-# Files that pages load; their address has a part of their checksum, so browsers may keep them.
+# Files that pages load. Their URL contains a part of their checksum, so browsers can cache them.
 FILES: Final = (
     *("console.css", "console.js"),
     *("vendor/htmx.min.js", "vendor/uPlot.iife.min.js", "vendor/uPlot.min.css"),
@@ -41,7 +41,7 @@ FILES: Final = (
 KEPT: Final = "public, max-age=31536000, immutable"
 
 Show = Callable[[Pages, Mapping[str, str]], Values]
-Change = Callable[[Pages, Mapping[str, str]], str]  # returns where the browser continues
+Change = Callable[[Pages, Mapping[str, str]], str]  # returns the URL of the next page
 
 
 class Console:
@@ -101,7 +101,7 @@ class Console:
     # -- users
 
     def _user(self, request: Request) -> HttpUser | None:
-        """The user, whom the middleware has authenticated."""
+        """Return the user that the middleware has authenticated."""
         if not self._authenticates:
             return None
         user = request.user
@@ -112,7 +112,7 @@ class Console:
         return self._sessions.of(self._user(request))
 
     def _token(self, request: Request) -> str:
-        """The token of a user's own pages, until the next start of the broker."""
+        """Return the token of a user's pages, which is valid until the next start of the broker."""
         user = self._user(request)
         name = "" if user is None else user.display_name
         return hmac.digest(self._secret, name.encode(), "sha256").hex()
@@ -144,7 +144,7 @@ class Console:
         return await self._in_thread(self._file_of_records, request)
 
     async def _file(self, request: Request) -> Response:
-        """One of ``FILES``; no other file can be named."""
+        """Return one of ``FILES``. No other file is accessible."""
         name = request.path_params["name"]
         if name not in self._files:
             raise HTTPException(404)
@@ -212,7 +212,7 @@ class Console:
 
     @cached_property
     def _templates(self) -> Environment:
-        """The templates. Every value that they show is escaped."""
+        """Return the templates. They escape all values."""
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
         from raftlog.cli.console import filters
@@ -239,7 +239,7 @@ class Console:
 
 
 async def _form_of(request: Request) -> dict[str, str]:
-    """The fields of a form. Raises ``HTTPException`` for one that is too large or malformed."""
+    """Return the fields of a form. Raises ``HTTPException`` if it is too large or malformed."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk

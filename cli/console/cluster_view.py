@@ -1,4 +1,4 @@
-"""The cluster as the console's pages share it: kept descriptions, and points of plots."""
+"""Cached descriptions of the cluster and plot data, which all pages of the console share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from raftlog import Admin, limits
 from raftlog.cli.overview import Sample, rates_of
 
 KEPT_S_MIN: Final = 1.0
-KEPT_FACTOR: Final = 9.0  # a description that took 1 s is kept for 9 s: a tenth of one core at most
+KEPT_FACTOR: Final = (
+    9.0  # a description that took 1 s is cached for 9 s, to use at most 10 % of one core
+)
 
 CLUSTER: Final = "/"  # name of the description of all topics; no topic has this name
 
@@ -20,9 +22,9 @@ Points = deque[tuple[float, float]]  # wall-clock time in seconds, value
 
 
 class ClusterView:
-    """Describes the cluster, and single topics, when a page needs it. Threads can share it.
+    """Describes the cluster and single topics on demand. Thread-safe.
 
-    A description serves requests for ``KEPT_S_MIN``, or ``KEPT_FACTOR`` times its cost.
+    A description is cached for ``KEPT_S_MIN`` or ``KEPT_FACTOR`` times its cost, if that is longer.
     """
 
     def __init__(
@@ -32,14 +34,14 @@ class ClusterView:
         self._monotonic = monotonic
         self._wall_s = wall_s
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, tuple[float, Any]] = OrderedDict()  # end of its use, value
+        self._kept: OrderedDict[str, tuple[float, Any]] = OrderedDict()  # expiry, value
         self._before: Sample | None = None
         self._now: Sample | None = None
         self.rates: Points = deque(maxlen=limits.CONSOLE_POINTS_MAX)
         self._lags: OrderedDict[str, Points] = OrderedDict()
 
     def kept(self, name: str, describe: Callable[[], T]) -> T:
-        """Return the kept description of this name, or a new one. Raises the errors of
+        """Return the cached description of this name, or a new one. Raises the errors of
         ``describe``.
         """
         with self._lock:
@@ -57,12 +59,12 @@ class ClusterView:
             return found
 
     def forget(self) -> None:
-        """Describe again what is shown next: something was changed."""
+        """Clear the cache after a change."""
         with self._lock:
             self._kept.clear()
 
     def samples(self) -> tuple[Sample, Sample | None]:
-        """The current description, and the one before it. Raises the errors of the client."""
+        """Return the current and the previous description. Raises the errors of the client."""
         return self.kept(CLUSTER, self._sample)
 
     def _sample(self) -> tuple[Sample, Sample | None]:

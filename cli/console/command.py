@@ -1,4 +1,4 @@
-"""``raftlog console``: opens the console of a broker in the browser."""
+"""``raftlog console``: open the console of a broker in the browser."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def console(
 ) -> None:
     """Open the console of a cluster in the browser, and print its URL.
 
-    Of a cluster of `raftlog up`, the first broker that responds is used. Other brokers have a
-    console if http.listen is set: pass it with --url. Where clients must authenticate, the browser
-    asks for the name and the password of a user.
+    For a cluster of `raftlog up`, this is the console of the first broker that responds. Other
+    brokers have a console if http.listen is set: pass it with --url. If clients must authenticate,
+    the browser requests the name and the password of a user.
 
     \b
     Example:
@@ -53,21 +53,21 @@ def console(
     found = first_that_responds([url] if url else _recorded(data_dir), tls=options.https(ca))
     output.report({"url": found}, found, as_json=as_json)
     if not no_browser and not webbrowser.open(found):
-        output.note("raftlog: no browser was found: open the URL in one")
+        output.note("raftlog: no browser was found. Open the URL in a browser")
 
 
 def _recorded(directory: Path) -> list[str]:
     urls = console_urls(directory)
     if not urls:
         raise Failed(
-            f"{directory} has no cluster of `raftlog up`: name its --data-dir, or pass --url with "
-            "the http.listen of a broker"
+            f"{directory} has no cluster of `raftlog up`. Pass its --data-dir, or --url with the "
+            "http.listen of a broker"
         )
     return urls
 
 
 def first_that_responds(urls: Sequence[str], *, tls: ssl.SSLContext | None = None) -> str:
-    """The first URL whose broker responds to /healthz. Raises ``Failed`` if none does."""
+    """Return the first URL whose broker responds to /healthz. Raises ``Failed`` if none does."""
     problem = ""
     for url in urls:
         if not url.startswith(("http://", "https://")):

@@ -1,4 +1,4 @@
-"""Bytes of records as text for people: JSON, MessagePack, text or hexadecimal. Pure and bounded."""
+"""Bytes of records as text: JSON, MessagePack, text or hexadecimal. Pure and bounded."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from raftlog import limits
 
 AUTOMATIC: Final = "auto"
 FORMATS: Final = (AUTOMATIC, "text", "json", "msgpack", "hex")
-HEX_BYTES_MAX: Final = 2_048  # of a hexadecimal dump
+HEX_BYTES_MAX: Final = 2_048  # bytes of a hexadecimal dump
 PREVIEW_CHARS: Final = 160
 
-# Control characters, and those that change the direction of text that follows.
+# Control characters, and characters that change the text direction.
 _UNSEEN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-# First bytes of MessagePack maps and arrays, which are no valid first bytes of UTF-8 text.
+# First bytes of MessagePack maps and arrays, which are invalid first bytes of UTF-8 text.
 _MSGPACK_FIRST: Final = frozenset((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """``kind``: "null", "empty", or one of ``FORMATS``. ``is_cut``: text of only the first bytes.
+    """Decoded bytes. ``kind``: "null", "empty", or one of ``FORMATS``. ``is_cut``: truncated text.
 
     ``problem``: why the bytes are not in the requested format; "" if they are.
     """
@@ -37,15 +37,15 @@ class Shown:
 
 
 def preview(text: str) -> str:
-    """The first characters of a text, on one line."""
+    """Return the first characters of a text on one line."""
     return " ".join(text[: 4 * PREVIEW_CHARS].split())[:PREVIEW_CHARS]
 
 
 def decode(data: bytes | None, wanted: str = AUTOMATIC) -> Shown:
     """Return ``data`` as text. ``wanted``: one of ``FORMATS``.
 
-    Looks at ``CONSOLE_VALUE_BYTES_MAX`` bytes at most. Bytes that are not in the format are shown
-    as text if that is possible, otherwise in hexadecimal, with the problem.
+    Decodes at most ``CONSOLE_VALUE_BYTES_MAX`` bytes. Bytes that are not in the format are returned
+    as text if possible, otherwise in hexadecimal, with the problem.
     """
     if data is None:
         return Shown("null", "", 0)
@@ -75,7 +75,7 @@ def decode(data: bytes | None, wanted: str = AUTOMATIC) -> Shown:
 
 
 def clean(text: str) -> str:
-    """``text`` with control characters replaced."""
+    """Return ``text`` with control characters replaced."""
     return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -96,7 +96,7 @@ def _msgpack(data: bytes) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value of MessagePack as one of JSON: its bytes and its keys may be anything."""
+    """Convert a MessagePack value to JSON. Bytes become hexadecimal, keys become strings."""
     if isinstance(value, dict):
         return {
             key if isinstance(key, str) else str(_plain(key)): _plain(part)
@@ -108,7 +108,7 @@ def _plain(value: Any) -> Any:
 
 
 def _whole_characters(head: bytes) -> str:
-    """The text of bytes that may end inside of a character."""
+    """Decode bytes that may end inside a character."""
     for missing in range(4):
         try:
             return head[: len(head) - missing].decode()
@@ -119,7 +119,7 @@ def _whole_characters(head: bytes) -> str:
 
 
 def _hex(data: bytes, problem: str) -> Shown:
-    """Offset, 16 bytes in hexadecimal, and the same as ASCII, on each line."""
+    """Return lines with the offset, and 16 bytes in hexadecimal and as ASCII."""
     lines = []
     for start in range(0, min(len(data), HEX_BYTES_MAX), 16):
         row = data[start : start + 16]

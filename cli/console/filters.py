@@ -16,26 +16,26 @@ TIME_LAST_MS: Final = 253_402_300_799_999  # the end of the year 9999
 
 
 def number(value: float | None) -> str:
-    """Whole, with separators; a dash for an unknown value (None or negative)."""
+    """Format a whole number with separators; a dash if it is unknown (None or negative)."""
     return NOTHING if value is None or value < 0 else f"{value:,.0f}"
 
 
 def rate(value: float | None) -> str:
-    """To the tenth below 10, whole from there on."""
+    """Format a rate with one decimal below 10, without decimals from 10 on."""
     if value is None:
         return NOTHING
     return f"{value:,.1f}" if 0 < value < 10 else f"{value:,.0f}"
 
 
 def size(value: float | None) -> str:
-    """Bytes with a unit; a dash for an unknown value."""
+    """Format bytes with a unit; a dash for an unknown value."""
     if value is None or value < 0:
         return NOTHING
     return health.shown_bytes(value)
 
 
 def time(at_ms: int) -> str:
-    """The time in UTC, to the millisecond; the number itself if it is no time of the calendar."""
+    """Format a time in UTC with milliseconds; the number itself if it is outside the calendar."""
     if not 0 <= at_ms <= TIME_LAST_MS:
         return str(at_ms)
     moment = datetime.fromtimestamp(at_ms / 1_000, UTC)
@@ -43,12 +43,12 @@ def time(at_ms: int) -> str:
 
 
 def clock(at_ms: int) -> str:
-    """The time of the day."""
+    """Format the time of day in UTC."""
     return f"{time(at_ms)[11:19]} UTC"
 
 
 def duration(value: float | None) -> str:
-    """Seconds, or minutes and hours if it is long."""
+    """Format seconds as seconds, minutes or hours."""
     if value is None:
         return NOTHING
     if value < 60:
@@ -59,7 +59,7 @@ def duration(value: float | None) -> str:
 
 
 def bar(value: float | None, largest: float) -> int:
-    """The width of a bar, 0 to ``SPARK_WIDTH``: at least 1 for what is not 0."""
+    """Return the width of a bar, 0 to ``SPARK_WIDTH``; at least 1 for a value above 0."""
     if not value or largest <= 0:
         return 0
     return max(1, min(SPARK_WIDTH, round(SPARK_WIDTH * value / largest)))

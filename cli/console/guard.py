@@ -1,11 +1,10 @@
-"""Which requests the console refuses, and the headers that protect its pages. Pure.
+"""Checks of console requests, and headers that protect its pages. Pure.
 
-What protects a loopback port against pages of other sites, which a
-browser on the same machine may show:
+These checks protect a loopback port against pages of other sites in a browser on the same machine:
 
 - The Host header must name the loopback interface. Otherwise a site whose name resolves to
   127.0.0.1 (DNS rebinding) could read the pages.
-- A change needs a token that only the console's own pages have, and an Origin that is its own.
+- A change requires a token that only pages of the console contain, and the Origin of the console.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 
 from raftlog.config import Address
 
-TOKEN_FIELD: Final = "token"  # noqa: S105 - a name, no secret
+TOKEN_FIELD: Final = "token"  # noqa: S105 - not a secret
 
 # No inline script or style, nothing from other sites, no frames.
 CONTENT_SECURITY_POLICY: Final = (
@@ -52,7 +51,7 @@ def change_refusal(
 ) -> str:
     """Return why a changing request is refused; "" if it is not.
 
-    ``headers``: by lower-case name. ``token``: that of the console's own pages.
+    ``headers``: by lower-case name. ``token``: token of the console's pages.
     """
     if is_read_only:
         return (

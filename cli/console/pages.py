@@ -1,4 +1,4 @@
-"""Pages of the console: the values of each template, from queries of the cluster."""
+"""Pages of the console: template values from queries of the cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from raftlog.errors import (
 )
 from raftlog.types import Offset, TopicPartition, check_group_id, check_topic_name
 
-ROWS: Final = 50  # of one page
+ROWS: Final = 50  # per page
 PARTITION_ROWS: Final = 100
 SENTENCES_MAX: Final = 8
 Values = dict[str, Any]
@@ -41,7 +41,7 @@ Parameters = Mapping[str, str]
 
 
 class Pages:
-    """Queries for all pages. Threads can share it."""
+    """Queries of all pages. Thread-safe."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Pages:
         view: ClusterView,
         make_reader: Callable[[], reading.Reader],
     ) -> None:
-        """``make_reader``: returns a reader of records, for one page."""
+        """``make_reader``: returns a reader of records for one page."""
         self._admin = admin
         self._view = view
         self._reader = make_reader
@@ -69,7 +69,7 @@ class Pages:
         }
 
     def broker(self, parameters: Parameters) -> Values:
-        """One broker, explained. Raises ``InvalidRequestError`` if there is no such broker."""
+        """Return one broker, explained. Raises ``InvalidRequestError`` if it is unknown."""
         cluster = self._view.kept("/partitions", self._admin.describe_cluster)
         text = parameters.get("id", "")
         found = next((each for each in cluster.brokers if str(each.id) == text), None)
@@ -100,7 +100,7 @@ class Pages:
         }
 
     def topic(self, parameters: Parameters) -> Values:
-        """One topic: settings and partitions. Raises ``UnknownTopicError``."""
+        """Return the settings and partitions of a topic. Raises ``UnknownTopicError``."""
         name = check_topic_name(parameters["name"])
         row = self._view.kept(name, lambda: topic_rows(self._admin, [name])[0])
         partitions = row["partitions"]
@@ -127,7 +127,7 @@ class Pages:
         }
 
     def partition(self, parameters: Parameters) -> Values:
-        """One partition, explained. Raises ``UnknownPartitionError``."""
+        """Return one partition and its explanation. Raises ``UnknownPartitionError``."""
         name, number = check_topic_name(parameters["name"]), parameters["partition"]
         described = self._view.kept(
             f"/partitions/{name}", lambda: self._admin.describe_cluster([name])
@@ -149,7 +149,7 @@ class Pages:
         return {"keys": TOPIC_KEYS, "form": {}}
 
     def create_topic(self, form: Parameters) -> str:
-        """Create a topic; returns where the browser continues."""
+        """Create a topic. Returns the URL of the next page."""
         name = form.get("name", "").strip()
         key, value = form.get("setting", ""), form.get("value", "").strip()
         self._admin.create_topics(
@@ -166,7 +166,7 @@ class Pages:
         return f"/topics/{name}"
 
     def alter_topic(self, form: Parameters) -> str:
-        """Change one setting, or reset it to its default."""
+        """Change one setting, or reset it to its default. Returns the URL of the next page."""
         name = check_topic_name(form["name"])
         value = None if form.get("reset") else form.get("value", "").strip()
         self._admin.alter_topic(name, {form.get("setting", ""): value})
@@ -210,7 +210,7 @@ class Pages:
         return {name: parameters[name] for name in ("from", "at") if parameters.get(name)}
 
     def _older(self, query: reading.Query, found: reading.Found, kept: Parameters) -> str:
-        """The address of the records before those of a read of one partition; "" without any."""
+        """Return the URL of the records before those of a read of one partition; "" for none."""
         if len(found.extents) != 1 or query.text:
             return ""
         ((partition, extent),) = found.extents.items()
@@ -221,7 +221,7 @@ class Pages:
         return f"?{urlencode({**kept, 'at': f'{partition}:{start}'})}"
 
     def record(self, parameters: Parameters) -> Values:
-        """One record in full. Raises ``InvalidRequestError`` if there is none at the offset."""
+        """Return one record. Raises ``InvalidRequestError`` if there is none at the offset."""
         name = check_topic_name(parameters["name"])
         tp = TopicPartition(name, whole(parameters, "partition", -1))
         offset = whole(parameters, "offset", -1)
@@ -229,14 +229,14 @@ class Pages:
             found = reader.one(tp, offset)
         if found is None:
             raise InvalidRequestError(
-                f"{tp} has no record at offset {offset}: it is deleted, compacted, or not there yet"
+                f"{tp} has no record at offset {offset}: deleted, compacted, or not written yet"
             )
         wanted = reading.parse_query(name, {"as": parameters.get("as", "")}, now_ms=0).format
         row = reading.row_of(found, wanted, chars_max=limits.CONSOLE_TEXT_MAX)
         return {"topic": name, "row": row, "format": wanted}
 
     def download(self, parameters: Parameters) -> tuple[str, bytes, str]:
-        """File name, content, and the parameter ``at`` of the next part; "" at the end."""
+        """Return file name, content, and the parameter ``at`` of the next part ("" at the end)."""
         query = replace(
             self._query({**parameters, "n": ""}), count=limits.CONSOLE_DOWNLOAD_RECORDS_MAX
         )
@@ -257,7 +257,7 @@ class Pages:
         found = [row for row in listed if wanted in row.group.lower()]
         page = page_of(found, ROWS, "/groups", parameters)
         described: dict[str, GroupDescription] = {}
-        # One was deleted, or its coordinator is down: then they are listed without lag.
+        # A group was deleted, or its coordinator is down: list the groups without lag.
         with suppress(RaftlogError):
             names = [row.group for row in page.rows]
             described = {group.group: group for group in self._admin.describe_groups(names)}
@@ -269,7 +269,7 @@ class Pages:
         }
 
     def group(self, parameters: Parameters) -> Values:
-        """One group. Raises ``UnknownGroupError``."""
+        """Return one group. Raises ``UnknownGroupError``."""
         name = check_group_id(parameters.get("name", ""))
         (group,) = self._admin.describe_groups([name])
         lags = self._view.lags(name, group.lag)
@@ -286,7 +286,7 @@ class Pages:
         }
 
     def reset(self, form: Parameters) -> Values:
-        """The preview of a reset. Raises ``InvalidRequestError`` and the errors of offsets."""
+        """Return the preview of a reset. Raises ``InvalidRequestError`` or an error of offsets."""
         name, new, group = self._new_offsets(form)
         to = parse_to(form["to"].strip())
         old = {TopicPartition(part.topic, part.partition): part.offset for part in group.partitions}
@@ -296,7 +296,7 @@ class Pages:
         ]
         return {
             "group": group,
-            # A time relative to now is later when the reset is confirmed.
+            # A relative time would have another value when the reset is confirmed.
             "form": {**form, "to": f"@{to.number}"} if to.kind is From.TIME else form,
             "rows": rows[:PARTITION_ROWS],
             "total": len(rows),
@@ -307,8 +307,8 @@ class Pages:
         name, new, group = self._new_offsets(form)
         if group.members:
             raise GroupNotEmptyError(
-                f"group {name!r} has members ({len(group.members)}): stop its consumers before it "
-                "is reset"
+                f"group {name!r} has {len(group.members)} members. Stop its consumers before the "
+                "reset"
             )
         self._admin.alter_group_offsets(name, new)
         return "/group?" + urlencode({"name": name})
@@ -367,7 +367,7 @@ def _searched(event: EventDescription) -> str:
 
 
 def whole(values: Parameters, name: str, default: int) -> int:
-    """A whole number of a form. Raises ``InvalidRequestError`` that names the field."""
+    """Parse a whole number of a form. Raises ``InvalidRequestError`` with the field name."""
     text = values.get(name, "").strip()
     if not text:
         return default
@@ -396,12 +396,12 @@ def fullest(brokers: Iterable[BrokerDescription]) -> BrokerDescription | None:
 
 
 def leader_skew(brokers: Iterable[Mapping[str, Any]]) -> int:
-    """Difference between the most and the fewest partitions that a broker leads, of those up."""
+    """Return the difference between the most and the fewest leaderships of brokers that are up."""
     leads = [row["leads"] for row in brokers if row["state"] == "up"]
     return max(leads) - min(leads) if leads else 0
 
 
 def points(values: Iterable[tuple[float, float]]) -> str:
-    """Points of a plot for the page's script: times in seconds, and values."""
+    """Return the points of a plot for the script: times in seconds, and values."""
     listed = list(values)
     return json.dumps([[at for at, _ in listed], [value for _, value in listed]])

@@ -1,4 +1,4 @@
-"""Long lists in pages: which part is shown, and the addresses of the others. Pure."""
+"""Pages of long lists, and their URLs. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Page(Generic[T]):
         return self.first + len(self.rows) - 1 if self.rows else 0
 
     def address(self, number: int) -> str:
-        """The address of another page, with the same parameters."""
+        """Return the URL of another page with the same parameters."""
         changed = {**self.parameters, "page": str(number)}
         if number <= 1:
             del changed["page"]
@@ -36,7 +36,7 @@ class Page(Generic[T]):
 
 
 def page_of(rows: Sequence[T], size: int, path: str, parameters: Mapping[str, str]) -> Page[T]:
-    """The page that ``parameters`` name with ``page``; the nearest one if there is no such page."""
+    """Return the page with the number ``page`` in ``parameters``, or the nearest one."""
     pages = max(-(-len(rows) // size), 1)
     text = parameters.get("page", "")
     wanted = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 1

@@ -1,4 +1,4 @@
-"""Reads of records for a page, within limits of records, bytes, partitions and time."""
+"""Reads of records for a page, with limits of records, bytes, partitions and time."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from raftlog.types import ConsumerRecord, Offset, TopicPartition
 CLIENT_ID: Final = "raftlog-console"
 COUNT_DEFAULT: Final = 50
 PLACES: Final = ("value", "key", "anywhere")
-LISTED_CHARS_MAX: Final = 4_000  # of a key or value in a list; its own page has more
-HEADERS_MAX: Final = 50  # shown of one record
+LISTED_CHARS_MAX: Final = 4_000  # of a key or value in a list; the page of a record has more
+HEADERS_MAX: Final = 50  # per record
 HEADER_CHARS_MAX: Final = 1_000
 _FETCH_BYTES: Final = limits.MIB
 _POLL_MS: Final = 300
@@ -38,8 +38,8 @@ _POSITION: Final = re.compile(r"(\d{1,9}):(\d{1,18})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Records to read. ``partition``: None for all. ``start``: where to begin in each partition;
-    ``at``: offsets by partition, instead. ``text``: to search for, in ``place``; "" for all.
+    """Records to read. ``partition``: None for all. ``start``: start in each partition; ``at``:
+    instead, start offsets by partition. ``text``: to search for in ``place``; "" for all records.
     """
 
     topic: str
@@ -57,7 +57,7 @@ class Query:
 
 
 def parse_query(topic: str, parameters: Mapping[str, str], *, now_ms: int) -> Query:
-    """The query of a page's address. Raises ``InvalidRequestError`` that names the parameter."""
+    """Parse the query of a URL. Raises ``InvalidRequestError`` with the name of the parameter."""
     text = parameters.get("q", "")
     if len(text) > limits.CONSOLE_FILTER_CHARS_MAX:
         raise InvalidRequestError(f"q: longer than {limits.CONSOLE_FILTER_CHARS_MAX} characters")
@@ -90,7 +90,7 @@ def _choice(parameters: Mapping[str, str], name: str, choices: tuple[str, ...]) 
 
 
 def _start(text: str, now_ms: int) -> Bound | None:
-    """A bound of the OFFSETS grammar, or a time; None for the newest records."""
+    """Parse a bound of the OFFSETS grammar or a time. None: the newest records."""
     text = text.strip()
     if text in {"", "latest"}:
         return None
@@ -102,7 +102,7 @@ def _start(text: str, now_ms: int) -> Bound | None:
     except ValueError as error:
         raise InvalidRequestError(f"from: {error}") from error
     if found.stop is not None:
-        raise InvalidRequestError(f"from: {text!r} is a range. Give its first half")
+        raise InvalidRequestError(f"from: {text!r} is a range. Pass only its start")
     return found.start
 
 
@@ -119,7 +119,7 @@ def _positions(text: str) -> dict[int, Offset]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record, readable. ``headers``: name and text."""
+    """One decoded record. ``headers``: names and texts."""
 
     partition: int
     offset: Offset
@@ -157,10 +157,10 @@ def _cut(shown: Shown, chars_max: int) -> Shown:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Result of one read. ``records``: by time. ``next``: where the next read continues, by
-    partition. ``scanned``: records that were looked at. ``reason``: why the read ended: "end" (of
-    all partitions), "count", "scanned", "bytes" or "time". ``extents``: what the partitions have.
-    ``omitted``: partitions that the read does not cover.
+    """Result of one read. ``records``: by time. ``next``: start offsets of the next read, by
+    partition. ``scanned``: number of checked records. ``reason``: why the read ended: "end" (of all
+    partitions), "count", "scanned", "bytes" or "time". ``extents``: offset ranges of the
+    partitions. ``omitted``: number of partitions that were not read.
     """
 
     records: list[ConsumerRecord]
@@ -172,7 +172,7 @@ class Found:
 
 
 def matcher(text: str, place: str) -> Callable[[ConsumerRecord], bool]:
-    """Whether a record contains ``text``, in any case of ASCII letters."""
+    """Return a function that searches a record for ``text``, ignoring the case of ASCII letters."""
     wanted = text.encode().lower()
 
     def matches(record: ConsumerRecord) -> bool:
@@ -184,7 +184,7 @@ def matcher(text: str, place: str) -> Callable[[ConsumerRecord], bool]:
 
 
 class Reader:
-    """Reads of a topic, within a time limit from its creation, with a consumer without a group."""
+    """Reader of a topic with a consumer without a group. Its time limit starts at its creation."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class Reader:
                 tp: query.at.get(tp.partition, extent.beginning) for tp, extent in extents.items()
             }
         else:
-            # A search of the newest records looks through as many as one read may.
+            # A search of the newest records reads as many as the limit allows.
             back = limits.CONSOLE_SCANNED_MAX if query.text else query.count
             newest = Bound(From.END, -(-back // max(len(extents), 1)))
             wanted = resolve_all(query.start or newest, extents, self._consumer.offsets_for_times)
@@ -278,7 +278,7 @@ class Reader:
         starts: Mapping[TopicPartition, Offset],
         extents: Mapping[TopicPartition, Extent],
     ) -> Found:
-        """Read from ``starts`` to the ends that the partitions had, or to a limit."""
+        """Read from ``starts`` to the ends of ``extents``, or to a limit."""
         collected = _Collection(query, starts, extents)
         if collected.open:
             self._consumer.assign(sorted(collected.open))
@@ -298,7 +298,7 @@ class Reader:
 
 
 class _Collection:
-    """Records of one read, and the limits that it has reached (``reason``; "" for none)."""
+    """Records of one read. ``reason``: limit that was reached; "" for none."""
 
     def __init__(
         self,
@@ -317,7 +317,7 @@ class _Collection:
         self._size = 0
 
     def add(self, record: ConsumerRecord) -> bool:
-        """Look at the next record of a partition. Returns False when a limit is reached."""
+        """Process the next record of a partition. Returns False when a limit is reached."""
         tp = TopicPartition(record.topic, record.partition)
         if record.offset >= self._extents[tp].end:
             self.open.discard(tp)
@@ -349,12 +349,12 @@ class _Collection:
 
 
 def positions_text(positions: Mapping[int, Offset]) -> str:
-    """The opposite of the parameter ``at``."""
+    """Return offsets as the parameter ``at``."""
     return ",".join(f"{partition}:{offset}" for partition, offset in sorted(positions.items()))
 
 
 def download_name(query: Query, found: Found) -> str:
-    """File name of a download: the topic and what it contains."""
+    """Return the file name of a download: topic, partition and offsets."""
     offsets = [record.offset for record in found.records]
     span = f"{min(offsets)}-{max(offsets)}" if offsets else "empty"
     partition = "all" if query.partition is None else str(query.partition)

@@ -1,4 +1,4 @@
-"""Clients of the cluster, one for each user of the console: access rules apply to each as usual."""
+"""Clients of the cluster, one per user of the console, so that access rules apply as usual."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REQUEST_MS = 5_000  # of one request to a broker; a connection lives for 10 s
 
 @dataclass(slots=True)
 class Session:
-    """The client of one user; None: of a broker that requires no authentication."""
+    """Client of one user. None: of a broker that requires no authentication."""
 
     user: HttpUser | None
     admin: Admin
@@ -30,7 +30,7 @@ class Session:
 
 
 class Sessions:
-    """At most ``CONSOLE_USERS_MAX``, created when they are needed. Threads can share it."""
+    """At most ``CONSOLE_USERS_MAX`` sessions, created on demand. Thread-safe."""
 
     def __init__(self, bootstrap: str, config: BrokerConfig, clock: Clock) -> None:
         """``bootstrap``: address of this broker in this process."""
@@ -38,7 +38,7 @@ class Sessions:
         self._config = config
         self._clock = clock
         self._lock = threading.Lock()
-        self._open: OrderedDict[str, Session] = OrderedDict()  # by name; used last at the end
+        self._open: OrderedDict[str, Session] = OrderedDict()  # by name, in the order of use
 
     def of(self, user: HttpUser | None) -> Session:
         """Return the session of a user."""
@@ -90,14 +90,14 @@ def _close(sessions: list[Session]) -> None:
 
 
 def _is_same(one: HttpUser | None, other: HttpUser | None) -> bool:
-    """Whether both authenticate alike. Where a request is from does not matter."""
+    """Return whether both have the same credentials. The client address is ignored."""
     if one is None or other is None:
         return one is other
     return (one.mechanism, one.password) == (other.mechanism, other.password)
 
 
 class _GivenToken:
-    """The token that the user has sent. A later request of the user brings a newer one."""
+    """Token that the user has sent. A later request of the user can replace it."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -122,10 +122,10 @@ def _as_user(security: SecurityArguments, user: HttpUser) -> SecurityArguments:
 
 
 def connection_of(bootstrap: str, config: BrokerConfig) -> tuple[str, SecurityArguments]:
-    """The address and the TLS arguments with which a broker reaches itself.
+    """Return the address and the TLS arguments with which a broker connects to itself.
 
-    With TLS, it is the advertised address: its certificate contains that name. The client presents
-    the broker's certificate, as brokers do to each other.
+    With TLS, this is the advertised address, which its certificate contains. The client presents
+    the certificate of the broker, as brokers do to each other.
     """
     if not config.tls_certificate_file:
         return bootstrap, {"security_protocol": "PLAINTEXT"}

@@ -53,7 +53,7 @@ def test_rules_are_created_listed_checked_and_deleted(raftlog: Raftlog, bootstra
         (("create", "--principal", "User:a", "--operation", "READ"), "name a resource"),
         (
             ("create", "--principal", "User:a", "--operation", "READ", "--topic=t", "--cluster"),
-            "name one resource",
+            "select one resource",
         ),
         (("delete",), "select the rules"),
         (

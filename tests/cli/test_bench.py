@@ -106,7 +106,7 @@ def test_a_group_of_one_has_nothing_to_share() -> None:
 def test_the_member_that_joins_has_to_have_a_share() -> None:
     result = CliRunner().invoke(bench, ["groups", "--members", "4", "--partitions", "4"])
     assert result.exit_code == 2
-    assert "more than --members 4" in result.output
+    assert "must exceed --members 4" in result.output
 
 
 @pytest.fixture

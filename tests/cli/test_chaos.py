@@ -128,7 +128,7 @@ def test_json_is_the_verdict_and_where_all_of_it_is(raftlog: Raftlog, fake: Fake
 
 def test_progress_is_told_on_stderr_and_not_when_quiet(raftlog: Raftlog, fake: FakeRunner) -> None:
     assert raftlog("chaos", "run", "--seed", 5).err.splitlines() == [
-        "seed 5, everything goes to chaos-5",
+        "seed 5, all files are in chaos-5",
         "load",
     ]
     assert raftlog("chaos", "run", "-q").err == ""
@@ -225,7 +225,7 @@ def test_the_judge_is_tested_with_every_anomaly(raftlog: Raftlog) -> None:
     assert ran.status == 0, ran.out
     lines = ran.out.decode().splitlines()
     assert lines[0].split() == ["history", "expected", "found"]
-    assert lines[-1].endswith("were judged: no verdict is wrong")
+    assert lines[-1].endswith("checked; wrong verdicts: none")
     found = raftlog("chaos", "selftest", "--json").json
     assert all(result["passed"] for result in found)
     assert len(found) == len(lines) - 3
@@ -239,7 +239,7 @@ def test_a_judge_that_misses_something_fails_its_test(
     ran = raftlog("chaos", "selftest")
     assert ran.status == 1
     assert "moved record  MOVED     NO" in ran.out.decode()
-    assert ran.out.decode().endswith("1 verdict is wrong\n")
+    assert ran.out.decode().endswith("wrong verdicts: 1\n")
 
 
 def test_help_loads_nothing_of_the_harness() -> None:

@@ -147,7 +147,7 @@ def cluster_of(
             {},
             [
                 "is led by broker 1",
-                "epoch 3 began without all of them, at offset 8.",
+                "epoch 3 started without all of them, at offset 8.",
                 "A broker reports: disk full.",
             ],
         ),
@@ -197,13 +197,13 @@ def test_the_last_events_of_the_partition_end_the_explanation() -> None:
             3,
             {"leader": None, "is_available": False},
             {},
-            ["is up", "Without a leader are 1 of its partitions: t:0."],
+            ["is up", "1 of its partitions have no leader: t:0."],
         ),
         (
             3,
             {"replica_states": (replica(1), replica(2), replica(3, damage="bad CRC"))},
             {},
-            ["is up", "Corrupt are 1 of its replicas: t:0."],
+            ["is up", "1 of its replicas are corrupt: t:0."],
         ),
     ],
 )
@@ -258,7 +258,7 @@ A, B, IDLE = member("a", "0"), member("b", "1"), member("c", "")
         (group_of(A, lags=[part_lag(0, 0, "a")]), ["lags by 0 offsets", "Nothing lags."]),
         (
             group_of(state="empty", lags=[part_lag(0, 4, None)]),
-            ["it is empty with 0 members.", "No member reads: start the application"],
+            ["it is empty with 0 members.", "No member reads. Start the application"],
         ),
         (
             group_of(A, lags=[part_lag(0, 4, "a"), part_lag(1, 4, None)]),
@@ -281,7 +281,7 @@ A, B, IDLE = member("a", "0"), member("b", "1"), member("c", "")
             [
                 "lags by 4",
                 "t:1: no offset was ever committed.",
-                "a rebalance runs",
+                "A rebalance is in progress",
                 "t:0 has 100% of the lag",
             ],
         ),
@@ -300,12 +300,12 @@ def test_a_lag_is_explained(group: GroupDescription, told: list[str]) -> None:
 @pytest.mark.parametrize(
     ("group", "told"),
     [
-        (group_of(A, B), ["is stable, in epoch 5, with 2 members", "No rebalance runs."]),
+        (group_of(A, B), ["is stable, in epoch 5, with 2 members", "No rebalance is in progress."]),
         (
             group_of(member("a", "01", "0"), member("b", "", "1"), state="reconciling"),
             [
                 "is reconciling",
-                "Member a on h has to release t:1",
+                "Member a on h must release t:1",
                 "b on h waits for t:1: held by a",
             ],
         ),

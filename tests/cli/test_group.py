@@ -209,7 +209,7 @@ def test_only_a_topics_offsets_are_forgotten(
     assert list(admin.group_offsets(group)) == [TopicPartition(other, 0)]
     ran = raftlog("group", "delete", group, "--topic", numbers)
     assert (ran.status, ran.out) == (1, b"")
-    assert "has committed nothing for topic" in ran.err
+    assert "has no committed offsets of" in ran.err
 
 
 @pytest.mark.integration
@@ -477,8 +477,8 @@ def test_partitions_are_chosen(
     [
         ({}, (), False, InvalidRequestError, "Add --topic"),
         ({A: 7}, (Selection("t", (3,)),), False, UnknownPartitionError, "has 0 to 2"),
-        ({A: 7}, (Selection("t", (2,)),), True, InvalidRequestError, "nothing for t:2"),
-        ({A: 7}, (Selection("u"),), True, InvalidRequestError, "nothing for u"),
+        ({A: 7}, (Selection("t", (2,)),), True, InvalidRequestError, "no committed offset for t:2"),
+        ({A: 7}, (Selection("u"),), True, InvalidRequestError, "no committed offset for u"),
     ],
 )
 def test_what_cannot_be_chosen(
@@ -632,7 +632,7 @@ def test_a_group_is_made_only_if_asked_for(raftlog: Raftlog, admin: Admin, timed
         (["--to", "1", "--shift", "1"], 2, "one of --to OFFSETS"),
         ([], 2, "one of --to OFFSETS"),
         (["--to", "1", "--topic", "{}", "--all-topics"], 2, "--all-topics"),
-        (["--to", "1", "--create"], 2, "--create needs --topic"),
+        (["--to", "1", "--create"], 2, "--create requires --topic"),
     ],
     ids=str,
 )

@@ -24,7 +24,7 @@ def test_a_printed_plan_is_read_again() -> None:
         (["--verify", "--cancel"], "", "one of"),
         (["--topic", "t:0", "--brokers", "1,1"], "", "different broker ids"),
         (["--throttle", "fast"], "", "is not a rate"),
-        (["--throttle", "1MB", "--verify"], "", "only shows"),
+        (["--throttle", "1MB", "--verify"], "", "only prints"),
         (["--plan", "-"], "{", "not JSON"),
         (["--plan", "-"], "{}", 'no list "moves"'),
         (["--plan", "-"], '[{"topic": "t", "partition": 0}]', "lacks"),

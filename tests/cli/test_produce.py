@@ -237,7 +237,7 @@ def test_ranges_and_single_records_add_up_by_partition() -> None:
     receipts.expect(many(1, 10, 19))
     receipts.expect(many(0, 0, 4))
     receipts.expect(Outcome(RecordMetadata("t", 1, 20, 0)))
-    receipts.settle_all()
+    receipts.await_all()
     assert receipts.acknowledged == 16
     assert receipts.rows() == [
         {"partition": 0, "records": 5, "first_offset": 0, "last_offset": 4},
@@ -251,7 +251,7 @@ def test_nothing_is_waited_for_while_few_are_pending() -> None:
     receipts.expect(many(0, 10, 19))
     assert not pending.waited_for
     assert receipts.acknowledged == 0
-    receipts.settle_all()
+    receipts.await_all()
     assert receipts.acknowledged == 20
 
 

@@ -73,7 +73,7 @@ def test_a_directory_keeps_its_number_and_its_ports(
     moved = choose_addresses(tmp_path, brokers=None, port=7000)
     assert [address.port for address in moved.values()] == [7000, 7001, 7002]
     for other in (1, 5):
-        with pytest.raises(RefusedError, match=rf"3 brokers, not of {other}: leave --brokers out"):
+        with pytest.raises(RefusedError, match=rf"3 brokers, not of {other}: omit --brokers"):
             choose_addresses(tmp_path, brokers=other, port=None)
 
 
@@ -81,7 +81,7 @@ def test_a_directory_without_a_record_counts_by_its_brokers(tmp_path: Path) -> N
     (tmp_path / "broker-1").mkdir()
     (tmp_path / "broker-1.log").touch()
     assert list(choose_addresses(tmp_path, brokers=None, port=None)) == [1]
-    with pytest.raises(RefusedError, match="holds a cluster of 1 broker, not of 3"):
+    with pytest.raises(RefusedError, match="contains a cluster of 1 broker, not of 3"):
         choose_addresses(tmp_path, brokers=3, port=None)
 
 

@@ -282,7 +282,7 @@ def test_silence_where_there_should_be_records_is_a_fault(
     capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail_module, "SILENCE_S_MAX", 0.01)
-    with pytest.raises(BrokerUnavailableError, match="t:0 gave no record"):
+    with pytest.raises(BrokerUnavailableError, match="t:0 returned no record"):
         copied(capfdbinary, {FIRST: Span(0, 99)})
 
 
@@ -419,7 +419,7 @@ def test_a_member_that_is_given_nothing_ends_after_a_while(
 def test_a_partition_that_gives_nothing_is_a_fault(seconds: list[float]) -> None:
     consumer = FakeConsumer({A: 5}, [A])
     consumer.silent.add(A)
-    with pytest.raises(BrokerUnavailableError, match="t:0 gave no record for 60 s"):
+    with pytest.raises(BrokerUnavailableError, match="t:0 returned no record for 60 s"):
         copy(consumer)
     assert seconds[0] > 60
 

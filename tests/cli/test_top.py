@@ -69,7 +69,7 @@ def test_the_display_says_what_is_wrong_and_what_to_do() -> None:
     text = shown(ClusterDescription("c", (UP, DOWN), None, (WELL, SHORT, GONE)))
     joined = " ".join(words(text))
     assert "degraded brokers 1/2 controller none" in joined
-    assert "! No broker makes the decisions for the cluster" in joined
+    assert "! The cluster has no controller" in joined
     assert "raftlog explain partition t:2 has the reason." in joined
     assert "! Broker 2 (h:9101) does not respond: connection refused. Start it." in joined
     assert "2 h:9101 down" in joined

@@ -144,7 +144,7 @@ def test_records_are_deleted_from_the_front(raftlog: Raftlog, topic: str) -> Non
         (["delete-records", "--before", "x:1"], 2, "P:OFFSET"),
         (["delete-records", "--before", "0:99"], 1, "99"),
         (["delete-records", "--before", "7:0"], 1, "7"),
-        (["offsets", "--time", "soon"], 2, "earliest, latest, or a time"),
+        (["offsets", "--time", "soon"], 2, "not earliest, latest or a time"),
         (["add-partitions", "many"], 2, "many"),
     ],
     ids=str,

@@ -133,7 +133,7 @@ def test_a_directory_keeps_its_number_of_brokers(
     process.wait(timeout=30)
     ran = raftlog("up", "--brokers", 3, "--data-dir", tmp_path)
     assert ran.status == 1
-    assert "holds a cluster of 1 broker, not of 3" in ran.err
+    assert "contains a cluster of 1 broker, not of 3" in ran.err
 
 
 def test_three_brokers_survive_ctrl_c_with_all_records(

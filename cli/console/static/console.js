@@ -1,14 +1,14 @@
-// The console's script: keys, plots, and what the page says when the broker does not answer.
+// Script of the console: keys, plots, and the notice of a broker that does not respond.
 "use strict";
 
 (() => {
-  const ROWS_MAX = 500; // of records that are followed
+  const ROWS_MAX = 500; // of followed records
   let paused = false;
   let failedSince = null;
 
   const byId = (id) => document.getElementById(id);
 
-  // -- updates: htmx asks for the page again and exchanges #live
+  // -- updates: htmx requests the page again and replaces #live
 
   const connection = (text) => {
     const bar = byId("connection");
@@ -19,7 +19,7 @@
   const failed = () => {
     if (!failedSince) failedSince = new Date();
     const since = failedSince.toISOString().slice(11, 19);
-    connection(`No answer from this broker since ${since} UTC. The page shows the state before; trying again.`);
+    connection(`No response from this broker since ${since} UTC. The page shows the last state; retrying.`);
   };
 
   document.addEventListener("htmx:beforeRequest", (event) => {

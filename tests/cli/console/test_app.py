@@ -220,5 +220,5 @@ def test_a_cluster_that_does_not_answer_is_a_page(consoles: Consoles) -> None:
 
     response = consoles(bootstrap=f"127.0.0.1:{free_port()}").client.get("/")
     assert response.status_code == 503
-    assert "The cluster does not answer" in response.text
+    assert "The cluster does not respond" in response.text
     check(response.text)

@@ -245,7 +245,7 @@ def test_brokers_that_are_killed_while_the_page_is_open(cluster: Cluster, page: 
     cluster.broker(3).start()
     expect(page.locator(".findings.good")).to_be_visible(timeout=WAIT_MS)
     cluster.broker(1).kill()
-    expect(page.locator("#connection")).to_contain_text("No answer from this broker")
+    expect(page.locator("#connection")).to_contain_text("No response from this broker")
     cluster.broker(1).start()
     expect(page.locator("#connection")).to_be_hidden(timeout=WAIT_MS)
     expect(page.locator(".findings.good")).to_be_visible(timeout=WAIT_MS)
