@@ -1,7 +1,7 @@
-"""The list of what a backup contains: ``backup.json``, format 1. Pure.
+"""Manifest of a backup: ``backup.json``, format 1. Pure.
 
-It is written last: files that it does not name belong to a backup that was interrupted, and the
-next one writes them again.
+It is written last. Files that it does not contain are from an interrupted backup, and the next
+backup writes them again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FORMAT = 1
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """A file with whole batches, as stored by the leader, back to back.
+    """A file with consecutive complete batches, as stored by the leader.
 
     They cover the offsets from ``start`` to before ``end``, except those that were deleted before
     the backup. ``chain``: hash-chain value of the last batch.
@@ -68,11 +68,11 @@ class Manifest(msgspec.Struct):
 
 
 def decode(data: bytes) -> Manifest:
-    """Raises ``InvalidRequestError`` for other bytes, and ``UnsupportedVersionError``."""
+    """Decode a manifest. Raises ``InvalidRequestError`` and ``UnsupportedVersionError``."""
     try:
         found = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"{NAME} is not the list of a backup: {error}") from error
+        raise InvalidRequestError(f"{NAME} is not the manifest of a backup: {error}") from error
     if found.format != FORMAT:
         raise UnsupportedVersionError(
             f"{NAME} has the format {found.format}; this release reads {FORMAT}. Use the release "
@@ -86,5 +86,5 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def chunk_name(topic: str, topic_id: str, partition: int, start: Offset) -> str:
-    """The file of a chunk. Names of topics have no ``/``."""
+    """Return the file name of a chunk. Topic names contain no ``/``."""
     return f"topics/{topic}/{topic_id}/{partition}/{start:020d}.batches"

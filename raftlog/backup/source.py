@@ -1,4 +1,4 @@
-"""A backup as the source of a mirror, which restores it; and its verification."""
+"""Backup as the source of a mirror, which restores it, and its verification."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BackupSource:
 
 
 def read_manifest(store: Store) -> Manifest:
-    """Raises ``InvalidRequestError`` if there is none."""
+    """Return the manifest. Raises ``InvalidRequestError`` if there is none."""
     data = store.read(manifest.NAME)
     if data is None:
         raise InvalidRequestError(f"there is no backup: {manifest.NAME} is missing")
@@ -50,13 +50,13 @@ def read_manifest(store: Store) -> Manifest:
 
 
 class BackupAdmin:
-    """Queries of a mirror, answered from the list of a backup."""
+    """Queries of a mirror, with results from the manifest of a backup."""
 
     def __init__(self, made: Manifest) -> None:
         self._made = made
 
     def describe_cluster(self, *, partitions: bool = True) -> ClusterDescription:  # noqa: ARG002
-        # Another id than that of the cluster, into which the backup may be restored, too.
+        # Not the ID of the source cluster, because a mirror rejects a target with the same ID.
         return ClusterDescription(f"backup of {self._made.cluster_id}", ())
 
     def find_topics(self) -> dict[str, TopicListing]:
@@ -104,7 +104,7 @@ def _described(name: str, made: Manifest) -> TopicDescription:
 
 
 class BackupReader:
-    """Returns the batches of files, verified, as ``BatchReader`` does those of a cluster."""
+    """Returns verified batches of files, as ``BatchReader`` returns those of a cluster."""
 
     def __init__(self, store: Store, made: Manifest) -> None:
         self._store = store
@@ -124,10 +124,10 @@ class BackupReader:
     def poll(self, timeout_s: float) -> tuple[TopicPartition | None, list[Checked]]:
         """Return the batches of the next file; (None, []) after ``timeout_s`` if all are read.
 
-        Raises ``CorruptBatchError`` if a file is missing, damaged or another one.
+        Raises ``CorruptBatchError`` if a file is missing, corrupt or not the expected one.
         """
         if not self._chunks:
-            time.sleep(timeout_s)  # what was read is being acknowledged
+            time.sleep(timeout_s)  # while the target acknowledges the batches
             return None, []
         tp, chunk = self._chunks.popleft()
         found = read_chunk(self._store, tp, chunk)
@@ -135,7 +135,7 @@ class BackupReader:
 
 
 def read_chunk(store: Store, tp: TopicPartition, chunk: Chunk) -> list[Checked]:
-    """Return the batches of a file. Verifies checksums, the chain, and the range of offsets."""
+    """Return the batches of a file. Verifies checksums, hash chain and offset range."""
     data = store.read(chunk.file)
     where = f"{tp}: the backup file {chunk.file}"
     if data is None:
@@ -145,7 +145,7 @@ def read_chunk(store: Store, tp: TopicPartition, chunk: Chunk) -> list[Checked]:
     try:
         headers = check_batches(data)
     except CorruptBatchError as error:
-        raise CorruptBatchError(f"{where} is damaged: {error}") from error
+        raise CorruptBatchError(f"{where} is corrupt: {error}") from error
     found: list[Checked] = []
     position = 0
     for header in headers:
@@ -158,7 +158,7 @@ def read_chunk(store: Store, tp: TopicPartition, chunk: Chunk) -> list[Checked]:
             )
         ):
             raise CorruptBatchError(
-                f"{where} is damaged: the batch at offset {header.base_offset} does not continue "
+                f"{where} is corrupt: the batch at offset {header.base_offset} does not continue "
                 "the one before it"
             )
         found.append((header, memoryview(data)[position : position + header.length]))

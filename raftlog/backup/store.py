@@ -19,12 +19,12 @@ class Store(Protocol):
         ...
 
     def write(self, name: str, data: bytes) -> None:
-        """Create or replace a file. After a crash it is complete, or as it was."""
+        """Create or replace a file. After a crash it is complete, or unchanged."""
         ...
 
 
 class Directory:
-    """A store in a directory, which is created when the first file is written."""
+    """Store in a directory, which is created with the first file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -43,7 +43,7 @@ class Directory:
 
 
 class FileSystem:
-    """A store at a URL of fsspec."""
+    """Store at a URL of fsspec."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -77,8 +77,8 @@ class FileSystem:
 
     @contextmanager
     def _naming(self, path: str) -> Iterator[None]:
-        """Convert the error of a file system to an ``OSError`` that names the file. The libraries
-        of object stores have errors of many classes, whose texts often name no file.
+        """Convert the error of a file system to an ``OSError`` with the name of the file. Libraries
+        of object stores raise many classes of errors, often without the name.
         """
         try:
             yield
@@ -88,10 +88,10 @@ class FileSystem:
 
 
 def open_store(url: str) -> Store:
-    """Return the store at ``url``: a path, ``file:///path``, or a URL that fsspec knows.
+    """Return the store at ``url``: a path, ``file:///path``, or a URL that fsspec supports.
 
-    Raises ``UnsupportedFeatureError`` without fsspec, and ``InvalidRequestError`` for a URL that it
-    does not know.
+    Raises ``UnsupportedFeatureError`` without fsspec, and ``InvalidRequestError`` for a URL that
+    fsspec does not support.
     """
     if url.startswith("file://"):
         return Directory(Path(url.removeprefix("file://")))

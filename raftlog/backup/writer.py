@@ -1,4 +1,4 @@
-"""Writes a backup: the committed batches of topics that it does not have yet, and group offsets."""
+"""Writer of backups: new committed batches of topics, and group offsets."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from raftlog.record import verify_chain
 from raftlog.types import Offset, TimestampMs, TopicPartition
 
 CHUNK_BYTES: Final = 32 * limits.MIB  # of one file; the last batch may exceed it
-BUFFERED_BYTES_MAX: Final = 256 * limits.MIB  # of all partitions; then the largest one is written
+BUFFERED_BYTES_MAX: Final = 256 * limits.MIB  # at this limit, the largest partition is written
 _POLL_S: Final = 0.5
-_PATIENCE_S: Final = 60.0  # without a batch, although some are missing
+_PATIENCE_S: Final = 60.0  # wait for the next batch
 
 
 @dataclass(slots=True)
@@ -51,10 +51,10 @@ class Progress:
 
 @dataclass(slots=True)
 class _Part:
-    """One partition that is read. ``goal``: its end when the backup began."""
+    """A partition to read. ``goal``: its end offset at the start of the backup."""
 
     files: PartitionFiles
-    name: Callable[[Offset], str]  # of a file, by its first offset
+    name: Callable[[Offset], str]  # of a file, from its first offset
     goal: Offset
     batches: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
@@ -76,14 +76,14 @@ def write_backup(
     now_ms: TimestampMs,
     on_progress: Callable[[Progress], object] = lambda _progress: None,
 ) -> Progress:
-    """Add to ``store`` what the cluster has committed since the last backup.
+    """Add the records that the cluster has committed since the last backup to ``store``.
 
-    The patterns match whole names of topics and groups. Internal topics are left out. Topics that
-    an earlier backup has, and that do not match, remain.
+    The patterns match whole names of topics and groups. Internal topics are excluded. Topics of an
+    earlier backup that do not match are kept.
 
     Raises ``InvalidRequestError`` if the store has a backup of another cluster, or a topic was
-    created again; ``ChainMismatchError`` if a log is not that of the last backup; and the errors of
-    ``BatchReader``. The store then keeps the earlier backup.
+    created again; ``ChainMismatchError`` if a log does not continue that of the last backup; and
+    the errors of ``BatchReader``. The store then keeps the earlier backup.
     """
     progress = Progress()
     with Admin(bootstrap) as admin:
@@ -101,10 +101,10 @@ def write_backup(
 
 
 def _opened(store: Store, admin: Admin, now_ms: TimestampMs) -> Manifest:
-    """The list of the last backup, or a new one."""
+    """Return the manifest of the last backup, or a new one."""
     cluster_id = admin.describe_cluster(partitions=False).cluster_id
     if not cluster_id:
-        raise ClusterNotReadyError("the id of the cluster is not known yet")
+        raise ClusterNotReadyError("the cluster ID is not known yet")
     data = store.read(manifest.NAME)
     if data is None:
         return Manifest(manifest.FORMAT, cluster_id, now_ms, {}, {})
@@ -121,7 +121,7 @@ def _opened(store: Store, admin: Admin, now_ms: TimestampMs) -> Manifest:
 def _parts(
     made: Manifest, described: list[TopicDescription], admin: Admin, progress: Progress
 ) -> dict[TopicPartition, _Part]:
-    """Add the topics to the list. Returns what to read."""
+    """Add the topics to the manifest. Returns the partitions to read."""
     parts = {}
     for topic in described:
         starts, ends = admin.offsets(topic.name, "earliest"), admin.offsets(topic.name, "latest")
@@ -207,7 +207,7 @@ def _add(tp: TopicPartition, part: _Part, batch: Checked) -> None:
     if is_next and part.chain is not None and not verify_chain(header, previous_chain=part.chain):
         raise ChainMismatchError(
             f"{tp}: the batch at offset {header.base_offset} does not continue the log of the last "
-            "backup: the cluster has lost records that the backup has. Use another directory"
+            "backup: the cluster has lost records of the backup. Use another directory"
         )
     part.batches.append(bytes(data))
     part.size_bytes += len(data)
@@ -215,7 +215,7 @@ def _add(tp: TopicPartition, part: _Part, batch: Checked) -> None:
 
 
 def _flush(store: Store, part: _Part, progress: Progress) -> None:
-    """Write the batches that were read as one file."""
+    """Write the batches in memory as one file."""
     if not part.batches:
         return
     assert part.chain is not None
@@ -232,14 +232,14 @@ def _flush(store: Store, part: _Part, progress: Progress) -> None:
 def _groups(
     admin: Admin, pattern: re.Pattern[str], known: Mapping[str, TopicFiles]
 ) -> dict[str, list[CommittedOffset]]:
-    """Committed offsets of the groups, in the topics of the backup, as far as it has records."""
+    """Return committed offsets in the topics of the backup, at most up to its records."""
     found = {}
     for name in sorted(listing.group for listing in admin.list_groups()):
         if not pattern.fullmatch(name):
             continue
         try:
             offsets = admin.group_offsets(name)
-        except UnknownGroupError:  # deleted since it was listed
+        except UnknownGroupError:  # deleted after it was listed
             continue
         kept = [
             CommittedOffset(tp.topic, tp.partition, committed.offset, committed.metadata)

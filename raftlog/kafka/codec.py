@@ -2,10 +2,10 @@
 
 A message is an instance of a class with the fields of all served versions and their defaults. For
 each version there is one straight-line reader and one writer: Python source that is compiled once,
-as ``dataclasses`` does it. Neighbouring fields of fixed size are one ``struct`` operation.
+as in ``dataclasses``. Neighbouring fields of fixed size are one ``struct`` operation.
 
 The reader or writer of a structure with arrays is a generator: it yields the length of each array,
-and 0 after every ``ITEMS_PER_STEP`` elements, so that other work may run in between. Arrays of
+and 0 after every ``ITEMS_PER_STEP`` elements, so that other work can run in between. Arrays of
 numbers are one ``struct`` operation and not counted.
 
 Input is not trusted: an array's length is compared with the remaining bytes and with
@@ -31,7 +31,7 @@ from raftlog.types import Buffer
 # A message or one of its structures: its class is created from the table, so mypy cannot know it.
 Message: TypeAlias = Any
 T = TypeVar("T")
-# Yields None where other work may run.
+# Yields None when other work can run.
 Pieces: TypeAlias = Generator[None, None, T]
 # Reads a message from a position; returns it and the position after it.
 Reader: TypeAlias = Callable[[memoryview, int], Pieces[tuple[Message, int]]]
@@ -146,7 +146,7 @@ def reader(kind: Kind, key: int, version: int) -> Reader:
 
 
 def _counted(steps: Generator[int, None, T]) -> Pieces[T]:
-    """Take the steps of a reader. Raises ``BadMessageError`` for too many elements in total."""
+    """Run the steps of a reader. Raises ``BadMessageError`` for too many elements in total."""
     items = 0
     while True:
         try:
@@ -175,7 +175,7 @@ def writer(kind: Kind, key: int, version: int) -> Writer:
 
 
 def finish(steps: Generator[object, None, T]) -> T:
-    """Take all steps at once, and return their result."""
+    """Run all steps at once, and return their result."""
     while True:
         try:
             next(steps)
@@ -213,8 +213,8 @@ def _function(
     names |= {f"new_{name}": getattr(classes, name) for name in definition.structs}
     names |= {f"S_{each}": struct.Struct(f">{each}") for each in ("h", "i")}
     names |= {name: struct.Struct(fmt) for name, fmt in one.packed.items()}
-    # The source is made from the constant table; no input reaches it.
-    exec(compile("\n".join(lines), f"<{definition.name} {version}>", "exec"), names)  # noqa: S102 - source made of a constant table
+    # The source is created from the constant table; it contains no input.
+    exec(compile("\n".join(lines), f"<{definition.name} {version}>", "exec"), names)  # noqa: S102 - source from a constant table
     return names[f"{verb}_{definition.name}"], one.is_long(definition.name)
 
 
@@ -244,7 +244,7 @@ class _Version:
         return plain, tagged
 
     def is_long(self, name: str) -> bool:
-        """Whether a structure has arrays other than of numbers, itself or in its structures."""
+        """Return whether a structure contains arrays other than of numbers, at any depth."""
         plain, tagged = self.fields(name)
         return any(
             (field.is_array and field.element not in _FIXED)

@@ -1,8 +1,8 @@
 """A broker's side of a Kafka connection as a state machine: bytes in, requests and bytes out.
 
-Responses leave in the order of the requests, as Kafka's clients require: a response that is ready
-early waits for those before it. Input never raises: invalid input becomes ``Broken``, the last
-event, since Kafka's protocol has no response for it.
+Responses are sent in the order of the requests, as Kafka's clients require: a response that is
+ready early waits for those before it. Input raises no exception: invalid input becomes
+``KafkaBroken``, the last event, because Kafka's protocol has no response for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raftlog.kafka.codec import READ_ERRORS, BadMessageError, Message, Pieces, f
 from raftlog.types import Buffer
 
 _EMPTY: Final = memoryview(b"")
-PIECES_PER_STEP: Final = 1_024  # of a response, which are then joined
+PIECES_PER_STEP: Final = 1_024  # pieces of a response that are joined in one step
 
 
 class KafkaRequest(NamedTuple):
@@ -46,8 +46,8 @@ class KafkaRequest(NamedTuple):
 
 
 class KafkaUnread(NamedTuple):
-    """A long request that is not decoded yet. ``read`` does it in steps, and returns the request;
-    it raises ``BadMessageError`` if that is not valid: then the connection must be closed.
+    """A long request that is not decoded yet. ``read`` decodes it in steps and returns it. It
+    raises ``BadMessageError`` if the request is invalid: the connection must then be closed.
     """
 
     size_bytes: int
@@ -78,7 +78,7 @@ class KafkaConnectionState:
         requests_in_flight_max: int = limits.KAFKA_REQUESTS_IN_FLIGHT_MAX,
         may_trust: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Create the state of a new connection; arguments as of ``FrameReader``."""
+        """Create the state of a new connection; arguments as for ``FrameReader``."""
         self._reader = frame.FrameReader(bytes_max, scratch=scratch, may_trust=may_trust)
         self._in_flight_max = requests_in_flight_max
         self._next_number = 0
@@ -94,7 +94,7 @@ class KafkaConnectionState:
 
     @property
     def in_flight(self) -> int:
-        """Number of requests whose responses have not left yet."""
+        """Number of requests whose responses were not sent yet."""
         return len(self._waiting)
 
     @property
@@ -132,13 +132,13 @@ class KafkaConnectionState:
         return events
 
     def resume(self) -> list[KafkaEvent]:
-        """Return the held-back requests after half of the permitted ones are answered."""
+        """Return the held-back requests when half of the permitted ones have responses."""
         if len(self._waiting) > self._in_flight_max // 2:
             return []
         return self.received(0)
 
     def reply(self, request: KafkaRequest, message: Message) -> Pieces[list[Buffer]]:
-        """Encode the response ``message`` in steps. Return the buffers that may be written then."""
+        """Encode the response ``message`` in steps. Return the buffers that can be sent then."""
         pieces: list[Buffer] = []
         added: list[Buffer] = []
         write = codec.writer("response", request.api.key, request.version)
@@ -156,7 +156,7 @@ class KafkaConnectionState:
         )
 
     def finish(self, request: KafkaRequest) -> list[Buffer]:
-        """Mark a request without a response as processed; return as ``reply``."""
+        """Mark a request without a response as processed. Returns buffers as ``reply`` does."""
         return self._ready(request, [])
 
     def end_of_stream(self) -> BadMessageError | None:
@@ -234,6 +234,6 @@ def _read(request: KafkaRequest, data: memoryview) -> Pieces[KafkaRequest]:
         message, _ = yield from codec.reader("request", key, version)(data, at)
     except READ_ERRORS as error:
         raise BadMessageError(
-            f"{request.api.name} version {version} is not valid: {error}"
+            f"{request.api.name} version {version} is invalid: {error}"
         ) from error
     return request._replace(message=message, client_id=client_id[: limits.CLIENT_ID_CHARS_MAX])

@@ -1,7 +1,7 @@
-"""Kafka's error codes, and the code that a Kafka client gets for an error of raftlog.
+"""Kafka's error codes, and the code that a Kafka client receives for an error of raftlog.
 
-The code depends on the class, and for some classes on the place: clients act differently on the
-same code of different APIs. Source: https://kafka.apache.org/protocol (error codes).
+The code depends on the class, and for some classes on the place: clients handle the same code of
+different APIs differently. Source: https://kafka.apache.org/protocol (error codes).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ INVALID_REGULAR_EXPRESSION: Final = 128
 
 
 class Place(Enum):
-    """Groups of APIs whose clients react to an error alike."""
+    """Groups of APIs whose clients handle an error in the same way."""
 
     DATA = auto()  # Produce, Fetch
     OFFSETS = auto()  # ListOffsets, OffsetForLeaderEpoch
@@ -97,7 +97,7 @@ _DATA, _OFFSETS = Place.DATA, Place.OFFSETS
 _METADATA, _ADMIN, _GROUPS = Place.METADATA, Place.ADMIN, Place.GROUPS
 _CLASSIC = Place.CLASSIC_GROUPS
 
-# A class without an entry has that of its base class. With places: the code of each.
+# A class without an entry has the code of its base class. With places: one code per place.
 _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
     own.RaftlogError: UNKNOWN_SERVER_ERROR,
     own.RetriableError: REQUEST_TIMED_OUT,

@@ -43,8 +43,8 @@ def is_kafka(first: bytes, bytes_max: int) -> bool:
 class FrameReader:
     """Separates received bytes into requests. Requests own their memory.
 
-    Memory is not allocated by the length that a client claims, unless ``may_trust`` returns True:
-    the buffer grows with what has arrived.
+    The buffer grows with the received bytes, not by the length that a client claims, unless
+    ``may_trust`` returns True.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class FrameReader:
         self._own = bytearray()  # used instead of the scratch while a request is incomplete
         self._have = 0  # bytes in it
         self.waiting = False  # complete requests may be held back
-        self.error: BadMessageError | None = None  # nothing more can be separated
+        self.error: BadMessageError | None = None  # no more requests can be separated
 
     def permit(self, bytes_max: int) -> None:
         """Accept requests of up to ``bytes_max`` bytes from now on."""
@@ -83,7 +83,7 @@ class FrameReader:
     def received(self, count: int, *, frames_max: int) -> list[memoryview]:
         """Return up to ``frames_max`` requests after ``count`` new bytes in the buffer.
 
-        A length out of range sets ``error`` behind the requests before it.
+        A length out of range sets ``error``, after the requests before it were returned.
         """
         if self.error is not None or not (self._have or count):
             return []
@@ -101,7 +101,7 @@ class FrameReader:
             if end > len(view):
                 break
             if self._have and at == 0 and end == len(source):
-                frames.append(view[LENGTH_BYTES:end])  # exactly the own buffer: it is given away
+                frames.append(view[LENGTH_BYTES:end])  # the request takes over the buffer
             else:
                 frames.append(memoryview(bytes(view[at + LENGTH_BYTES : end])))
             at = end
@@ -123,8 +123,8 @@ class FrameReader:
         self._own = self._enlarged()
 
     def _enlarged(self) -> bytearray:
-        """Return a copy of the own buffer with space for the rest of its request, or for as much
-        again.
+        """Return a copy of the own buffer with space for the rest of its request, or with twice the
+        size.
         """
         have = self._have
         wanted = max(2 * have, _BUFFER_BYTES_MIN)
@@ -188,7 +188,7 @@ def read_client_id(frame: memoryview, *, flexible: bool) -> tuple[str, int]:
 
 
 def response(correlation_id: int, pieces: list[Buffer], *, flexible: bool) -> list[Buffer]:
-    """Return the buffers of a response: small pieces joined, large ones as they are.
+    """Return the buffers of a response: small pieces joined, large ones unchanged.
 
     ``flexible``: whether its header has tags.
     """
@@ -198,7 +198,7 @@ def response(correlation_id: int, pieces: list[Buffer], *, flexible: bool) -> li
 
 
 def joined(pieces: Iterable[Buffer]) -> list[Buffer]:
-    """Return the pieces as buffers: small neighbours joined, large ones as they are."""
+    """Return the pieces as buffers: small neighbours joined, large ones unchanged."""
     buffers: list[Buffer] = []
     small: list[Buffer] = []
     for piece in pieces:

@@ -1,7 +1,7 @@
-"""Settings of Kafka that raftlog does not have, with the values that hold here.
+"""Settings of Kafka that raftlog does not have, with their fixed values.
 
-Consoles and libraries read them, and write back all that they have read. Setting one to the value
-that holds is accepted; any other value is an error.
+Consoles and libraries read them, and write back all settings that they have read. A request that
+sets one to its fixed value is accepted; any other value is an error.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _OWN: Final = frozenset(key.name for key in TOPIC_KEYS)
 def own_settings(settings: Mapping[str, str | None]) -> dict[str, str | None]:
     """Return the settings of a topic without those of ``TOPIC_FACTS``.
 
-    Raises ``InvalidConfigError`` if one of these is set to another value than the one that holds.
+    Raises ``InvalidConfigError`` if one of these is set to another value than the fixed one.
     """
     own: dict[str, str | None] = {}
     for name, value in settings.items():
         holds = TOPIC_FACTS.get(name)
         if name in _OWN or holds is None:
-            own[name] = value  # an unknown name is an error of the topic's settings
+            own[name] = value  # validation of topic settings rejects unknown names
         elif value is not None and value != holds:
             raise InvalidConfigError(
-                f"{name}={value[:100]}: raftlog does not have this setting of Kafka; {holds!r} is "
-                "what holds, and the only value that is accepted"
+                f"{name}={value[:100]}: raftlog does not have this setting of Kafka. It is fixed "
+                f"to {holds!r}, which is the only accepted value"
             )
     return own

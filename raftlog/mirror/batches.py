@@ -1,6 +1,6 @@
 """Batches that a mirror appends: copies, and holes for deleted offsets. Pure.
 
-A copy has the payload of its original, and its range of offsets. Only batches of Kafka's clients
+A copy has the payload and the offset range of its original. Only batches of Kafka's clients
 and the rest of a joined batch are decoded. The producer fields are those of the mirror, so that a
 partition accepts each copy once (docs/adr/0017). A sequence counts offsets.
 """
@@ -65,10 +65,10 @@ def holes(start: Offset, end: Offset) -> Iterator[BatchBody]:
 
 
 def bodies(batch: Checked, position: Offset) -> Iterator[BatchBody]:
-    """Yield what to append at ``position``, so that the copy ends where ``batch`` ends.
+    """Yield the bodies to append at ``position``, so that the copy ends at the end of ``batch``.
 
     Offsets before the batch, which its source has deleted, become holes. The source may have joined
-    batches by compaction, so that ``position`` is inside of one: then only its rest is copied. A
+    batches by compaction, so that ``position`` is inside of one: only its rest is then copied. A
     batch of a Kafka client is copied as columns, because its checksum covers the producer fields.
     Raises ``CorruptBatchError`` if ``position`` is inside of a batch that was never compacted.
     """
@@ -80,7 +80,7 @@ def bodies(batch: Checked, position: Offset) -> Iterator[BatchBody]:
     elif header.next_offset > position:
         if not (is_whole or header.is_compacted):
             raise CorruptBatchError(
-                f"the copy ends at offset {position}, inside of the source's batch of the offsets "
+                f"the copy ends at offset {position}, inside the source batch with offsets "
                 f"{header.base_offset} to {header.next_offset - 1}. It is a copy of another log"
             )
         from raftlog.record.compaction import tail_of  # imports numpy

@@ -1,6 +1,6 @@
 """Committed offsets of consumer groups that a mirror copies. Pure.
 
-Offsets are the same in both clusters. So an offset is copied as it is, once all records below it
+Offsets are the same in both clusters. So an offset is copied unchanged when all records below it
 are in the target. An offset never moves back: consumers may have continued in the target.
 """
 
@@ -16,7 +16,7 @@ def advanced(
     target: Mapping[TopicPartition, OffsetAndMetadata],
     copied: Mapping[TopicPartition, tuple[TopicPartition, Offset]],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return what to commit in the target for one group.
+    """Return the offsets to commit in the target for one group.
 
     ``source``, ``target``: committed offsets of the group in each cluster. ``copied``: the copy of
     each source partition, and the end of its committed records.

@@ -1,4 +1,4 @@
-"""Mirror: sessions in turn, until all records are copied or it is stopped."""
+"""Mirror: runs sessions until all records are copied or it is stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raftlog.mirror.source import ClusterSource, Source
 
 logger: Final = logging.getLogger(__name__)
 
-_STEP_S: Final = 0.2  # longest wait for records; then acknowledgements are processed
+_STEP_S: Final = 0.2  # longest wait for records before acknowledgements are processed
 _BUSY_S: Final = 0.01  # the same, while acknowledgements are pending
 _PAUSE_S: Final = 1.0  # between a failed session and the next one
 _FAILURES_MAX: Final = 10  # consecutive sessions without a copied batch, with ``once``
@@ -25,8 +25,8 @@ _FAILURES_MAX: Final = 10  # consecutive sessions without a copied batch, with `
 class Mirror:
     """Copies topics of one cluster to another, offset by offset, each record once.
 
-    All state is in the target cluster: another run continues where this one ends, also after a
-    crash. Two runs at the same time disturb each other, but store no record twice.
+    All state is in the target cluster: the next run continues where this one ends, also after a
+    crash. Two concurrent runs interrupt each other, but store no record twice.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Mirror:
 
         ``source``, ``target``: addresses of brokers, as for ``Producer``. ``source`` can be a
             ``Source``, such as a backup.
-        ``topics``: regular expression that matches whole topic names. Internal topics are left out.
+        ``topics``: regular expression that matches whole topic names. Internal topics are excluded.
         ``prefix``: of the topic names in the target cluster. Default: the same names.
         ``groups``: regular expression that matches whole names of consumer groups. Their committed
             offsets are copied every 10 s and at the end of ``once``. They never move back, and a
-            group with members in the target keeps its own. Default: no group.
+            group with members in the target keeps its offsets. Default: no group.
         ``on_progress``: called after each step. ``on_error``: called after a failed session; the
             mirror then starts another one.
         """

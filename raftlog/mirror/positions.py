@@ -1,6 +1,6 @@
-"""Decision where the copy of a partition continues, or why it must not. Pure.
+"""Position from which the copy of a partition continues, or the reason why it must not. Pure.
 
-The end of the copy is the position: it has the same offsets as its source. The state of the
+The end of the copy is the position: the copy has the same offsets as its source. The state of the
 mirror's producer proves that no other producer has written. The last records of both logs,
 compared, prove that the copy belongs to this source, and replace an expired producer state.
 """
@@ -18,7 +18,7 @@ from raftlog.types import ConsumerRecord, Offset
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is known of a partition and its copy, queried in the order of the fields.
+    """State of a partition and its copy, queried in the order of the fields.
 
     ``end``: end offset of the copy. ``written``: state of the mirror's producer in it.
     """
@@ -40,7 +40,7 @@ class Place:
 
     @property
     def is_empty(self) -> bool:
-        """True if the copy has no records, and never had, or they are deleted."""
+        """True if the copy has no records, or if all are deleted."""
         return self.start == self.position
 
     @property
@@ -63,7 +63,7 @@ def sequence_of(place: Place) -> Sequence:
 
 
 def refusal(place: Place) -> str:
-    """Return why the copy must not be continued; "" if nothing that is known speaks against it."""
+    """Return why the copy must not be continued, from the known state; "" if there is no reason."""
     if place.is_known and place.written.last_offset + 1 < place.end:
         return (
             f"another producer has written the offsets {place.written.last_offset + 1} to "
@@ -77,7 +77,7 @@ def refusal(place: Place) -> str:
         )
     if not (place.is_known or place.is_empty or place.is_comparable):
         return (
-            f"the topic has records that this mirror is not known to have written, and its source "
+            f"the topic may have records that this mirror has not written, and its source "
             f"has deleted the offset {place.position - 1} to compare. Delete the topic, or mirror "
             "with --prefix"
         )
@@ -103,7 +103,7 @@ def difference(place: Place, source: Checked, copy: Checked) -> str:
     if common or place.is_known:
         return ""
     return (
-        "the topic has records that this mirror is not known to have written, and compaction has "
+        "the topic may have records that this mirror has not written, and compaction has "
         "left none at its end to compare. Delete the topic, or mirror with --prefix"
     )
 

@@ -1,6 +1,6 @@
-"""One session of a mirror: finds the positions in the target cluster, and copies from there.
+"""Session of a mirror: finds the positions in the target cluster, and copies from there.
 
-A session stores nothing outside of the target cluster. After any error it ends, and the next one
+A session stores no state outside of the target cluster. It ends after any error, and the next one
 starts as after a crash of the process.
 """
 
@@ -42,10 +42,10 @@ logger: Final = logging.getLogger(__name__)
 REFRESH_S: Final = 2.0  # interval of the checks for new records, topics and partitions
 GROUPS_S: Final = 10.0  # interval of the copies of committed offsets
 _PROBE_S: Final = 30.0  # time limit for the batches to compare
-_ABANDON_S: Final = 0.0  # wait for batches in flight after an error; the next session decides
+_ABANDON_S: Final = 0.0  # wait for batches in flight after an error; the next session checks them
 # Batches of a partition without acknowledgement. They are sent one by one, within _DELIVERY_MS.
 PENDING_MAX: Final = 500
-_DELIVERY_MS: Final = 30_000  # then the session ends, and the next one starts
+_DELIVERY_MS: Final = 30_000  # timeout of a batch, which ends the session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class Session:
         source = self._source.describe_cluster(partitions=False)
         target = self._target.describe_cluster(partitions=False)
         if not (source.cluster_id and target.cluster_id):
-            raise ClusterNotReadyError("the id of the source or target cluster is not known yet")
+            raise ClusterNotReadyError("the ID of the source or target cluster is not known yet")
         if source.cluster_id == target.cluster_id:
             raise InvalidRequestError(
                 f"source and target are the same cluster ({source.cluster_id}): the mirror would "
@@ -175,7 +175,7 @@ class Session:
             {tp: max(copy.position, copy.source_start) for tp, copy in self._copies.items()}
         )
         for tp, copy in self._copies.items():
-            if copy.source_start == copy.source_end:  # no batch comes that would show the hole
+            if copy.source_start == copy.source_end:  # no batch will show the hole
                 self._note_hole(tp, copy, copy.source_end)
                 for body in batches.holes(copy.position, copy.source_end):
                     self._append(copy, body)
@@ -238,7 +238,7 @@ class Session:
 
     @property
     def _copies_source(self) -> Source:
-        """The target, to be read."""
+        """Return the target cluster as a source, to read it."""
         return ClusterSource(self._settings.target, self._settings.target_host)
 
     def _probe(
@@ -285,7 +285,7 @@ class Session:
         return any(copy.pending for copy in self._copies.values())
 
     def finish(self) -> None:
-        """Complete what copies need at the end, once they are caught up."""
+        """Delete leading holes and copy group offsets, when all copies are caught up."""
         self._raise_starts()
         self._copy_groups()
 
@@ -318,7 +318,7 @@ class Session:
         copy.source_end = max(copy.source_end, copy.position)
 
     def _note_hole(self, tp: TopicPartition, copy: _Copy, end: Offset) -> None:
-        """Report offsets before ``end`` that the source has deleted since the copy began."""
+        """Report offsets before ``end`` that the source has deleted since the start of the copy."""
         if 0 < copy.position < end:
             self._progress.skipped += end - copy.position
             logger.warning(
@@ -339,7 +339,7 @@ class Session:
     def _append(self, copy: _Copy, body: BatchBody) -> None:
         span = body.last_offset_delta + 1
         if copy.count + span > batches.SPAN_MAX:
-            # The next epoch fences this one: all of it must be committed before.
+            # The next epoch fences this one, so all of its batches must be committed first.
             self._wait_for(copy, 0)
             copy.epoch, copy.count = copy.epoch + 1, 0
             self._producer(copy.epoch).stored([copy.target])
@@ -381,7 +381,7 @@ class Session:
             copy.starts_with_hole &= copy.target not in ready
 
     def _copy_groups(self) -> None:
-        """Copy committed offsets. A group with members in the target keeps its own."""
+        """Copy committed offsets. A group with members in the target keeps its offsets."""
         if self._settings.groups is None:
             return
         self._groups_at = time.monotonic() + GROUPS_S

@@ -36,7 +36,7 @@ def plan(
     prefix: str,
     broker_count: int,
 ) -> Plan:
-    """Return how the target cluster becomes able to receive ``sources``.
+    """Return the changes that the target cluster needs to receive ``sources``.
 
     ``existing``: topics of the target. ``broker_count``: brokers of the target; the replication
     factor of a new topic is that of its source, or this number if it is lower.

@@ -1,1 +1,1 @@
-"""Security decisions: principals, credentials, mechanisms of authentication. Pure."""
+"""Security decisions: principals, credentials, authentication mechanisms. Pure."""

@@ -1,7 +1,7 @@
-"""Access control lists: rules, and the decision whether a principal may do something.
+"""Access control lists: rules, and decisions whether an operation is allowed.
 
-Kafka's model and semantics (KIP-11, KIP-290): without a rule, access is denied; one rule that
-denies outweighs all that allow. Pure.
+Kafka's model and semantics (KIP-11, KIP-290): without a rule, access is denied. A rule that denies
+overrides all rules that allow. Pure.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Operation: TypeAlias = Literal[
 RESOURCE_TYPES: Final[tuple[ResourceType, ...]] = get_args(ResourceType)
 OPERATIONS: Final[tuple[Operation, ...]] = get_args(Operation)
 
-ANY: Final = "*"  # as a name, a host or the name of a user
+ANY: Final = "*"  # any name, host or user
 CLUSTER_NAME: Final = "kafka-cluster"  # the name of the one resource of type CLUSTER, as in Kafka
 
-# The operations that a rule for a resource type may have.
+# Operations that a rule for a resource type can have.
 OPERATIONS_OF: Final[dict[ResourceType, frozenset[Operation]]] = {
     "TOPIC": frozenset((
         "ALL", "READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS",
@@ -54,13 +54,13 @@ OPERATIONS_OF: Final[dict[ResourceType, frozenset[Operation]]] = {
     "TRANSACTIONAL_ID": frozenset(("ALL", "WRITE", "DESCRIBE")),
 }  # fmt: skip
 
-# A rule that allows one of these operations allows the key too. Rules that deny imply nothing.
+# A rule that allows one of these operations also allows the key. Rules that deny imply nothing.
 _IMPLIED_BY: Final[dict[Operation, tuple[Operation, ...]]] = {
     "DESCRIBE": ("READ", "WRITE", "DELETE", "ALTER"),
     "DESCRIBE_CONFIGS": ("ALTER_CONFIGS",),
 }
 
-# Wide enough for the kind and for names that are longer than permitted: `check` names the error.
+# Longer than permitted names: `check` reports these with a clear error.
 _PrincipalText = Annotated[str, Meta(max_length=2 * limits.PRINCIPAL_NAME_CHARS_MAX)]
 _ResourceName = Annotated[str, Meta(max_length=2 * limits.ACL_RESOURCE_CHARS_MAX)]
 _Host = Annotated[str, Meta(max_length=limits.HOST_CHARS_MAX)]
@@ -95,7 +95,7 @@ class Acl(msgspec.Struct, frozen=True, order=True):
         """Return the rule with its host in canonical form.
 
         Raises ``InvalidRequestError`` if the rule could never apply: an operation that its resource
-        type does not have, a name that no resource has, or a host that is no address.
+        type does not have, a name that no resource has, or a host that is not an address.
         """
         Principal.parse(self.principal)
         permitted = OPERATIONS_OF[self.resource_type]
@@ -149,7 +149,7 @@ class AclFilter(msgspec.Struct, frozen=True):
     host: _Host | None = None
 
     def selects(self, acl: Acl) -> bool:
-        """Whether the rule matches."""
+        """Return whether the rule matches."""
         return (
             self.principal in (None, acl.principal)
             and self.operation in (None, acl.operation)
@@ -169,7 +169,7 @@ class AclFilter(msgspec.Struct, frozen=True):
 
 
 def applies_to(acl: Acl, name: str) -> bool:
-    """Whether a rule applies to a resource of its type with this name."""
+    """Return whether a rule applies to a resource of its type with this name."""
     if acl.pattern_type == "PREFIXED":
         return name.startswith(acl.resource_name)
     return acl.resource_name in (name, ANY)
@@ -188,7 +188,7 @@ class Decision(NamedTuple):
         return "no rule applies" if self.acl is None else str(self.acl)
 
 
-_UNNAMED: Final = "\U0010ffff"  # a name, or its end, that no rule has
+_UNNAMED: Final = "\U0010ffff"  # a name or end of a name that no rule contains
 _NO_RULE: Final = Decision(is_allowed=False)
 _SUPER_USER: Final = Decision(is_allowed=True, is_super_user=True)
 
@@ -246,7 +246,7 @@ class _Patterns:
 
 
 class Question:
-    """Whether a principal at a host may do an operation: asked for many names of one type."""
+    """Checks whether a principal at a host may do an operation, for many names of one type."""
 
     __slots__ = ("_allowing", "_denying", "_is_super_user", "_patterns")
 
@@ -284,7 +284,7 @@ class Question:
         return _NO_RULE if allowed is None else Decision(is_allowed=True, acl=allowed)
 
     def decide_any(self) -> Decision:
-        """Return whether the principal may do it with a resource of any name (KIP-679)."""
+        """Return whether the operation is allowed on a resource of any name (KIP-679)."""
         if self._is_super_user:
             return _SUPER_USER
         for name in self._names_allowed():
@@ -294,8 +294,8 @@ class Question:
         return _NO_RULE
 
     def _names_allowed(self) -> Iterator[str]:
-        """Yield a name to which each allowing rule applies; of more names, one that no other rule
-        names.
+        """Yield a name for each rule that allows. For a rule for all names, this is a name that no
+        other rule contains.
         """
         for patterns in self._patterns:
             for name, entry in patterns.literal.items():
@@ -311,7 +311,7 @@ class Authorizer:
     """All rules, indexed. The cost of a decision does not depend on their number."""
 
     def __init__(self, super_users: Iterable[Principal] = ()) -> None:
-        """``super_users``: may do everything; rules do not apply to them."""
+        """``super_users``: are allowed every operation, regardless of rules."""
         self._super_users = frozenset(map(str, super_users))
         self._index: dict[tuple[str, ResourceType], _Patterns] = {}
         self._acls: set[Acl] = set()
@@ -320,7 +320,7 @@ class Authorizer:
         return len(self._acls)
 
     def add(self, acl: Acl) -> None:
-        """Add a rule; one that exists stays."""
+        """Add a rule, if it does not exist."""
         if acl in self._acls:
             return
         self._acls.add(acl)
@@ -339,8 +339,8 @@ class Authorizer:
     def question(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
     ) -> Question:
-        """Return the question whether ``principal``, connected from the IP address ``host``, may
-        do ``operation``.
+        """Return the checks whether ``principal``, connected from the IP address ``host``, may do
+        ``operation``.
         """
         subject = str(principal)
         found = (self._index.get((who, resource_type)) for who in (subject, f"{USER}:{ANY}"))

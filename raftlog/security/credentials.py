@@ -1,4 +1,4 @@
-"""Lookup of credentials, which does not reveal which users exist."""
+"""Lookup of credentials that does not reveal which users exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEY_BYTES: Final[Mapping[Mechanism, int]] = {"SCRAM-SHA-256": 32, "SCRAM-SHA-51
 
 class UsedCredential(NamedTuple):
     """The credential with which a user has authenticated. ``token``: ID of the delegation token
-    that it belongs to; "": it is the user's own.
+    that it belongs to; "" for a credential of the user.
     """
 
     user: str
@@ -30,8 +30,8 @@ class UsedCredential(NamedTuple):
 class CredentialStore:
     """Finds the credential of a user, or a plausible one for a name that no user has.
 
-    The mock credential of a name is always the same, and looks like those of users: a client cannot
-    tell from a response, or from its time, whether a user exists.
+    The mock credential of a name is constant, and has the format of real credentials. So neither a
+    response nor its time reveals whether a user exists.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class CredentialStore:
 
     def find(self, name: str, mechanism: Mechanism) -> ScramCredential:
         """Return the credential of the user, or a mock one that no password matches."""
-        mock = self._mock(name, mechanism)  # also for a user that exists: it takes the same time
+        mock = self._mock(name, mechanism)  # also for an existing user, to take the same time
         user = self._users.get(name)
         return mock if user is None else user.credentials.get(mechanism, mock)
 

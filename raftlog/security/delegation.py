@@ -1,9 +1,9 @@
 """Delegation tokens (KIP-48): credentials of limited lifetime that act as their owner. Pure.
 
-A token has an ID, which is no secret, and an HMAC, which is. Clients authenticate by SCRAM with the
-ID as the user name, the HMAC in base64 as the password, and the extension ``tokenauth=true``. The
-HMAC consists of random bytes: in contrast to Kafka, no secret of the brokers can restore it, and
-the cluster state contains hashes of it only.
+A token has an ID, which is public, and an HMAC, which is secret. Clients authenticate by SCRAM with
+the ID as the user name, the HMAC in base64 as the password, and the extension ``tokenauth=true``.
+The HMAC consists of random bytes: in contrast to Kafka, no secret of the brokers can restore it,
+and the cluster state contains only hashes of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raftlog.errors import InvalidRequestError, TokenExpiredError
 from raftlog.security.principal import Principal
 from raftlog.security.users import Credentials
 
-HMAC_BYTES: Final = 64  # of HMAC-SHA-512, as Kafka's
+HMAC_BYTES: Final = 64  # of HMAC-SHA-512, as in Kafka
 DIGEST_BYTES: Final = 32
 
 TokenId = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
@@ -68,9 +68,9 @@ def make_token(
 ) -> DelegationToken:
     """Return a new token. Takes about 10 ms of CPU.
 
-    ``hmac``: random bytes, ``HMAC_BYTES`` of them. ``lifetime_ms``: until it can be renewed no
-    longer. ``renewal_ms``: until it expires. Raises ``InvalidRequestError`` if a renewer is no
-    principal, or there are too many.
+    ``hmac``: ``HMAC_BYTES`` random bytes. ``lifetime_ms``: maximum lifetime. ``renewal_ms``: time
+    until it expires unless it is renewed. Raises ``InvalidRequestError`` if a renewer is not a
+    principal, or if there are too many.
     """
     from raftlog.security.scram import make_credentials  # takes 0.2 s of CPU
 
@@ -99,12 +99,12 @@ def password_of(hmac: bytes) -> str:
 
 
 def digest_of(hmac: bytes) -> bytes:
-    """Return the hash by which Kafka's clients name a token. The HMAC is random: no salt."""
+    """Return the hash that identifies an HMAC of Kafka's clients. A random HMAC needs no salt."""
     return hashlib.sha256(hmac).digest()
 
 
 def with_expiry(token: DelegationToken, expires_ms: int, now_ms: int) -> DelegationToken | None:
-    """Return the token with another time of expiry, at most ``max_ms``; None if that has passed.
+    """Return the token with a new expiry, at most ``max_ms``; None if that time has passed.
 
     Raises ``TokenExpiredError`` if the token has expired: it cannot be renewed.
     """

@@ -1,4 +1,4 @@
-"""Failed attempts to authenticate, by source address: how many an address may have."""
+"""Limit of failed authentication attempts by source address."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class _Failures(NamedTuple):
 
 
 class FailureLimit:
-    """Counts failures per address; forgives one each ``AUTHENTICATION_FAILURE_S``.
+    """Counts failures per address. The count decreases by 1 every ``AUTHENTICATION_FAILURE_S``.
 
-    An address of IPv6 counts with all of its /64 network, which one host can own. At most
-    ``FAILING_ADDRESSES_MAX`` addresses are remembered, those that failed last.
+    An IPv6 address counts as its /64 network, which one host can own. At most
+    ``FAILING_ADDRESSES_MAX`` addresses are kept: those with the most recent failures.
     """
 
     def __init__(self) -> None:
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
     def is_reached(self, host: str, now: float) -> bool:
-        """Return whether the address has ``AUTHENTICATION_FAILURES_MAX`` unforgiven failures.
+        """Return whether the count of the address is ``AUTHENTICATION_FAILURES_MAX``.
 
         ``now``: seconds, monotonic.
         """

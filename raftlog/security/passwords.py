@@ -1,4 +1,4 @@
-"""Passwords that were verified a short time ago: the next request needs no costly hash. Pure."""
+"""Cache of recently verified passwords, which saves expensive hashes. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class _Verified(NamedTuple):
 
 
 class VerifiedPasswords:
-    """At most ``HTTP_CREDENTIALS_KEPT_MAX`` of them, each for ``HTTP_CREDENTIAL_KEPT_S``.
+    """Cache of at most ``HTTP_CREDENTIALS_KEPT_MAX`` entries, for ``HTTP_CREDENTIAL_KEPT_S`` each.
 
     No password is stored: a keyed hash of user and password identifies an entry.
     """
 
     def __init__(self, key: bytes) -> None:
-        """``key``: random bytes, ``KEY_BYTES`` of them."""
+        """``key``: ``KEY_BYTES`` random bytes."""
         self._key = key
         self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
 
@@ -45,7 +45,7 @@ class VerifiedPasswords:
         return found.used
 
     def put(self, user: str, password: str, used: UsedCredential, now: float) -> None:
-        """Remember a password that was verified at ``now``."""
+        """Add a password that was verified at ``now``."""
         digest = self._digest(user, password)
         self._verified[digest] = _Verified(used, now + limits.HTTP_CREDENTIAL_KEPT_S)
         self._verified.move_to_end(digest)

@@ -1,4 +1,4 @@
-"""Principals: the identity that a connection has proved, as access rules name it."""
+"""Principals: identities of authenticated connections, as access rules contain them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the principal of its text, such as ``User:alice``.
+        """Parse a principal, such as ``User:alice``.
 
         Raises ``InvalidRequestError`` if the kind is not ``User``, or the name is empty, too long
         or contains a control character.
@@ -62,10 +62,10 @@ def of_certificate(
     certificate: Mapping[str, Any], rules: tuple[PrincipalRule, ...] = ()
 ) -> Principal | None:
     """Return the principal of a verified client certificate: the first common name of its subject,
-    or with ``rules`` what they make of its distinguished name.
+    or with ``rules`` the result of the rules for its distinguished name.
 
-    ``certificate``: as ``ssl.SSLObject.getpeercert`` returns it. None if it has no such name, or
-    one that is not valid.
+    ``certificate``: as returned by ``ssl.SSLObject.getpeercert``. Returns None if there is no such
+    name, or if it is invalid.
     """
     subject = certificate.get("subject", ())
     name: str | None
@@ -97,7 +97,7 @@ _SPECIAL: Final = re.compile(r'([,+"\\<>;=])|^([ #])|( )$')
 
 
 def distinguished_name(subject: Iterable[Iterable[tuple[str, str]]]) -> str:
-    """Return a subject as text (RFC 2253): its last name first, as in ``CN=alice,O=Example``."""
+    """Return a subject as text (RFC 2253), the last name first, such as ``CN=alice,O=Example``."""
     return ",".join(
         "+".join(
             f"{_SHORT.get(kind, kind)}={_SPECIAL.sub(lambda m: chr(92) + m[0], value)}"

@@ -1,7 +1,7 @@
-"""Quotas: the share of a broker that a user, a client id or an address may use.
+"""Quotas: limits of the use of a broker by a user, a client ID or an address.
 
-A client that has used more must wait. Kafka's model (KIP-13, KIP-55, KIP-546): the most specific
-quota applies, and each broker enforces it by itself. Pure: time is an argument.
+A client that exceeds a quota is throttled. Kafka's model (KIP-13, KIP-55, KIP-546): the most
+specific quota applies, and each broker enforces it separately. Pure: time is an argument.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raftlog.errors import InvalidRequestError
 from raftlog.security.acl import ANY, canonical_host
 from raftlog.security.principal import check_name
 
-# Kafka's names of the limits. ``connections`` is raftlog's own: open connections of a user.
+# Kafka's names of the limits. Only raftlog has ``connections``: open connections of a user.
 QuotaKey: TypeAlias = Literal[
     "producer_byte_rate",
     "consumer_byte_rate",
@@ -27,7 +27,7 @@ QuotaKey: TypeAlias = Literal[
     "connection_creation_rate",
 ]
 QUOTA_KEYS: Final[tuple[QuotaKey, ...]] = get_args(QuotaKey)
-DEFAULT: Final = "<default>"  # as the name of a user, a client id or an address: of all others
+DEFAULT: Final = "<default>"  # as a user, client ID or address: all others
 
 _CLIENT_KEYS: Final[frozenset[QuotaKey]] = frozenset((
     "producer_byte_rate", "consumer_byte_rate", "request_percentage",
@@ -41,10 +41,10 @@ _Host = Annotated[str, Meta(max_length=limits.HOST_CHARS_MAX)]
 
 
 class QuotaEntity(msgspec.Struct, frozen=True):
-    """What a quota is for: a user, a client id, both together, or an address.
+    """Entity of a quota: a user, a client ID, both together, or an address.
 
-    None: not part of the entity. ``<default>``: every user, client id or address that has no other
-    quota; each of them may use that much.
+    None: not part of the entity. ``<default>``: each user, client ID or address that has no other
+    quota.
     """
 
     user: _UserName | None = None
@@ -57,18 +57,18 @@ class QuotaEntity(msgspec.Struct, frozen=True):
 
     def checked(self) -> Self:
         """Return the entity with its address in canonical form. Raises ``InvalidRequestError`` if
-        it selects nothing, or an address and something else.
+        it is empty, or combines an address with a user or client ID.
         """
         if self.address is None:
             if self.user is None and self.client_id is None:
-                raise InvalidRequestError("a quota is for a user, a client id or an address")
+                raise InvalidRequestError("a quota requires a user, a client ID or an address")
             if self.user not in (None, DEFAULT):
                 check_name(self.user)
             return self
         if self.user is not None or self.client_id is not None:
             raise InvalidRequestError(
-                "a quota for an address is not for a user or client id too: connections are "
-                "counted before the broker knows them"
+                "a quota for an address cannot have a user or client ID: connections are counted "
+                "before the broker knows them"
             )
         if self.address == DEFAULT:
             return self
@@ -96,14 +96,14 @@ Quota: TypeAlias = Mapping[QuotaKey, float]
 
 
 class _Found(NamedTuple):
-    """The quota that applies, and for what its use is counted."""
+    """The quota that applies, and the user and client ID whose use is counted together."""
 
     rate: float
-    counted: tuple[str | None, str | None]  # user, client id
+    counted: tuple[str | None, str | None]  # user, client ID
 
 
 class Bucket:
-    """Token bucket. It may be overdrawn: then the user waits until it is filled again."""
+    """Token bucket. It can be overdrawn: the client then waits until it is filled again."""
 
     __slots__ = ("_at", "_rate", "_tokens")
 
@@ -124,7 +124,7 @@ class Bucket:
 
 
 class Quotas:
-    """All quotas, and what has been used of them on this broker."""
+    """All quotas, and their use on this broker."""
 
     def __init__(self) -> None:
         self._quotas: dict[QuotaEntity, Quota] = {}
@@ -142,7 +142,7 @@ class Quotas:
             self._counts.update(quota.keys())
 
     def has(self, key: QuotaKey) -> bool:
-        """Whether any entity has this limit: without one, nothing has to be counted."""
+        """Return whether any entity has this limit. Otherwise its use need not be counted."""
         return self._counts[key] > 0
 
     def rate(self, key: QuotaKey, user: str, client_id: str = "") -> float | None:
@@ -169,7 +169,7 @@ class Quotas:
         return None
 
     def use(self, key: QuotaKey, user: str, client_id: str, amount: float, now: float) -> float:
-        """Count the use of a rate, and return the seconds for which the client has to wait."""
+        """Count the use of a rate, and return the seconds for which the client must wait."""
         if not self._counts[key]:
             return 0.0
         found = self._find(key, user, client_id)
@@ -193,7 +193,7 @@ class Quotas:
     def _take(self, key: QuotaKey, found: _Found, amount: float, now: float) -> float:
         at = (key, *found.counted)
         bucket = self._buckets.pop(at, None) or Bucket(found.rate, now)
-        self._buckets[at] = bucket  # the last one: the least recently used is the first
+        self._buckets[at] = bucket  # at the end: the least recently used one is the first
         if len(self._buckets) > limits.QUOTA_BUCKETS_MAX:
             del self._buckets[next(iter(self._buckets))]
         return bucket.take(amount, found.rate, now)

@@ -1,4 +1,4 @@
-"""SASL exchanges (RFC 4422): mechanisms of authentication as state machines, bytes in, bytes out.
+"""SASL exchanges (RFC 4422): authentication mechanisms as state machines, bytes in, bytes out.
 
 An exchange belongs to one connection and one attempt. ``PLAIN`` (RFC 4616) is for encrypted
 connections only: the client sends its password.
@@ -27,7 +27,7 @@ class Accepted(NamedTuple):
     """The end of a successful exchange.
 
     ``data``: last message of the broker. ``used``: credential of a user of the cluster; None if the
-    principal is no such user. ``lifetime_seconds``: of the session; None for no limit.
+    principal is not such a user. ``lifetime_seconds``: of the session; None for no limit.
     """
 
     principal: Principal
@@ -39,17 +39,17 @@ class Accepted(NamedTuple):
 class Exchange(Protocol):
     """The broker's side of one attempt. ``is_costly``: ``step`` takes milliseconds of CPU.
 
-    ``rejection``: challenge of a failed attempt, to which the client responds before it gets the
-    error (RFC 7628, section 3.2.3); b"": none.
+    ``rejection``: challenge of a failed attempt, to which the client responds before it receives
+    the error (RFC 7628, section 3.2.3); b"": none.
     """
 
     is_costly: bool
     rejection: bytes
 
     def step(self, data: bytes) -> bytes | Accepted:
-        """Process a message of the client: returns the next challenge, or the end.
+        """Process a message of the client. Returns the next challenge, or the end.
 
-        Raises ``AuthenticationError`` if the attempt failed. Then the exchange is over.
+        Raises ``AuthenticationError`` if the attempt failed. This ends the exchange.
         """
         ...
 
@@ -84,7 +84,7 @@ class PlainExchange:
     def step(self, data: bytes) -> Accepted:
         try:
             identity, user, password = data.decode().split("\0")
-        except ValueError:  # also of the decoder
+        except ValueError:  # also raised by the decoder
             raise AuthenticationError(FAILED) from None
         # A client cannot act as another user.
         is_valid = identity in ("", user) and max(map(len, (user, password))) <= _CHARS_MAX
@@ -158,7 +158,7 @@ class PlainClientExchange:
         return self._message
 
     def next(self, challenge: bytes) -> bytes:
-        raise AuthenticationError(f"PLAIN has no challenge, and the broker sent {len(challenge)} B")
+        raise AuthenticationError(f"PLAIN has no challenge, but the broker sent {len(challenge)} B")
 
     def end(self, data: bytes) -> None:
-        """PLAIN has no proof of the broker: TLS identifies it."""
+        """Do nothing: PLAIN has no proof of the broker, which TLS identifies."""

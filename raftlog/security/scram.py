@@ -1,7 +1,8 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): credentials, and both sides of an exchange.
 
-`scramp` does the work. Random numbers are arguments. A broker verifies a proof with a few hashes.
-The side that has the password computes its iterations: ``make_credential``, ``ScramClient.final``.
+`scramp` implements the protocol. Random numbers are arguments. A broker verifies a proof with a few
+hashes. The side that has the password computes the iterations: ``make_credential``,
+``ScramClient.final``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def make_credential(
 ) -> ScramCredential:
     """Return the credential of a password. Takes milliseconds of CPU.
 
-    ``salt``: random bytes, ``SALT_BYTES`` of them. Raises ``InvalidRequestError`` if the password
+    ``salt``: ``SALT_BYTES`` random bytes. Raises ``InvalidRequestError`` if the password
     is too short or too long, or has characters that SASL does not permit.
     """
     if not limits.PASSWORD_CHARS_MIN <= len(password) <= limits.PASSWORD_CHARS_MAX:
@@ -83,7 +84,7 @@ class ScramServer:
     """The broker's side of one exchange: ``first``, then ``final``."""
 
     def __init__(self, store: CredentialStore, mechanism: Mechanism, nonce: bytes) -> None:
-        """``nonce``: random bytes, ``NONCE_BYTES`` of them."""
+        """``nonce``: ``NONCE_BYTES`` random bytes."""
         self._store = store
         self._mechanism: Mechanism = mechanism
         self._is_token = False
@@ -101,7 +102,7 @@ class ScramServer:
 
     def first(self, data: bytes) -> bytes:
         """Return the challenge for the first message. Raises ``AuthenticationError``."""
-        if len(data) > limits.SCRAM_MESSAGE_BYTES_MAX:  # SASLprep takes microseconds a character
+        if len(data) > limits.SCRAM_MESSAGE_BYTES_MAX:  # SASLprep takes microseconds per character
             raise AuthenticationError(FAILED)
         try:
             message = data.decode()
@@ -116,11 +117,11 @@ class ScramServer:
         return challenge.encode()
 
     def final(self, data: bytes) -> tuple[UsedCredential, bytes]:
-        """Verify the proof. Return what it proves, and the broker's proof.
+        """Verify the proof. Return the used credential and the broker's proof.
 
         Raises ``AuthenticationError`` if the proof is wrong.
         """
-        assert self._used is not None, "first() comes first"
+        assert self._used is not None, "first() must be called before final()"
         try:
             self._server.set_client_final(data.decode())
             proof: str = self._server.get_server_final()
@@ -141,8 +142,8 @@ class ScramClient:
         *,
         is_token: bool = False,
     ) -> None:
-        """``nonce``: random bytes, ``NONCE_BYTES`` of them. ``is_token``: user and password are ID
-        and HMAC of a delegation token.
+        """``nonce``: ``NONCE_BYTES`` random bytes. ``is_token``: user and password are ID and HMAC
+        of a delegation token.
         """
         self._extension = DELEGATED if is_token else ""
         try:

@@ -1,7 +1,7 @@
 """Users and their SCRAM credentials, as the cluster state stores them. No password is stored.
 
-A credential contains the keys of RFC 5802 that a broker needs to verify a password. Who reads one
-cannot authenticate with it, but can act as a broker, and can guess the password offline.
+A credential contains the keys of RFC 5802 that a broker needs to verify a password. An attacker
+with a credential cannot authenticate, but can act as a broker and guess the password offline.
 """
 
 from __future__ import annotations

@@ -114,12 +114,12 @@ def test_files_are_limited_in_size_and_damage_is_found(
     data[len(data) // 2] ^= 1
     files[0].write_bytes(data)
     problems = {tp.partition: text for tp, _, text in verify(open_store(str(tmp_path)))}
-    assert "is damaged" in problems[0]
+    assert "is corrupt" in problems[0]
     assert problems[1] == ""
     reader = BackupSource(open_store(str(tmp_path))).reader
     with reader() as opened:
         opened.start({TopicPartition("small", 0): 0})
-        with pytest.raises(CorruptBatchError, match="is damaged"):
+        with pytest.raises(CorruptBatchError, match="is corrupt"):
             opened.poll(0)
     files[0].write_bytes(bytes(data[:-1]))
     assert "bytes instead of" in next(verify(open_store(str(tmp_path))))[2]

@@ -33,7 +33,7 @@ def test_it_is_read_as_it_was_written() -> None:
 
 def test_other_files_and_formats_are_refused() -> None:
     for data in (b"", b"{}", b"[1]", b"\xff", encode(MADE).replace(b'"end": 9', b'"end": "9"')):
-        with pytest.raises(InvalidRequestError, match="not the list of a backup"):
+        with pytest.raises(InvalidRequestError, match="not the manifest of a backup"):
             decode(data)
     with pytest.raises(UnsupportedVersionError, match="has the format 2"):
         decode(encode(MADE).replace(b'"format": 1', b'"format": 2'))

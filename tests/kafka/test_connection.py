@@ -133,9 +133,9 @@ def test_an_unknown_version_of_api_versions_becomes_version_0() -> None:
         ((9 << 20).to_bytes(4, "big") + b"\0\3", "KAFKA_REQUEST_BYTES_MAX"),
         (request(apis.METADATA, 1)[:5] + b"\x63" + bytes(17), "key 99 version"),
         (request(apis.PRODUCE, 3, body=b"")[:6] + b"\0\2" + bytes(12), "Produce version 2"),
-        (request(apis.METADATA, 1, body=b"\0"), "Metadata version 1 is not valid"),
-        (request(apis.METADATA, 1, client_id=b"\xff"), "not valid"),
-        (request(apis.INIT_PRODUCER_ID, 0, body=b"\0\1\xff" + bytes(4)), "not valid"),
+        (request(apis.METADATA, 1, body=b"\0"), "Metadata version 1 is invalid"),
+        (request(apis.METADATA, 1, client_id=b"\xff"), "is invalid"),
+        (request(apis.INIT_PRODUCER_ID, 0, body=b"\0\1\xff" + bytes(4)), "is invalid"),
     ],
 )
 def test_bad_input_ends_the_connection(data: bytes, reason: str) -> None:

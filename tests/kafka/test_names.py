@@ -14,5 +14,5 @@ def test_the_value_that_holds_is_accepted() -> None:
 
 
 def test_another_value_is_refused() -> None:
-    with pytest.raises(InvalidConfigError, match="'false' is what holds"):
+    with pytest.raises(InvalidConfigError, match="fixed to 'false'"):
         own_settings({"preallocate": "true"})

@@ -36,7 +36,7 @@ def place(
         (place(10, known(14)), 15, ""),  # committed since the end was queried
         (place(10, known(8)), 10, "another producer has written the offsets 9 to 9"),
         (place(10, UNKNOWN), 10, ""),  # compared with the source
-        (place(10, UNKNOWN, source=(10, 100)), 10, "not known to have written"),
+        (place(10, UNKNOWN, source=(10, 100)), 10, "may have records"),
         (place(10, known(9), source=(10, 100)), 10, ""),
         (place(10, UNKNOWN, start=10, source=(10, 100)), 10, ""),  # empty
         (place(101, known(100)), 101, "beyond the end 100"),

@@ -113,9 +113,9 @@ def test_what_is_counted_is_bounded() -> None:
 @pytest.mark.parametrize(
     ("entity", "complaint"),
     [
-        (QuotaEntity(), "is for a user"),
+        (QuotaEntity(), "requires a user"),
         (QuotaEntity(user=""), "0 characters"),
-        (QuotaEntity(user="a", address="10.0.0.1"), "not for a user"),
+        (QuotaEntity(user="a", address="10.0.0.1"), "cannot have a user"),
         (QuotaEntity(address="*"), "<default>"),
         (QuotaEntity(address="host"), "not an IP address"),
     ],
