@@ -1,8 +1,8 @@
-"""raftlog beside Kafka itself, with the same client: ``python -m benchmarks.kafka [--brokers 3]``.
+"""Comparison of raftlog and Kafka with the same client: ``python -m benchmarks.kafka``.
 
-Kafka runs twice: as it is by default, with acknowledged records in the page cache, and with
-``flush.messages=1``, which syncs each batch on each broker as raftlog does. All take turns in
-each round. ``python -m tests.kafka_peers.install`` installs Kafka; it needs a JVM and Maven.
+Kafka runs with two settings: the default, with acknowledged records in the page cache, and
+``flush.messages=1``, which syncs each batch on each broker as raftlog does. Each round measures all
+of them. ``python -m tests.kafka_peers.install`` installs Kafka; it requires a JVM and Maven.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tests.kafka_peers.kafka_broker import kafka_cluster
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--brokers", type=int, default=1, help="and replicas (default: 1)")
+    parser.add_argument("--brokers", type=int, default=1, help="brokers and replicas (default: 1)")
     parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--size", type=int, default=100, help="bytes of a value (default: 100)")
+    parser.add_argument("--size", type=int, default=100, help="bytes per value (default: 100)")
     parser.add_argument("--trips", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--directory", type=Path, help="on the disk to measure")
+    parser.add_argument("--directory", type=Path, help="directory on the disk to measure")
     given = parser.parse_args()
     with contextlib.ExitStack() as stack:
         home = stack.enter_context(scratch(given.directory))

@@ -1,7 +1,7 @@
-"""A wide topic on many brokers: ``python -m benchmarks.scale [--brokers 5] [--partitions 1000]``.
+"""A topic with many partitions on many brokers: ``python -m benchmarks.scale``.
 
-Creates a topic with replication factor 3, kills the broker that leads most partitions, starts it
-again, and adds a broker to which ``raftlog cluster rebalance`` moves replicas. Prints the times and
+Creates a topic with replication factor 3, kills the broker that leads most partitions, restarts
+it, and adds a broker to which ``raftlog cluster rebalance`` moves replicas. Prints the times and
 the processor time of all brokers as a table.
 """
 
@@ -36,7 +36,7 @@ class Steps:
         self._running = running
         self._admin = admin
         self.rows: list[tuple[str, float, float]] = []
-        self._work_s: dict[int, float] = {}  # by process, also of killed ones
+        self._work_s: dict[int, float] = {}  # by process, including killed ones
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -46,7 +46,7 @@ class Steps:
         sys.stderr.write(f"{name}: {self.rows[-1][1]:.2f} s\n")
 
     def until(self, condition: Callable[[list[PartitionOverview]], bool]) -> None:
-        """Return once the partitions satisfy the condition. Raises ``TimeoutError``."""
+        """Wait until the partitions satisfy the condition. Raises ``TimeoutError``."""
         deadline = time.perf_counter() + LIMIT_S
         while not condition(self.partitions()):
             if time.perf_counter() > deadline:
@@ -109,11 +109,11 @@ def _are_whole(found: list[PartitionOverview], count: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--brokers", type=int, default=5, help="at the start (default: 5)")
+    parser.add_argument("--brokers", type=int, default=5, help="brokers at the start (default: 5)")
     parser.add_argument(
-        "--partitions", type=int, default=1_000, help="of the topic (default: 1000)"
+        "--partitions", type=int, default=1_000, help="partitions of the topic (default: 1000)"
     )
-    parser.add_argument("--directory", type=Path, help="on the disk to measure")
+    parser.add_argument("--directory", type=Path, help="directory on the disk to measure")
     given = parser.parse_args()
     with (
         scratch(given.directory) as home,

@@ -1,7 +1,7 @@
-"""Benchmarks: what raftlog does, next to the least that the same machine could do in the same run.
+"""Benchmarks of raftlog, compared with a baseline on the same machine in the same run.
 
-Machines differ and are shared, so a figure by itself says little. Each benchmark alternates rounds
-of the *floor* (``floor``: the same bytes, sockets, writes and fdatasyncs with no log logic) with
-rounds of the product, and reports the medians and their ratio. Nothing here is a test: tests are
-not timed.
+Machines differ and are shared, so absolute results are hard to compare. Each benchmark alternates
+rounds of the baseline (``floor``: the same bytes, sockets, writes and fdatasyncs without the code
+of the log) with rounds of the product, and reports the medians and their ratio. Benchmarks are not
+tests: tests measure no durations.
 """

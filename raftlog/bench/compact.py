@@ -1,7 +1,7 @@
-"""How fast a log is compacted, next to copying its bytes; and what that does to those who produce.
+"""Compaction rate of a log, compared with a copy of its bytes, and its effect on produce latency.
 
-Half of the records are superseded by a later one of the same key. Rates count the bytes of the log
-as it was before, in one thread's time: reading, deciding, writing and syncing.
+Half of the records are superseded by a later one of the same key. Rates are bytes of the log before
+the compaction, per second of one thread, which reads, selects, writes and syncs.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from raftlog.limits import MIB
 from raftlog.record import encode, seal, validate
 from raftlog.storage import Log
 
-BATCH_BYTES: Final = 256 * 1_024  # of values, about: what a busy producer sends
+BATCH_BYTES: Final = 256 * 1_024  # approximate bytes of values, as from a busy producer
 SEGMENT_BYTES: Final = 64 * MIB
 MEMORY_BYTES: Final = 128 * MIB
-COPY_BYTES: Final = MIB  # read and written at a time
+COPY_BYTES: Final = MIB  # per read and write
 NOW_MS: Final = 1_700_000_000_000
 BEGIN_S_MAX: Final = 60.0
 VALUE: Final = b"x" * 100
 
 
-# -- how fast --------------------------------------------------------------------------------------
+# -- rate ------------------------------------------------------------------------------------------
 
 
 def compact(directory: Path | None, *, records: int, value_bytes: int, rounds: int = 3) -> Figure:
-    """A log of ``records`` is compacted in each round, and its files are copied, by turns.
+    """Measure compactions of a log of ``records``, in alternate rounds with copies of its files.
 
-    Medians over the rounds. Rates are in 1e6 bytes of the log as it was, per second by the wall
-    clock and of the thread's own time; ``kept_share`` is of the bytes; ``ratio`` is the share of a
-    plain copy's rate, 1.0 is equal.
+    Returns medians over the rounds. Rates: 1e6 bytes of the log before the compaction, per second
+    of the wall clock and of the CPU time of the thread. ``kept_share``: of the bytes. ``ratio``:
+    compaction rate divided by copy rate.
     """
     wall: list[float] = []
     thread: list[float] = []
@@ -84,12 +84,12 @@ def compact(directory: Path | None, *, records: int, value_bytes: int, rounds: i
 
 
 def _filled(directory: Path, *, records: int, value_bytes: int) -> Log:
-    """A log all of whose records may be compacted: each key is there twice."""
+    """Return a log in which each key occurs twice, and all segments can be compacted."""
     config = TopicConfig(
         cleanup_policy="compact", segment_bytes=SEGMENT_BYTES, min_cleanable_dirty_ratio=0.0
     )
     log = Log.open(OsDisk(), str(directory), config)
-    random = Random(1)  # values that no codec would make smaller
+    random = Random(1)  # values that cannot be compressed
     batch_records = max(BATCH_BYTES // value_bytes, 1)
     keys = records // 2
     for start in range(0, records, batch_records):
@@ -101,14 +101,14 @@ def _filled(directory: Path, *, records: int, value_bytes: int) -> Log:
         )
         batch = seal(body) + body.payload
         log.append(batch, validate(batch), leader_epoch=0, now_ms=NOW_MS)
-    log.config = replace(config, segment_ms=1)  # so that the last segment is no exception
+    log.config = replace(config, segment_ms=1)  # so that the last segment is compacted, too
     log.roll_if_due(now_ms=NOW_MS + 2)
     log.sync()
     return log
 
 
 def _run(log: Log) -> tuple[float, float]:
-    """Compact all of it; seconds by the wall clock and of this thread alone."""
+    """Compact the log. Returns seconds of the wall clock and of the CPU time of this thread."""
     began, own = time.perf_counter(), time.thread_time()
     while (
         task := log.begin_compaction(
@@ -125,7 +125,7 @@ def _run(log: Log) -> tuple[float, float]:
 
 
 def _copy(paths: list[Path], to: Path) -> float:
-    """Seconds for reading files and writing one with the same bytes, synced."""
+    """Copy files into one, and sync it. Returns the seconds."""
     began = time.perf_counter()
     target = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
@@ -142,13 +142,13 @@ def _copy(paths: list[Path], to: Path) -> float:
     return seconds
 
 
-# -- during it -------------------------------------------------------------------------------------
+# -- latency during a compaction -------------------------------------------------------------------
 
 
 def while_compacting(
     directory: Path | None, *, records: int, value_bytes: int, count: int
 ) -> Figure:
-    """Measure round trips to an idle broker, and then to one that compacts a topic.
+    """Measure round trips to an idle broker, and to a broker that compacts a topic.
 
     Times are in microseconds. ``megabytes_per_s``: of the compaction.
     """
@@ -165,7 +165,7 @@ def while_compacting(
         (partition,) = broker.directory.glob(f"**/{load}/*/0")
         before = sum(path.stat().st_size for path in partition.glob("*.log"))
         alone = round_trips(producer, topic, VALUE, count)
-        # A segment that is old enough is no longer the one that is written, which is not compacted.
+        # The active segment is not compacted. After segment.ms, it is no longer active.
         cleaning = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
         admin.alter_topic(load, {**cleaning, "segment.ms": "1"})
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How fast one consumer reads records back, as objects or as Arrow."""
+"""Throughput of one consumer that reads record objects or Arrow batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POLL_RECORDS = 10_000
 def consume(
     bootstrap: str, *, records: int, value_bytes: int, arrow: bool = False, rounds: int = 3
 ) -> Figure:
-    """Write ``records`` once, then read them all in each round."""
+    """Write ``records`` once, and read all of them in each round."""
     with new_topic(bootstrap) as topic:
         fill(bootstrap, topic, records, b"x" * value_bytes)
         rate = statistics.median(
@@ -32,13 +32,13 @@ def consume(
 
 
 def read(consumer: Consumer, records: int) -> None:
-    """Poll until so many records have come."""
+    """Poll until ``records`` records were received."""
     while records > 0:
         records -= len(consumer.poll(timeout_ms=10_000, max_records=POLL_RECORDS))
 
 
 def _read(bootstrap: str, topic: str, records: int, *, arrow: bool) -> float:
-    """Records per second of all that the topic has."""
+    """Read the topic. Returns records per second."""
     with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         start = time.perf_counter()

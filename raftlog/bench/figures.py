@@ -1,4 +1,4 @@
-"""What every benchmark reports: one value for programs, one row for people."""
+"""Result of a benchmark, as JSON values and as a table row."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A result of one benchmark.
+    """Result of one benchmark.
 
-    ``values``: by name, unrounded, as ``--json`` prints them. ``cells``: by column, the row of a
-    table. The figures of one table have the same columns.
+    ``values``: by name, unrounded, as printed by ``--json``. ``cells``: table row, by column. All
+    results of one table have the same columns.
     """
 
     values: Mapping[str, Any]
@@ -31,9 +31,9 @@ def throughput(
     megabytes_per_s: float,
     floor_records_per_s: float | None = None,
 ) -> Figure:
-    """Medians over the rounds. ``megabytes_per_s``: 1e6 bytes of batches as they are stored.
+    """Return medians over the rounds. ``megabytes_per_s``: 1e6 bytes of stored batches.
 
-    With a floor: ``ratio`` is the product's share of its rate; 1.0 is equal.
+    With a baseline, ``ratio`` is the rate of the product divided by that of the baseline.
     """
     ratio = None if floor_records_per_s is None else records_per_s / floor_records_per_s
     cells = {
@@ -59,8 +59,8 @@ def throughput(
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return a 95 % confidence interval of the median, from the order of the values alone: two of
-    them, as many ranks from the ends as a sign test allows. Of less than six: the range.
+    """Return a 95 % confidence interval of the median from order statistics: the values with the
+    ranks of a sign test. For less than six values, this is their range.
     """
     ordered = sorted(values)
     count = len(ordered)
@@ -72,5 +72,5 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def percentile_us(seconds: Sequence[float], percent: int) -> float:
-    """The ``percent`` percentile (1 to 99) of ``seconds``, in microseconds."""
+    """Return the ``percent`` percentile (1 to 99) of ``seconds``, in microseconds."""
     return statistics.quantiles(seconds, n=100)[percent - 1] * 1e6

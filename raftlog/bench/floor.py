@@ -1,18 +1,17 @@
-"""The floor: the same bytes through the same sockets, writes and fdatasyncs, with no log logic.
+"""Baseline: the same bytes, sockets, writes and fdatasyncs without the code of the log.
 
-A server process takes frames, appends each to a file and answers it when it is synced; a client
-sends frames and keeps so many in flight. There are no checksums, offsets, indexes, topics, retries
-or records: what remains is what any log that syncs before it acknowledges has to pay on this
-machine, in Python.
+A server process receives frames, appends each to a file, and acknowledges it when it is synced. A
+client sends frames with a fixed number in flight. There are no checksums, offsets, indexes, topics,
+retries or records. The result is the minimum cost of a log in Python that syncs before it
+acknowledges.
 
-    frame  | length 4 | bytes |        answer  | 1 byte for each frame |         little-endian
+    frame  | length 4 | bytes |        response  | 1 byte for each frame |       little-endian
 
-With followers it is a bare pipeline of replicas: the server passes each frame on to server
-processes of the same kind as it arrives, and answers when all of them and its own disk have it.
+With followers, this is a minimal replication pipeline: the server forwards each received frame to
+server processes of the same kind, and acknowledges it when all of them and its own disk have it.
 
-Two ways to sync, because they are best at different things: ``thread`` (group commit: one fdatasync
-for all that arrived during the one before) for throughput, ``inline`` (no hop to a thread) for
-latency.
+There are two sync modes: ``thread`` (group commit: one fdatasync for all frames that were received
+during the previous one) for throughput, ``inline`` (no thread switch) for latency.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ ANSWER: Final = b"\x01"
 
 
 class _FloorProtocol(asyncio.BufferedProtocol):
-    """One connection. A frame goes straight from the socket into the buffer that is written."""
+    """One connection. Frames are received directly into the buffer that is written to the file."""
 
     def __init__(self, fd: int, pool: ThreadPoolExecutor | None, followers: _Followers) -> None:
         self._fd = fd
@@ -62,7 +61,7 @@ class _FloorProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._followers.begin(self.answer)
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by duck typing
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
@@ -115,7 +114,7 @@ class _FloorProtocol(asyncio.BufferedProtocol):
 
 
 class _Followers:
-    """The replicas behind a server, and how many frames each of them has."""
+    """Followers of a server, and the number of frames that each has acknowledged."""
 
     def __init__(self) -> None:
         self._links: list[_FollowerLink] = []
@@ -133,7 +132,7 @@ class _Followers:
             self._links.append(link)
 
     def begin(self, answer: Callable[[int], None]) -> None:
-        """A client has connected; the one before it has all its answers."""
+        """Set the callback of a new client. The client before it has received all responses."""
         self._answer = answer
 
     def pass_on(self, frame: memoryview) -> None:
@@ -152,7 +151,7 @@ class _Followers:
 
 
 class _FollowerLink(asyncio.Protocol):
-    """To one follower: frames out, one byte back for each."""
+    """Connection to one follower: sends frames, receives one byte for each."""
 
     def __init__(self, on_answers: Callable[[], None]) -> None:
         self._on_answers = on_answers
@@ -179,7 +178,7 @@ async def _serve(listener: socket.socket, path: str, how: str, ports: Iterable[s
 
 @contextmanager
 def floor_server(directory: Path, *, sync: str, followers: int = 0) -> Iterator[tuple[str, int]]:
-    """A floor server process, with so many behind it; ``sync`` is ``thread`` or ``inline``.
+    """Run a baseline server process with ``followers``. ``sync``: ``thread`` or ``inline``.
 
     Yields its address.
     """
@@ -207,15 +206,15 @@ def _process(path: Path, sync: str, ports: Iterable[str]) -> Iterator[tuple[str,
 
 
 def empty_files(directory: Path) -> None:
-    """Give back the room that the servers' files take."""
+    """Truncate the files of the servers, to release disk space."""
     for path in directory.glob("floor*"):
         os.truncate(path, 0)
 
 
 def warm_page_cache(directory: Path, size_bytes: int) -> None:
-    """Write and remove so many bytes, so that measuring does not meet memory never used before.
+    """Write and remove ``size_bytes``, so that measurements use warm memory pages.
 
-    On a virtual machine the first use of a memory page may cost ten times as much as the second.
+    On a virtual machine the first use of a memory page can cost ten times as much as the second.
     Otherwise the first measurement would include this cost.
     """
     path = directory / "warm"
@@ -226,14 +225,14 @@ def warm_page_cache(directory: Path, size_bytes: int) -> None:
 
 
 class FloorClient:
-    """Sends frames, some in flight; blocking, in the caller's thread."""
+    """Client that sends frames with several in flight. Blocking."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._socket = socket.create_connection(address)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def stream(self, frame: bytes, *, frames: int, in_flight_max: int) -> float:
-        """Seconds until ``frames`` copies of ``frame`` are sent and answered."""
+        """Send ``frames`` copies of ``frame``. Returns the seconds until all are acknowledged."""
         parts = [_LENGTH.pack(len(frame)), frame]
         size = len(frame) + _LENGTH.size
         in_flight = 0
@@ -250,7 +249,7 @@ class FloorClient:
         return time.perf_counter() - start
 
     def round_trips(self, frame: bytes, *, count: int) -> list[float]:
-        """Seconds of each of ``count`` round trips, one in flight."""
+        """Return the seconds of each of ``count`` round trips with one frame in flight."""
         whole = _LENGTH.pack(len(frame)) + frame
         seconds = []
         for _ in range(count):
@@ -265,7 +264,7 @@ class FloorClient:
 
 
 def measure(directory: Path | None, *, rounds: int, frames: int = 300) -> Figure:
-    """The floor by itself, in a directory that is removed afterwards; times in microseconds."""
+    """Measure only the baseline, in a temporary directory. Times are in microseconds."""
     rates, seconds = [], []
     frame = bytes(MIB)
     with scratch(directory) as home:

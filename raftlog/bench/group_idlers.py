@@ -1,4 +1,4 @@
-"""Many consumers that have nothing to read, in one process that ``groups`` starts and ends."""
+"""Many idle consumers in one process, which ``groups`` starts and stops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raftlog.types import TopicPartition
 
 
 async def main(bootstrap: str, kind: str, topic: str, members: int, groups: Sequence[str]) -> None:
-    """Have ``members`` consumers of each group; say "ready" when all partitions are read."""
+    """Run ``members`` consumers of each group. Prints "ready" when all have partitions."""
     is_over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, is_over.set)
     begun = asyncio.Semaphore(0)

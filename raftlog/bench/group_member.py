@@ -1,7 +1,7 @@
 """One member of a consumer group, in a separate process that ``groups`` starts and reads.
 
-It prints a JSON value per line, each with the system's monotonic time: assigned partitions, revoked
-partitions, and at the end when records of each partition were received.
+It prints one JSON value per line, with the monotonic time of the system: assigned partitions,
+revoked partitions, and at the end the times of received records of each partition.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POLL_MS = 100
 
 
 def main(bootstrap: str, group: str, topic: str, session_timeout_ms: int) -> None:
-    """Consume until SIGTERM comes."""
+    """Consume until SIGTERM."""
     is_running = True
 
     def end(_signal: int, _frame: object) -> None:
@@ -36,25 +36,25 @@ def main(bootstrap: str, group: str, topic: str, session_timeout_ms: int) -> Non
         session_timeout_ms=session_timeout_ms,
         heartbeat_interval_ms=session_timeout_ms // 3,
     ) as consumer:
-        say("joining")
+        report("joining")
         consumer.subscribe(
             [topic],
-            on_assign=lambda partitions: say("assigned", partitions=numbers(partitions)),
-            on_revoke=lambda partitions: say("revoked", partitions=numbers(partitions)),
+            on_assign=lambda partitions: report("assigned", partitions=numbers(partitions)),
+            on_revoke=lambda partitions: report("revoked", partitions=numbers(partitions)),
         )
         while is_running:
             records = consumer.poll(timeout_ms=POLL_MS)
             now = time.monotonic()
             for partition in {record.partition for record in records}:
                 arrivals[partition].append(now)
-    say("arrivals", arrivals=arrivals)
+    report("arrivals", arrivals=arrivals)
 
 
 def numbers(partitions: Iterable[TopicPartition]) -> list[int]:
     return sorted(tp.partition for tp in partitions)
 
 
-def say(event: str, **details: Any) -> None:
+def report(event: str, **details: Any) -> None:
     line = {"event": event, "at": time.monotonic(), **details}
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()

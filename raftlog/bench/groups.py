@@ -1,4 +1,4 @@
-"""What consumer groups cost: rebalances, group consumption next to assigned, members at rest."""
+"""Cost of consumer groups: rebalances, throughput compared with assigned partitions, idle CPU."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from raftlog.testing.probes import wait_until
 
 BROKERS: Final = 3
 SESSION_TIMEOUT_MS: Final = 6_000
-QUIET_S: Final = 5.0  # how long is looked at before anything happens
-PERIOD_S: Final = 0.02  # between the records of one partition
-SETTLE_S: Final = 60.0
-PARTITIONS: Final = 4  # of which consumption is measured
+QUIET_S: Final = 5.0  # duration of each observed phase
+PERIOD_S: Final = 0.02  # between two records of one partition
+BALANCE_S_MAX: Final = 60.0
+PARTITIONS: Final = 4  # of the throughput measurement
 IDLE_PROCESSES: Final = 4
-REST_S: Final = 10.0  # until members have settled, and have committed where they begin
-# A figure of throughput needs no disk that other work keeps busy.
+REST_S: Final = 10.0  # until the groups are stable, and have committed their first offsets
+# No fdatasync per batch, so that the disk does not limit the results.
 TOPIC_CONFIG: Final = {"flush.policy": "os"}
 
 
@@ -38,7 +38,7 @@ TOPIC_CONFIG: Final = {"flush.policy": "os"}
 
 
 class Member:
-    """A process of ``group_member``, and what it has said so far."""
+    """A process of ``group_member``, and the events that it has reported."""
 
     def __init__(self, number: int, home: Path, arguments: Sequence[str]) -> None:
         self._path = home / f"member-{number}.jsonl"
@@ -49,12 +49,12 @@ class Member:
             )
 
     def events(self) -> list[dict[str, Any]]:
-        """Its lines; the last one may still be on its way."""
+        """Return the reported events. The last line may be incomplete."""
         lines = self._path.read_text().split("\n")[:-1]
         return [json.loads(line) for line in lines]
 
     def owned(self) -> set[int]:
-        """The partitions that it reads, by its own account."""
+        """Return the partitions that the member has reported as assigned."""
         owned: set[int] = set()
         for event in self.events():
             if event["event"] == "assigned":
@@ -64,7 +64,7 @@ class Member:
         return owned
 
     def moves(self, since: float, until: float) -> Iterator[tuple[float, list[int]]]:
-        """Times at which the member got or gave up partitions."""
+        """Yield the times at which partitions were assigned or revoked, with the partitions."""
         for event in self.events():
             if event["event"] in {"assigned", "revoked"} and since <= event["at"] <= until:
                 yield event["at"], event["partitions"]
@@ -76,11 +76,11 @@ class Member:
 
 
 def rebalances(directory: Path | None, *, partitions: int = 64, members: int = 16) -> Figure:
-    """One join and one death in a group whose partitions all have steady traffic.
+    """Measure a member that joins and one that is killed, with steady traffic in all partitions.
 
-    ``after_death_s``: from the end of the session, at the latest, until all is read again: below
-    zero when the session ended sooner. Gaps are the longest between two records of a partition
-    that stayed with its member; ``quiet_gap_ms`` is what they are without either.
+    ``after_death_s``: from the latest end of the session until all partitions are read again;
+    negative if the session ended earlier. Gaps: the longest time between two records of a partition
+    that kept its member. ``quiet_gap_ms``: the same without a rebalance.
     """
     group = f"group-{uuid.uuid4().hex[:8]}"
     with (
@@ -92,42 +92,42 @@ def rebalances(directory: Path | None, *, partitions: int = 64, members: int = 1
         try:
             with _steady_traffic(brokers.bootstrap, topic, partitions):
                 running += [Member(n, brokers.directory, arguments) for n in range(members)]
-                _settle(running, partitions)
+                _await_balance(running, partitions)
                 quiet_from = time.monotonic()
                 time.sleep(QUIET_S)
                 joined_from = time.monotonic()
                 running.append(Member(members, brokers.directory, arguments))
-                _settle(running, partitions)
+                _await_balance(running, partitions)
                 time.sleep(QUIET_S)
                 died_from = time.monotonic()
                 victim = running.pop(0)
                 victim.process.kill()
                 victim.process.wait()
-                _settle(running, partitions)
+                _await_balance(running, partitions)
                 time.sleep(QUIET_S)
                 ended = time.monotonic()
         finally:
             for member in running:
                 member.end()
-        return _judge(running, partitions, quiet_from, joined_from, died_from, ended)
+        return _figure(running, partitions, quiet_from, joined_from, died_from, ended)
 
 
-def _settle(members: Sequence[Member], partitions: int) -> None:
-    """Wait until all partitions are read, and no member has more than its share."""
+def _await_balance(members: Sequence[Member], partitions: int) -> None:
+    """Wait until all partitions are assigned and balanced."""
 
-    def is_settled() -> bool:
+    def is_balanced() -> bool:
         owned = [member.owned() for member in members]
         sizes = [len(share) for share in owned]
         return len(set().union(*owned)) == sum(sizes) == partitions and (
             max(sizes) - min(sizes) <= 1
         )
 
-    wait_until(is_settled, timeout_s=SETTLE_S, what="every partition is read")
+    wait_until(is_balanced, timeout_s=BALANCE_S_MAX, what="every partition is read")
 
 
 @contextmanager
 def _steady_traffic(bootstrap: str, topic: str, partitions: int) -> Iterator[None]:
-    """A record for each partition every ``PERIOD_S`` seconds."""
+    """Send a record to each partition every ``PERIOD_S`` seconds."""
     is_over = threading.Event()
 
     def send() -> None:
@@ -148,7 +148,7 @@ def _steady_traffic(bootstrap: str, topic: str, partitions: int) -> Iterator[Non
         thread.join()
 
 
-def _judge(
+def _figure(
     members: Sequence[Member],
     partitions: int,
     quiet_from: float,
@@ -172,7 +172,7 @@ def _judge(
     moved_by_join, moved_by_death = (
         {partition for _, moved in moves for partition in moved} for moves in (by_join, by_death)
     )
-    # What a member that was killed had to say of arrivals is lost with it.
+    # The killed member has not reported the records that it received.
     kept = set(range(partitions)) - moved_by_join - moved_by_death
     session_end = died_from + SESSION_TIMEOUT_MS / 1_000
     join_s = max(at for at, _ in by_join) - newcomer
@@ -208,7 +208,7 @@ def _judge(
 def _gap_ms(
     arrivals: Mapping[int, Sequence[float]], kept: set[int], since: float, until: float
 ) -> float:
-    """The longest time between two polls that brought records of one of the partitions kept."""
+    """Return the longest time between two polls with records of one of the kept partitions."""
     longest = 0.0
     for partition in kept:
         times = [at for at in arrivals.get(partition, ()) if since <= at <= until]
@@ -222,7 +222,7 @@ def _gap_ms(
 
 
 def share(directory: Path | None, *, records: int, rounds: int = 3) -> Figure:
-    """Records per second of the same 100-byte records with and without a group, by turns."""
+    """Measure reads of the same 100-byte records with and without a group, in alternate rounds."""
     grouped, assigned = [], []
     with target(directory) as broker, new_topic(broker.bootstrap, PARTITIONS) as topic:
         fill(broker.bootstrap, topic, records, b"x" * 100, partitions=PARTITIONS)
@@ -254,7 +254,7 @@ def share(directory: Path | None, *, records: int, rounds: int = 3) -> Figure:
 
 
 def _rate(consumer: Consumer, records: int) -> float:
-    """Records per second, from the first to the last: finding the group is no throughput."""
+    """Return records per second from the first to the last, without the time to join the group."""
     seen = 0
     while not seen:
         seen = len(consumer.poll(timeout_ms=10_000, max_records=1))
@@ -263,15 +263,15 @@ def _rate(consumer: Consumer, records: int) -> float:
     return records / (time.perf_counter() - start)
 
 
-# -- at rest ---------------------------------------------------------------------------------------
+# -- idle members ----------------------------------------------------------------------------------
 
 
 def idle(
     directory: Path | None, *, groups: int = 100, members: int = 10, seconds: float = 20.0
 ) -> Figure:
-    """CPU of three brokers while every member waits for records that do not come: 1.0 is one core.
+    """Measure the CPU of three brokers while all members wait for records: 1.0 is one core.
 
-    ``assigned_cores``: the same number of consumers without groups, whose fetches wait likewise.
+    ``assigned_cores``: with the same number of consumers without groups, whose fetches also wait.
     """
     found = []
     for kind in ("group", "assigned"):
@@ -288,7 +288,7 @@ def idle(
     return Figure(
         {"groups": groups, "members": members, "cores": cores, "assigned_cores": assigned_cores},
         {
-            "benchmark": f"{groups} groups of {members} members at rest",
+            "benchmark": f"{groups} groups of {members} idle members",
             "brokers' CPU": f"{cores:.1%} of a core",
             "without groups": f"{assigned_cores:.1%} of a core",
         },
@@ -297,7 +297,7 @@ def idle(
 
 @contextmanager
 def _idlers(bootstrap: str, kind: str, topic: str, groups: int, members: int) -> Iterator[None]:
-    """The consumers, in a few processes; all have their partitions when this begins."""
+    """Run idle consumers in a few processes. The block starts when all have their partitions."""
     running: list[subprocess.Popen[bytes]] = []
     command = [sys.executable, "-P", "-m", "raftlog.bench.group_idlers"]
     try:
@@ -308,7 +308,7 @@ def _idlers(bootstrap: str, kind: str, topic: str, groups: int, members: int) ->
         for process in running:
             assert process.stdout is not None
             if process.stdout.readline().strip() != b"ready":
-                raise RuntimeError("a process of idle consumers ended; its words are above")
+                raise RuntimeError("a process of idle consumers failed. Its error output is above")
         yield
     finally:
         for process in running:

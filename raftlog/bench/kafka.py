@@ -1,8 +1,8 @@
-"""What Kafka's most common client (librdkafka, through confluent-kafka) does with brokers: records
-per second in and out, the time of a single one, and the brokers' processor time for a record.
+"""Benchmark of a Kafka client (librdkafka with confluent-kafka): records per second in and out,
+latency of single records, and processor time of the brokers per record.
 
-Brokers can be raftlog's or others: several targets take turns in each round, so that their figures
-compare although the speed of the machine changes.
+Brokers can be of raftlog or of Kafka. Each round measures all targets, so that results can be
+compared although the speed of the machine changes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from raftlog.bench.figures import Figure, percentile_us
 from raftlog.bench.memory import cpu_s
 
 TIMEOUT_S: Final = 120.0
-WAIT_S: Final = 1.0  # for the next records of a consumer
+WAIT_S: Final = 1.0  # timeout of one read of a consumer
 RECORDS_PER_CALL: Final = 10_000
-# As fast as librdkafka is: batches of 1 MiB, and room for all records of a few of them.
+# Settings for maximum throughput: batches of 1 MiB, and buffer space for a few of them.
 PRODUCER: Final[Mapping[str, Any]] = {
     "acks": "all",
     "enable.idempotence": True,
@@ -36,7 +36,7 @@ PRODUCER: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class KafkaTarget:
-    """Brokers. ``pids``: their processes, if they run here. ``config``: of the topic."""
+    """Brokers. ``pids``: their processes, if they run on this machine. ``config``: of the topic."""
 
     name: str
     bootstrap: str
@@ -64,7 +64,7 @@ class _Rounds:
 def measure(
     targets: Sequence[KafkaTarget], *, records: int, value_bytes: int, trips: int, rounds: int
 ) -> list[Figure]:
-    """Return a figure for each target; ``ratio``: its produce rate, compared with the first one.
+    """Return a result for each target. ``ratio``: its produce rate divided by that of the first.
 
     Each round writes ``records`` values of ``value_bytes`` to a new topic of one partition, reads
     them, and sends ``trips`` records with one in flight (``linger.ms=0``). All with ``acks=all``.
@@ -107,10 +107,10 @@ def _produce(bootstrap: str, topic: str, records: int, value: bytes) -> float:
         if error is not None:
             failures.append(error)
 
-    # Only errors are reported: a callback for each record would take longer than sending it.
+    # Report errors only: a callback for each record would take longer than sending it.
     settings = {**PRODUCER, "delivery.report.only.error": True, "linger.ms": 5}
     producer = confluent_kafka.Producer({**settings, "bootstrap.servers": bootstrap})
-    producer.produce(topic, value, on_delivery=delivered)  # connect, look up, get an id
+    producer.produce(topic, value, on_delivery=delivered)  # connects and fetches metadata
     producer.flush(TIMEOUT_S)
     start = time.perf_counter()
     left = records - 1
@@ -144,7 +144,7 @@ def _consume(bootstrap: str, topic: str, records: int, _value: bytes) -> float:
 
 
 def _round_trips(bootstrap: str, topic: str, count: int, value: bytes) -> list[float]:
-    """Return the seconds of each record; the next one is sent when one is acknowledged."""
+    """Return the seconds of each record, with one record in flight."""
     producer = confluent_kafka.Producer(
         {**PRODUCER, "linger.ms": 0, "bootstrap.servers": bootstrap}
     )
@@ -186,7 +186,7 @@ def _figure(
         "value bytes": f"{value_bytes}",
         "produce records/s": f"{produced:,.0f}",
         "consume records/s": f"{consumed:,.0f}",
-        "broker CPU in, out (ns a record)": f"{cpu_in:,.0f}, {cpu_out:,.0f}" if has_cpu else "",
+        "broker CPU in, out (ns/record)": f"{cpu_in:,.0f}, {cpu_out:,.0f}" if has_cpu else "",
         "p50 us": f"{p50:,.0f}",
         "p99 us": f"{p99:,.0f}",
         "produce, compared": f"{produced / first:.2f}",

@@ -1,4 +1,4 @@
-"""How much memory a broker takes: while much streams through it, and while much lies idle on it."""
+"""Memory of a broker under load, and with idle partitions and connections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def measure(
     partitions: int = 1_000,
     connections: int = 500,
 ) -> list[Figure]:
-    """Both figures, each of a new broker below ``directory``."""
+    """Return both results, each of a new broker below ``directory``."""
     with target(directory) as broker:
         busy = streaming(broker.bootstrap, broker.pid, stream_bytes=stream_bytes)
     with target(directory) as broker:
@@ -39,7 +39,7 @@ def measure(
 
 
 def streaming(bootstrap: str, pid: int, *, stream_bytes: int, value_bytes: int = 1_024) -> Figure:
-    """Memory of process ``pid`` after ``stream_bytes`` of values went in and came out again."""
+    """Measure the memory of process ``pid`` after ``stream_bytes`` were written and read."""
     records = stream_bytes // value_bytes
     with new_topic(bootstrap) as topic:
         fill(bootstrap, topic, records, b"x" * value_bytes)
@@ -50,7 +50,7 @@ def streaming(bootstrap: str, pid: int, *, stream_bytes: int, value_bytes: int =
 
 
 def idle(bootstrap: str, pid: int, *, partitions: int, connections: int) -> Figure:
-    """Memory of process ``pid`` with so many empty partitions and silent connections."""
+    """Measure the memory of process ``pid`` with empty partitions and idle connections."""
     address = parse_address(bootstrap)
     with new_topic(bootstrap, partitions), contextlib.ExitStack() as stack:
         for _ in range(connections):
@@ -59,7 +59,7 @@ def idle(bootstrap: str, pid: int, *, partitions: int, connections: int) -> Figu
 
 
 def _greet(connection: socket.socket) -> None:
-    """One request and its answer, as every client begins."""
+    """Send the first request of every client, and receive the response."""
     state = ClientConnectionState()
     _, buffers = state.send(API_VERSIONS, ApiVersionsRequest(client_id="raftlog bench"))
     connection.sendall(b"".join(buffers))
@@ -75,11 +75,11 @@ def _figure(name: str, pid: int) -> Figure:
     )
 
 
-# -- the kernel's account of a process; Linux only -------------------------------------------------
+# -- /proc of a process; Linux only ----------------------------------------------------------------
 
 
 def memory_mib(pid: int) -> tuple[float, float]:
-    """The resident memory of a process now, and its peak, in MiB."""
+    """Return the current and the peak resident memory of a process in MiB."""
     lines = (PROC / str(pid) / "status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     now, peak = (int(fields[key].split()[0]) / 1_024 for key in ("VmRSS", "VmHWM"))
@@ -87,7 +87,7 @@ def memory_mib(pid: int) -> tuple[float, float]:
 
 
 def cpu_s(pid: int) -> float:
-    """The processor time that a process has used, in seconds."""
-    # pid (name) state parent ...: the name may have spaces and brackets.
+    """Return the processor time that a process has used, in seconds."""
+    # pid (name) state parent ...: the name can contain spaces and brackets.
     fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""What metrics cost a broker: CPU time per request with and without them, and of a scrape."""
+"""CPU time of metrics: per request with and without them, and of a scrape."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ VALUE: Final = b"x" * 900  # one fills a batch
 
 
 class MeasuredBroker:
-    """A broker in a separate process, whose metrics can be switched off."""
+    """Broker in a separate process, whose metrics can be disabled."""
 
     def __init__(self, process: subprocess.Popen[str], bootstrap: str, http: str) -> None:
         self.bootstrap = bootstrap
         self.http = http
         self._process = process
-        self.functions = 0  # that count
+        self.functions = 0  # number of functions that count
 
     def select(self, version: str) -> float:
-        """Select a version, and return the CPU time of the process so far, in seconds."""
+        """Select a version. Returns the CPU time of the process until now, in seconds."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(version + "\n")
         self._process.stdin.flush()
         words = self._process.stdout.readline().split()
         if not words:
-            raise BrokerUnavailableError("the broker of the benchmark has ended")
+            raise BrokerUnavailableError("the broker of the benchmark has failed")
         self.functions = int(words[1])
         return int(words[0]) / 1e9
 
 
 @contextmanager
 def measured_broker(directory: Path | None) -> Iterator[MeasuredBroker]:
-    """A new broker, stopped afterwards."""
+    """Run a new broker."""
     with scratch(directory) as home:
         settings = {
             "data.dir": str(home / "data"),
@@ -74,7 +74,7 @@ def measured_broker(directory: Path | None) -> Iterator[MeasuredBroker]:
 
 
 def _addresses(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Wait until the broker is ready; return its address, and the URL of its HTTP port."""
+    """Wait until the broker is ready. Returns its address, and the URL of its HTTP port."""
     http = ""
     assert process.stderr is not None
     said = []
@@ -88,12 +88,13 @@ def _addresses(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def metrics(directory: Path | None, *, pairs: int, count: int) -> Figure:
-    """Measure ``pairs`` of two rounds of ``count`` produce requests of one record, with and without
-    metrics, by turns in one process. Then scrapes.
+    """Measure ``pairs`` of rounds of ``count`` produce requests, alternately with and without
+    metrics in one process, and then scrapes.
 
-    Requests of one record, several in flight: the least work for a request, and so the greatest
-    share of metrics. Rounds are short, and the cost is the median of the pairs' ratios with its
-    95 % confidence interval, so that other work on the machine affects both rounds of a pair.
+    Requests have one record, with several in flight. This is the least work per request, so the
+    share of metrics is the greatest. Rounds are short, so other work on the machine affects both
+    rounds of a pair. The cost is the median of the pairs' ratios, with its 95 % confidence
+    interval.
     """
     ratios, with_seconds, without_seconds = [], [], []
     with (
@@ -123,10 +124,10 @@ def metrics(directory: Path | None, *, pairs: int, count: int) -> Figure:
 
 
 def _scrape_seconds(broker: MeasuredBroker) -> float:
-    """Return the CPU time of one scrape. A result is kept for a second: one scrape in each."""
+    """Return the CPU time of one scrape. Waits a second between scrapes: results are cached."""
     before = broker.select(WITH)
     for _ in range(SCRAPES):
-        with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as response:  # noqa: S310 - its own broker
+        with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as response:  # noqa: S310 - the broker above
             response.read()
         time.sleep(1.05)
     return (broker.select(WITH) - before) / SCRAPES

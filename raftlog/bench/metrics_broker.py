@@ -1,8 +1,8 @@
-"""A broker that can do without its metrics, in a separate process that ``metrics`` starts.
+"""Broker whose metrics can be disabled, in a separate process that ``metrics`` starts.
 
-Metrics cannot be switched off. For the comparison, every function of the server that counts has a
-second version, compiled from its source without the statements that count. A line on standard input
-selects the version; the answer is the CPU time of the process.
+Metrics have no switch. For the comparison, every function of the server that counts has a second
+version, compiled from its source without the statements that count. A line on standard input
+selects the version; the response is the CPU time of the process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PACKAGE: Final = "raftlog.server."
 
 
 class _WithoutCounting(ast.NodeTransformer):
-    """Removes calls of counters, and additions to them; the time of their clock becomes 0."""
+    """Removes calls of counters and additions to them. Their clock returns 0."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         is_counted = isinstance(node.value, ast.Call) and _counts(node.value.func)
@@ -52,9 +52,9 @@ def _counts(node: ast.AST) -> bool:
 
 
 def versions(module: ModuleType) -> Iterator[tuple[FunctionType, CodeType, CodeType]]:
-    """Return each function of the module that counts, with its code, and that without counting.
+    """Yield each function of the module that counts, with its code with and without counting.
 
-    Both are new: the interpreter has optimized neither of them before.
+    Both code objects are new, so that the interpreter has optimized neither of them.
     """
     source = inspect.getsource(module)
     if not any(name in source for name in _COUNTERS):
@@ -94,7 +94,7 @@ def _functions(module: ModuleType) -> Iterator[FunctionType]:
 
 
 class Switch:
-    """Both versions of all functions of the server that count."""
+    """Selects one of two versions of all functions of the server that count."""
 
     def __init__(self) -> None:
         server = [module for name, module in sys.modules.items() if name.startswith(_PACKAGE)]
@@ -111,8 +111,8 @@ class Switch:
             function.__code__ = code
 
 
-def _answer() -> None:
-    """Answer the lines on standard input, until its end."""
+def _respond() -> None:
+    """Respond to the lines on standard input, until its end."""
     switch: Any = None
     for line in sys.stdin:
         switch = switch or Switch()  # all modules are imported now
@@ -122,5 +122,5 @@ def _answer() -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_answer, daemon=True).start()
+    threading.Thread(target=_respond, daemon=True).start()
     main.run(BrokerConfig.from_text(dict(word.split("=", 1) for word in sys.argv[1:])))

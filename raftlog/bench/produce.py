@@ -1,4 +1,4 @@
-"""What one producer does, next to the floor: records per second, and the time of a single one."""
+"""Throughput and latency of one producer, compared with the baseline."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def produce(
     compression: str = "none",
     replicas: int = 1,
 ) -> Figure:
-    """Alternate rounds of the floor and of a producer; ``directory`` is on the disk to measure.
+    """Alternate rounds of the baseline and of a producer. ``directory``: on the disk to measure.
 
-    With ``replicas``, of the topic, the floor is a pipeline of as many processes.
+    ``replicas``: of the topic; the baseline is a pipeline of as many processes.
 
-    Each round starts with nothing on the disk and the other of the two first, because what went
-    before decides how fast the page cache is (see ``warm_page_cache``).
+    Each round starts with empty files and the order of the two changes, because earlier writes
+    affect the speed of the page cache (see ``warm_page_cache``).
     """
     value = b"x" * value_bytes
     records_per_batch = max(1, MIB // (value_bytes + 12) - 8)  # a batch of about 1 MiB
@@ -86,13 +86,13 @@ def _sealed(values: list[bytes]) -> bytes:
 def _produce_round(
     bootstrap: str, topic: str, chunk: list[bytes], records: int, compression: str
 ) -> float:
-    """Records per second, from the first call until all are acknowledged.
+    """Return records per second from the first call until all are acknowledged.
 
-    A chunk of one record is a call of ``send``, a larger one a call of ``send_many``.
+    Calls ``send`` for a chunk of one record, ``send_many`` for larger ones.
     """
     calls = max(1, records // len(chunk))
     with Producer(bootstrap, compression=compression) as producer:
-        producer.send(topic, chunk[0]).result(timeout=30)  # connect, look up, get an id
+        producer.send(topic, chunk[0]).result(timeout=30)  # connects and fetches metadata
         start = time.perf_counter()
         if len(chunk) == 1:
             send, value = producer.send, chunk[0]
@@ -114,9 +114,9 @@ def round_trip(
     rounds: int = 3,
     replicas: int = 1,
 ) -> Figure:
-    """``count`` round trips in each round, the floor's and the producer's by turns.
+    """Measure ``count`` round trips per round, alternately of the baseline and of a producer.
 
-    Times are in microseconds. ``ratio``: the product's p50 over the floor's; 1.0 is equal.
+    Times are in microseconds. ``ratio``: p50 of the producer divided by p50 of the baseline.
     """
     value = b"x" * value_bytes
     frame = _sealed([value])
@@ -158,7 +158,7 @@ def round_trip(
 
 
 def round_trips(producer: Producer, topic: str, value: bytes, count: int) -> list[float]:
-    """Seconds of each of ``count`` records, the next one sent when one is acknowledged."""
+    """Return the seconds of each of ``count`` records, with one record in flight."""
     seconds = []
     for _ in range(count):
         start = time.perf_counter()

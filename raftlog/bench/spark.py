@@ -1,7 +1,7 @@
 """Benchmarks of reads and writes of topics with Spark: on one cluster, in one session.
 
-Each result is measured together with its bound, in alternate rounds of the same run: the pipe from
-Python to Spark fed from memory, Parquet with the same records, the rows without a writer.
+Each result is compared with bounds in alternate rounds of the same run: Spark's transfer from
+Python with data from memory, Parquet with the same records, and rows without a writer.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 BROKERS: Final = 3
 PLAN_PARTITIONS: Final = 1_000
-SMALL_PART: Final = 10  # the row path, and the smaller topic, have one in so many records
-WRITE_PART: Final = 3  # a round of writing has one in so many
-_CALL_RECORDS: Final = 9_000  # of 100 bytes: about a batch
-_VALUES_MAX: Final = 90_000  # different ones
+SMALL_PART: Final = 10  # reads of rows, and the smaller topic, have one in this many records
+WRITE_PART: Final = 3  # a round of writes has one in this many records
+_CALL_RECORDS: Final = 9_000  # of 100 bytes: about one batch
+_VALUES_MAX: Final = 90_000  # number of different values
 _FILL_TIMEOUT_S: Final = 600
 _BATCH_ROWS: Final = 10_000  # the default of batchMaxRows
 
@@ -48,13 +48,13 @@ class Scene:
 
     spark: SparkSession
     bootstrap: str
-    home: Path  # for files, on the disk to measure
+    home: Path  # directory for files, on the disk to measure
     value_bytes: int
     partitions: int
     rounds: int
 
     def frame(self, topic: str, **options: str) -> DataFrame:
-        """The topic, as users load it."""
+        """Return the topic as a DataFrame, loaded as by users."""
         return (
             self.spark.read.format("raftlog")
             .option("bootstrap.servers", self.bootstrap)
@@ -67,14 +67,14 @@ class Scene:
 def everything(
     directory: Path | None, *, records: int, value_bytes: int, partitions: int, rounds: int
 ) -> Iterator[Sequence[Figure]]:
-    """All figures, those of one table at a time, as soon as they are there."""
+    """Run all benchmarks. Yields the results of one table at a time."""
     with target(directory, brokers=BROKERS) as brokers, session(brokers.directory) as spark:
         scene = Scene(spark, brokers.bootstrap, brokers.directory, value_bytes, partitions, rounds)
         yield from measure(scene, records=records)
 
 
 def measure(scene: Scene, *, records: int) -> Iterator[Sequence[Figure]]:
-    """The same, on what runs already. Topics are made, and deleted afterwards."""
+    """Run all benchmarks on a running cluster and session. Topics are deleted afterwards."""
     register(scene.spark)
     sources.register(scene.spark)
     yield [plan(scene, partitions=PLAN_PARTITIONS)]
@@ -89,7 +89,7 @@ def measure(scene: Scene, *, records: int) -> Iterator[Sequence[Figure]]:
 
 @contextmanager
 def filled(scene: Scene, records: int) -> Iterator[str]:
-    """A topic with so many records, in batches as a producer makes them."""
+    """Create a topic with ``records`` records, in batches as of a usual producer."""
     values = values_of(min(records, _VALUES_MAX), scene.value_bytes)
     with new_topic(scene.bootstrap, scene.partitions) as topic:
         with Producer(scene.bootstrap) as producer:
@@ -107,11 +107,11 @@ def filled(scene: Scene, records: int) -> Iterator[str]:
 
 
 def plan(scene: Scene, *, partitions: int) -> Figure:
-    """Seconds from ``load()`` until Spark knows the tasks of a topic, a task for each partition.
+    """Measure the seconds from ``load()`` until Spark has planned one task for each partition.
 
-    ``first_s``: the first in a session, which starts the Python processes that plan, and loads
-    Spark's classes; ``later_s``: the median of others; ``cluster_s``: the part of those that is
-    spent asking the brokers, and deciding.
+    ``first_s``: of the first plan in a session, which starts Python processes and loads classes of
+    Spark. ``later_s``: median of the others. ``cluster_s``: the part of those for queries of the
+    brokers and for planning.
     """
     from raftlog.spark_source.batch_reader import BatchReader
     from raftlog.spark_source.options import SourceOptions
@@ -124,7 +124,7 @@ def plan(scene: Scene, *, partitions: int) -> Figure:
             producer.flush(timeout=_FILL_TIMEOUT_S)
 
         def load() -> None:
-            execution = scene.frame(topic)._jdf.queryExecution()  # there is no public way
+            execution = scene.frame(topic)._jdf.queryExecution()  # there is no public API
             found = execution.toRdd().getNumPartitions()
             assert found == partitions, f"{found} tasks for {partitions} partitions"
 
@@ -154,11 +154,12 @@ def plan(scene: Scene, *, partitions: int) -> Figure:
 
 
 def memory(scene: Scene, topics: dict[str, int]) -> list[Figure]:
-    """Resident memory of the Python worker that took most to read topics of so many records.
+    """Measure the largest resident memory of a Python worker that reads each topic.
 
-    In MiB, the smallest topic first. ``rest_mib``: before it reads anything.
+    ``topics``: number of records by name. Returns MiB, the smallest topic first. ``rest_mib``:
+    before the first read.
     """
-    to_nowhere(from_memory(scene, _BATCH_ROWS))  # starts them
+    to_nowhere(from_memory(scene, _BATCH_ROWS))  # starts the workers
     rest_mib = max(memory_mib(pid)[0] for pid in task_workers())
     found = []
     for topic, records in topics.items():
@@ -184,14 +185,14 @@ def _memory_figure(
         {
             "Python workers' memory": f"reading {records:,} of {scene.value_bytes} bytes",
             "workers": f"{workers}",
-            "at rest MiB": f"{rest_mib:.0f}",
+            "idle MiB": f"{rest_mib:.0f}",
             "peak MiB": f"{peak_mib:.0f}",
         },
     )
 
 
 def from_memory(scene: Scene, records: int) -> DataFrame:
-    """So many records, or a few more, of the pipe alone."""
+    """Return at least ``records`` records from memory, without a topic."""
     return (
         scene.spark.read.format(sources.FromMemory.name())
         .option("records", records)
@@ -207,7 +208,7 @@ def from_memory(scene: Scene, records: int) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """One of those that are compared: what it is called, what a round is, and of how much."""
+    """One of the compared operations: its name, the records of a round, and the round."""
 
     name: str
     records: int
@@ -215,9 +216,10 @@ class Contest:
 
 
 def compare(scene: Scene, subject: str, contests: Sequence[Contest]) -> list[Figure]:
-    """The rates of all, in rounds of each once; ``subject`` is what they call the first.
+    """Measure all operations once per round. ``subject``: name of the first one.
 
-    Records per second, the median of the rounds; ``ratio``: those of ``subject`` over these.
+    Returns the median of records per second. ``ratio``: rate of the first operation divided by the
+    rate of this one.
     """
     rates: dict[str, list[float]] = {contest.name: [] for contest in contests}
     for number in range(scene.rounds):
@@ -257,7 +259,7 @@ def _rate(
 def reading(
     scene: Scene, *, large: str, records: int, small: str, few: int, parquet: str
 ) -> list[Figure]:
-    """Measure a topic as Arrow batches, the pipe alone, the topic as rows, and Parquet."""
+    """Measure reads of a topic as Arrow batches and as rows, of memory, and of Parquet."""
     as_rows = (
         scene.spark.read.format(sources.AsRows.name())
         .option("bootstrap", scene.bootstrap)
@@ -265,13 +267,13 @@ def reading(
     )
     frames: list[tuple[str, int, Callable[[], DataFrame]]] = [
         ("read a topic", records, lambda: scene.frame(large)),
-        ("the pipe, from memory", records, lambda: from_memory(scene, records)),
+        ("read from memory", records, lambda: from_memory(scene, records)),
         ("read a topic, as rows", few, as_rows.load),
         ("read Parquet", records, lambda: scene.spark.read.parquet(parquet)),
         ("read values and offsets", records, lambda: scene.frame(large, columns="value,offset")),
     ]
     for frame in (scene.frame(small), as_rows.load()):
-        found = frame.count()  # warms up, too
+        found = frame.count()  # also warms up
         assert found == few, f"{found} records were read, {few} were written"
     contests = [Contest(name, count, _reads(load)) for name, count, load in frames]
     return compare(scene, "Arrow read", contests)
@@ -282,10 +284,10 @@ def _reads(load: Callable[[], DataFrame]) -> Callable[[], None]:
 
 
 def writing(scene: Scene, large: str, wanted: int) -> list[Figure]:
-    """Measure ``wanted`` values of a topic to another one, and to a sink that discards them.
+    """Measure writes of ``wanted`` values to a topic, and to a sink that discards them.
 
-    They come from Spark's cache, which costs little. The new topic is as topics are: every record
-    is synced by all brokers.
+    The values are in Spark's cache, which is cheap to read. The topic has the default settings: all
+    brokers sync every record.
     """
     frame = scene.frame(large, columns="value,offset")
     frame = frame.where(f"offset < {max(1, wanted // scene.partitions)}").select("value").cache()
@@ -302,7 +304,7 @@ def writing(scene: Scene, large: str, wanted: int) -> list[Figure]:
             each.save()  # warms up
         contests = [
             Contest("write to a topic", records, to_topic.save),
-            Contest("the pipe, to a sink that drops all", records, to_drain.save),
+            Contest("write to a sink that discards all", records, to_drain.save),
         ]
         rates = compare(scene, "write", contests)
         with Admin(scene.bootstrap) as admin:

@@ -1,4 +1,4 @@
-"""A Spark of the benchmarks' own on this machine, and what its Python workers take of memory."""
+"""Spark session of benchmarks on this machine, and the memory of its Python workers."""
 
 from __future__ import annotations
 
@@ -20,29 +20,31 @@ if TYPE_CHECKING:
 
 SLOTS: Final = 2  # tasks at a time
 _DRIVER_MEMORY: Final = "2g"
-_TASK_WORKER: Final = b"pyspark.daemon\0pyspark.worker"  # of the command line of who runs tasks
+_TASK_WORKER: Final = (
+    b"pyspark.daemon\0pyspark.worker"  # in the command line of task processes
+)
 _RESET_PEAK: Final = "5"  # see proc(5), clear_refs
 
 
 def check_installed() -> None:
-    """Raise ``UnsupportedFeatureError`` where PySpark, pyarrow or Java are missing."""
+    """Raise ``UnsupportedFeatureError`` if PySpark, pyarrow or Java is missing."""
     for name in ("pyspark", "pyarrow"):
         if find_spec(name) is None:
             raise UnsupportedFeatureError(
-                f"the benchmarks of Spark need {name}: pip install raftlog[spark]"
+                f"the benchmarks of Spark require {name}. Run: pip install raftlog[spark]"
             )
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java", path=f"{home}/bin" if home else None) is None:
         where = f"in JAVA_HOME ({home})" if home else "on the PATH"
         raise UnsupportedFeatureError(
-            f"Spark needs Java, and there is none {where}: install a JDK 17 (Debian: apt install "
-            "openjdk-17-jre-headless), or set JAVA_HOME to one"
+            f"Spark requires Java, but there is none {where}. Install JDK 17 (Debian: apt install "
+            "openjdk-17-jre-headless), or set JAVA_HOME to its directory"
         )
 
 
 @contextmanager
 def session(home: Path) -> Iterator[SparkSession]:
-    """A session with ``SLOTS`` slots that keeps its files in ``home``; stopped afterwards."""
+    """Run a session with ``SLOTS`` slots and its files in ``home``."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(f"local[{SLOTS}]").appName("raftlog bench spark")
@@ -71,7 +73,7 @@ def _settings(home: Path) -> dict[str, str]:
 
 
 def _worker_environment() -> dict[str, str]:
-    """Return the environment of Python workers. By default they run the first ``python3``, with its
+    """Return the environment of Python workers, which by default run the first ``python3`` with its
     default path."""
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -85,7 +87,7 @@ def _worker_environment() -> dict[str, str]:
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """This process's environment, changed while the block runs: Java keeps what it starts with."""
+    """Change the environment while the block runs. Java keeps the environment of its start."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -99,7 +101,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def to_nowhere(frame: DataFrame) -> None:
-    """Have all rows of all columns made, and dropped by Spark itself."""
+    """Compute all rows of all columns. Spark discards them."""
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -114,18 +116,18 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def task_workers() -> list[int]:
-    """The processes below this one that run tasks, without the one that they are forked from."""
+    """Return the descendant processes that run tasks, without the one that forks them."""
     parents = dict(_parents())
     daemons = {pid for pid in parents if _runs_tasks(pid) and _is_below(pid, os.getpid(), parents)}
     return sorted(pid for pid in daemons if parents[pid] in daemons)
 
 
 def _parents() -> Iterator[tuple[int, int]]:
-    """Every process's, as far as they live long enough to be seen."""
+    """Yield the pid and the parent pid of each process. Skips processes that have just ended."""
     for entry in PROC.iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
-                # pid (name) state parent ...: the name may have spaces and brackets.
+                # pid (name) state parent ...: the name can contain spaces and brackets.
                 after_name = (entry / "stat").read_text().rpartition(")")[2]
                 yield int(entry.name), int(after_name.split()[1])
 
@@ -143,6 +145,6 @@ def _is_below(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
 
 
 def forget_peaks(pids: list[int]) -> None:
-    """Count the peaks of these processes from now on."""
+    """Reset the peak memory of these processes."""
     for pid in pids:
         (PROC / str(pid) / "clear_refs").write_text(_RESET_PEAK)

@@ -1,4 +1,4 @@
-"""Data sources and a sink for benchmarks: the same columns with minimal work.
+"""Data sources and a sink for benchmarks, with the same columns and minimal work.
 
 The difference to the real source is the cost of the real source.
 """
@@ -34,13 +34,13 @@ _POLL_RECORDS: Final = 10_000
 _POLL_MS: Final = 10_000
 _MS_PER_S: Final = 1_000
 _TOPIC: Final = "from-memory"
-_TIMESTAMP_TYPE: Final = 0  # the producer's time
+_TIMESTAMP_TYPE: Final = 0  # CreateTime
 _SEED: Final = 2026
 _WORDS: Final = "the order was paid and is on its way to the customer, who may track where it is. "
 
 
 class FromMemory(DataSource):
-    """The pipe alone: one RecordBatch, made once, again and again. The most that any source can do.
+    """One RecordBatch, returned repeatedly: the maximum rate of any source in Python.
 
     Options: ``records``, ``tasks``, ``batchRows``, ``valueBytes``.
     """
@@ -64,7 +64,7 @@ class FromMemory(DataSource):
 
 
 class MemoryReader(DataSourceReader):
-    """Gives ``batches`` of ``rows`` in each of ``tasks``."""
+    """Returns ``batches`` of ``rows`` rows in each of ``tasks`` tasks."""
 
     def __init__(
         self, schema: StructType, *, batches: int, tasks: int, rows: int, value_bytes: int
@@ -101,7 +101,7 @@ class _Share:
 
 
 class AsRows(DataSource):
-    """A topic by an ordinary consumer, a tuple for each record: what one would write at first.
+    """A topic read with a plain consumer, one tuple for each record: the simplest data source.
 
     Options: ``bootstrap``, ``topic``.
     """
@@ -149,7 +149,7 @@ class RowReader(DataSourceReader):
 
 
 class Drain(DataSource):
-    """A sink that takes Arrow batches and drops them: what reaches any writer in Python."""
+    """A sink that discards Arrow batches: the maximum rate of any writer in Python."""
 
     @classmethod
     def name(cls) -> str:
@@ -168,7 +168,7 @@ class Drain(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class Drained(WriterCommitMessage):
-    """Number of rows that a task got."""
+    """Number of rows that a task received."""
 
     rows: int
 
@@ -181,7 +181,7 @@ class DrainWriter(DataSourceArrowWriter):
 
 
 def register(spark: SparkSession) -> None:
-    """Make them known to a session."""
+    """Register the sources and the sink in a session."""
     for source in (FromMemory, AsRows, Drain):
         spark.dataSource.register(source)
 
@@ -190,10 +190,10 @@ def register(spark: SparkSession) -> None:
 
 
 def values_of(count: int, value_bytes: int) -> list[bytes]:
-    """``count`` values of ``value_bytes`` each (1 at least); the same ones every time.
+    """Return ``count`` values of ``value_bytes`` each (at least 1), the same at each call.
 
-    They are lines such as a web shop logs, all different, of an exact size: they compress about as
-    such lines do, and Parquet finds no dictionary in them.
+    The values resemble log lines of a web shop. They are all different, so Parquet uses no
+    dictionary, and they compress about as well as real lines.
     """
     chance = random.Random(_SEED)
     text = _WORDS * (value_bytes // len(_WORDS) + 2)

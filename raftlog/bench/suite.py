@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other, each with a new broker: where published figures are from."""
+"""All benchmarks in sequence, each with a new broker. Source of the published results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STREAM_BYTES: Final = 2_048 * MIB
 
 
 def everything(directory: Path | None, *, rounds: int, scale: float = 1.0) -> Iterator[Figure]:
-    """Every benchmark's figure, as soon as it is there. ``scale`` makes each of them shorter."""
+    """Run all benchmarks. Yields their results. ``scale``: factor of their durations."""
     records = max(10_000, int(RECORDS * scale))
     large_records = max(10_000, int(LARGE_RECORDS * scale))
     yield floor.measure(directory, rounds=rounds)
@@ -63,7 +63,7 @@ def everything(directory: Path | None, *, rounds: int, scale: float = 1.0) -> It
 def replicated(
     directory: Path | None, *, records: int, large_records: int, round_trips: int, rounds: int
 ) -> Iterator[Figure]:
-    """On three brokers: throughput of 100-byte and of 1 KiB values, then one record at a time."""
+    """Measure three brokers: throughput of 100-byte and 1 KiB values, then single records."""
     for count, value_bytes in ((records, 100), (large_records, 1_024)):
         with target(directory, brokers=BROKERS) as brokers:
             yield produce(

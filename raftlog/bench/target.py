@@ -16,12 +16,12 @@ from raftlog.testing.certificates import create
 from raftlog.testing.cluster import cluster
 
 FILL_RECORDS: Final = 1_000
-TOPIC_TIMEOUT_MS: Final = 300_000  # a thousand replicated partitions, on a machine that is busy
+TOPIC_TIMEOUT_MS: Final = 300_000  # for 1,000 replicated partitions on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Running brokers, their process ids, and a directory on their disk for the floor."""
+    """Running brokers, their process IDs, and a directory on their disk for the baseline."""
 
     bootstrap: str
     pids: tuple[int, ...]
@@ -29,13 +29,13 @@ class Target:
 
     @property
     def pid(self) -> int:
-        """The first broker's."""
+        """Process ID of the first broker."""
         return self.pids[0]
 
 
 @contextmanager
 def scratch(directory: Path | None) -> Iterator[Path]:
-    """A new directory below ``directory`` (None: the system's temporary one), then removed."""
+    """Create a temporary directory below ``directory`` (None: that of the system)."""
     with tempfile.TemporaryDirectory(prefix="raftlog-bench-", dir=directory) as home:
         yield Path(home)
 
@@ -48,9 +48,9 @@ def target(
     settings: Mapping[str, str] | None = None,
     secure: bool = False,
 ) -> Iterator[Target]:
-    """A new broker, or a cluster of them, in a directory of ``scratch``; stopped afterwards.
+    """Run a new broker or cluster in a directory of ``scratch``.
 
-    ``secure``: with TLS, which the environment selects for the clients of this process.
+    ``secure``: with TLS, which environment variables enable for the clients of this process.
     """
     with ExitStack() as stack:
         home = stack.enter_context(scratch(directory))
@@ -68,7 +68,7 @@ def target(
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables until the block ends."""
+    """Set environment variables until the block ends."""
     before = dict(os.environ)
     os.environ.update(variables)
     try:
@@ -86,7 +86,7 @@ def new_topic(
     replicas: int = 0,
     config: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """A topic, deleted afterwards. ``replicas``: of each partition; 0 is the cluster's default."""
+    """Create a topic for the block. ``replicas``: of each partition; 0: default of the cluster."""
     name = f"bench-{uuid.uuid4().hex[:8]}"
     with Admin(bootstrap, request_timeout_ms=TOPIC_TIMEOUT_MS) as admin:
         admin.create_topics([NewTopic(name, partitions, replicas, config or {})])
@@ -99,9 +99,9 @@ def new_topic(
 def fill(
     bootstrap: str, topic: str, records: int, value: bytes, *, partitions: int = 1, keys: int = 0
 ) -> None:
-    """Write ``value`` so many times, in calls of ``FILL_RECORDS``, to the partitions in turn.
+    """Write ``value`` repeatedly, in calls of ``FILL_RECORDS``, to the partitions in turn.
 
-    With ``keys``, that many different ones, each as often as the others.
+    ``keys``: number of different keys, which are used equally often; 0: no keys.
     """
     with Producer(bootstrap) as producer:
         for start in range(0, records, FILL_RECORDS):

@@ -1,4 +1,4 @@
-"""How fast a topic of many partitions is created and deleted, and what they cost at rest."""
+"""Creation and deletion of a topic with many partitions, and its idle cost."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from raftlog.disk import sync_data
 
 BROKERS: Final = 3
 REST_S: Final = 15.0  # from the creation until partitions count as idle
-QUIET_S: Final = 10.0  # how long idle partitions are looked at
+QUIET_S: Final = 10.0  # measurement of idle partitions
 
 
 def topics(directory: Path | None, *, partitions: int, rounds: int) -> Figure:
-    """Create and delete a topic with as many replicas as brokers; medians of the rounds.
+    """Measure the creation and deletion of a topic with as many replicas as brokers.
 
-    ``creation_s``: until the partitions have leaders. ``floor_s``: one process writes
-    and syncs a file with 100 bytes per partition for each broker. ``ratio``: ``floor_s`` by
-    ``creation_s``; 1.0 is equal. ``creation_cpu_s``: of all brokers, in seconds of
-    processor time. ``idle_cores``: of all brokers, while the last topic is idle; 1.0 is one core.
+    Returns medians of the rounds. ``creation_s``: until the partitions have leaders. ``floor_s``:
+    one process writes and syncs a file with 100 bytes per partition for each broker. ``ratio``:
+    ``floor_s`` divided by ``creation_s``. ``creation_cpu_s``: processor time of all brokers in
+    seconds. ``idle_cores``: of all brokers, while the last topic is idle; 1.0 is one core.
     """
     created, deleted, worked, floors = [], [], [], []
     idle_cores = 0.0
