@@ -479,9 +479,9 @@ def kafka(run: Scope, trips: int, brokers: int) -> None:
 
     with target(run.directory, brokers=brokers) as running:
         name = "raftlog" if brokers == 1 else f"raftlog, {brokers} brokers"
-        asked = KafkaTarget(name, running.bootstrap, running.pids, replicas=brokers)
+        measured = KafkaTarget(name, running.bootstrap, running.pids, replicas=brokers)
         figures = measure(
-            [asked],
+            [measured],
             records=run.records,
             value_bytes=run.value_bytes,
             trips=trips,

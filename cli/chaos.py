@@ -343,7 +343,7 @@ def chaos() -> None:
 @of_a_run
 @options.as_json
 @click.pass_context
-def run(context: click.Context, /, as_json: bool, kinds: bool, quiet: bool, **asked: Any) -> None:
+def run(context: click.Context, /, as_json: bool, kinds: bool, quiet: bool, **given: Any) -> None:
     """Start a cluster, inject faults under load, heal it, and check the history.
 
     All files are written to the directory of --report: history.jsonl, verdict.json, report.html,
@@ -357,18 +357,18 @@ def run(context: click.Context, /, as_json: bool, kinds: bool, quiet: bool, **as
       raftlog chaos run --list
     """
     with failing_as_unknown():
-        if asked["bootstrap"] is None and not asked["without_root"]:
+        if given["bootstrap"] is None and not given["without_root"]:
             why_not = enter_sandbox()
             if why_not:
-                asked["without_root"] = True
+                given["without_root"] = True
                 output.note(f"no namespaces and no loop devices: {why_not}")
         if kinds:
-            print_kinds(without_root=asked["without_root"], as_json=as_json)
+            print_kinds(without_root=given["without_root"], as_json=as_json)
             return
         from raftlog.jepsen_like import runner
 
         with watching(quiet=quiet or as_json) as (say, progress):
-            made = checked(**asked, say=say, progress=progress)
+            made = checked(**given, say=say, progress=progress)
             say(f"seed {made.seed}, all files are in {made.directory}")
             with clients_log(made.directory / CLIENTS_LOG):
                 outcome = runner.run(made)

@@ -109,7 +109,7 @@ def _print_status(described: ClusterDescription, *, as_json: bool) -> None:
             click.echo(f"broker {broker.id}: {problem}")
     for found in counts["damage"]:
         place = f"{found['topic']}:{found['partition']} on broker {found['broker']}"
-        click.echo(f"damage: {place}: {found['damage']}")
+        click.echo(f"corrupt: {place}: {found['damage']}")
     for lost in counts["losses"]:
         at = "an unknown offset" if lost["offset"] < 0 else f"offset {lost['offset']}"
         click.echo(

@@ -95,16 +95,16 @@ def _replicas(cluster: ClusterDescription, partition: PartitionOverview) -> list
     """Return one sentence for each replica that is down, not in sync, or corrupt."""
     found = []
     for replica in partition.replica_states:
-        who = f"The replica on broker {replica.broker}"
+        subject = f"The replica on broker {replica.broker}"
         if replica.damage:
-            found.append(f"{who} is corrupt: {replica.damage}.")
+            found.append(f"{subject} is corrupt: {replica.damage}.")
         elif not _is_up(cluster, replica.broker):
             if replica.broker != partition.leader or partition.is_available:
-                found.append(f"{who} is missing. {_why_down(cluster, replica.broker)}")
+                found.append(f"{subject} is missing. {_why_down(cluster, replica.broker)}")
         elif replica.broker not in partition.isr:
             lag = "an unknown number of" if replica.lag_records < 0 else str(replica.lag_records)
             copies = "and copies them" if partition.is_available else "and waits for a leader"
-            found.append(f"{who} is up and not in sync: it lacks {lag} records, {copies}.")
+            found.append(f"{subject} is up and not in sync: it lacks {lag} records, {copies}.")
     return found
 
 
@@ -146,19 +146,19 @@ def explain_broker(
 
 def explain_disk(use: DiskUseDescription) -> list[str]:
     """Explain the free space of a broker's disk, its use, what retention deletes, and remedies."""
-    disk, who = use.disk, f"Broker {use.broker}"
+    disk, subject = use.disk, f"Broker {use.broker}"
     if use.problem:
-        return [f"{who} does not report its disk: {use.problem}."]
+        return [f"{subject} does not report its disk: {use.problem}."]
     logs = sum(topic.size_bytes for topic in use.topics)
     mine = logs + use.journal_bytes + use.quarantine_bytes
-    found = [f"{who}: the size of its disk is unknown."]
+    found = [f"{subject}: the size of its disk is unknown."]
     if disk is not None:
         free = f"{shown_bytes(disk.free_bytes)} of {shown_bytes(disk.size_bytes)}"
         share = disk.free_bytes / max(disk.size_bytes, 1)
-        found = [f"{who}: {free} of its disk are free ({share:.0%})."]
+        found = [f"{subject}: {free} of its disk are free ({share:.0%})."]
         if disk.reason:
-            found.append(f"{who}: {disk.reason}.")
-        found += [_log_dir(who, each) for each in disk.log_dirs]
+            found.append(f"{subject}: {disk.reason}.")
+        found += [_log_dir(subject, each) for each in disk.log_dirs]
     parts = [
         f"records of {len(use.topics)} topics {shown_bytes(logs)}",
         f"the consensus journal {shown_bytes(use.journal_bytes)}",
@@ -179,13 +179,13 @@ def explain_disk(use: DiskUseDescription) -> list[str]:
     return found + _more_space(use, mine=mine, others=others)
 
 
-def _log_dir(who: str, log_dir: LogDirDescription) -> str:
+def _log_dir(subject: str, log_dir: LogDirDescription) -> str:
     if log_dir.problem:
-        return f"{who}: {log_dir.problem}."
+        return f"{subject}: {log_dir.problem}."
     if log_dir.size_bytes < 0:
-        return f"{who}: the size of the disk of {log_dir.path} is unknown."
+        return f"{subject}: the size of the disk of {log_dir.path} is unknown."
     free = f"{shown_bytes(log_dir.free_bytes)} of {shown_bytes(log_dir.size_bytes)}"
-    return f"{who}: {free} of the disk of {log_dir.path} are free."
+    return f"{subject}: {free} of the disk of {log_dir.path} are free."
 
 
 def _largest(use: DiskUseDescription, logs: int) -> list[str]:
@@ -298,25 +298,25 @@ def explain_rebalance(group: GroupDescription) -> list[str]:
         )
     ]
     for member in group.members:
-        who = f"Member {member.member_id} on {member.host}"
+        subject = f"Member {member.member_id} on {member.host}"
         releases = sorted(set(member.assigned) - set(member.target))
         waits = sorted(set(member.target) - set(member.assigned))
         if member.is_away:
             found.append(
-                f"{who} is temporarily absent. Its partitions stay reserved for up to "
+                f"{subject} is temporarily absent. Its partitions stay reserved for up to "
                 f"{member.session_timeout_ms} ms."
             )
         elif releases:
             found.append(
-                f"{who} must release {_places(releases)}. It does so at its next poll, or loses "
-                f"them after {member.session_timeout_ms} ms without a heartbeat."
+                f"{subject} must release {_places(releases)}. It does so at its next poll, or "
+                f"loses them after {member.session_timeout_ms} ms without a heartbeat."
             )
         elif waits:
             holders = {
                 other.member_id for other in group.members if set(other.assigned) & set(waits)
             }
             reason = f"held by {', '.join(sorted(holders))}" if holders else "being assigned to it"
-            found.append(f"{who} waits for {_places(waits)}: {reason}.")
+            found.append(f"{subject} waits for {_places(waits)}: {reason}.")
     if len(found) == 1:
         found.append("Every member has its target assignment. No rebalance is in progress.")
     return found

@@ -102,7 +102,7 @@ def problems(cluster: ClusterDescription) -> list[dict[str, Any]]:
             found.append({"kind": state, **place, "message": f"{name} is {state}"})
         for replica in partition.replica_states:
             if replica.damage:
-                message = f"{name} on broker {replica.broker} is damaged: {replica.damage}"
+                message = f"{name} on broker {replica.broker} is corrupt: {replica.damage}"
                 found.append(
                     {"kind": "damage", **place, "broker": replica.broker, "message": message}
                 )

@@ -235,15 +235,15 @@ def _offsets(
     consumer.assign(sorted(spans))
     for tp, span in spans.items():
         consumer.seek(tp, span.start)
-    heard = time.monotonic()
+    received_at = time.monotonic()
     while not all(_is_done(consumer, tp, span) for tp, span in spans.items()):
         records = consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
         for record in records:
             if _wanted(record, spans, None):
                 offsets[TopicPartition(record.topic, record.partition)].append(record.offset)
         now = time.monotonic()
-        heard = now if records else heard
-        if now - heard > SILENCE_S_MAX:
+        received_at = now if records else received_at
+        if now - received_at > SILENCE_S_MAX:
             break  # copy_spans() reports the failure
     return offsets
 
@@ -270,7 +270,7 @@ def copy_spans(
     consumer.assign(sorted(left))
     for tp in left:
         consumer.seek(tp, spans[tp].start)
-    heard = time.monotonic()
+    received_at = time.monotonic()
     while left and count != 0:
         records = consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
         chosen = [record for record in records if _wanted(record, spans, pattern)][:count]
@@ -282,8 +282,8 @@ def copy_spans(
             left.remove(tp)
             consumer.pause([tp])
         now = time.monotonic()
-        heard = now if records else heard
-        if now - heard > SILENCE_S_MAX and all(spans[tp].stop is not None for tp in left):
+        received_at = now if records else received_at
+        if now - received_at > SILENCE_S_MAX and all(spans[tp].stop is not None for tp in left):
             raise BrokerUnavailableError(
                 f"{min(left)} returned no record for {SILENCE_S_MAX:g} s, but has more. "
                 "Check that its broker is up"
@@ -339,7 +339,7 @@ def copy_as_member(
         consumer.subscribe([topic])
     else:
         consumer.assign(partitions)
-    heard = time.monotonic()
+    received_at = time.monotonic()
     is_printed = True
     try:
         while count != 0:
@@ -358,8 +358,8 @@ def copy_as_member(
             if count is not None:
                 count -= len(chosen)
             now = time.monotonic()
-            heard = now if records else heard
-            if not follow and _is_over(consumer, ends, silent_s=now - heard):
+            received_at = now if records else received_at
+            if not follow and _is_over(consumer, ends, silent_s=now - received_at):
                 break
     except KeyboardInterrupt as interrupt:
         if not is_printed:

@@ -57,7 +57,7 @@ class FrameReader:
         self._own = bytearray()  # used instead of the scratch while a request is incomplete
         self._have = 0  # bytes in it
         self.waiting = False  # complete requests may be held back
-        self.error: BadMessageError | None = None  # no more requests can be separated
+        self.error: BadMessageError | None = None  # no further request can be separated
 
     def permit(self, bytes_max: int) -> None:
         """Accept requests of up to ``bytes_max`` bytes from now on."""

@@ -33,7 +33,7 @@ def test_java_is_missed_before_anything_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(UnsupportedFeatureError, match="install a JDK 17"):
+    with pytest.raises(UnsupportedFeatureError, match="Install JDK 17"):
         check_installed()
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
