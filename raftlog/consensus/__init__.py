@@ -1,4 +1,4 @@
-"""Raft groups, many per broker: PySyncObj, hardened. Carries opaque bytes; knows no records.
+"""Raft groups, many per broker: PySyncObj, hardened. Commands are opaque bytes.
 
 ``ConsensusNode`` runs all groups of one broker. Time, chance, disk and sending are arguments.
 """

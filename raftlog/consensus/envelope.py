@@ -3,11 +3,11 @@
     envelope = [boot, link, sequence, directory id, journal sequence, [message, ...]]
     message  = [group id, generation, term, type, field, ...]
 
-An envelope without messages is a *beat*: the consensus of its sender works, and its disk.
+An envelope without messages is a *beat*: it shows that consensus and the disk of its sender work.
 ``boot`` and ``link`` identify the sender's session. Each link is a new session. ``journal
 sequence`` is the durable sequence of the last block of its journal: a broker that starts with a
-lower one has lost state that it acted on. All fields are msgpack from outside: ``decode`` checks
-every type, length and number. The code behind it checks only their meaning. Values only; no state.
+lower one has lost state that it acted on. All fields are untrusted msgpack: ``decode`` checks
+every type, length and number. Its callers check only their meaning. Values only; no state.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from raftlog.limits import MIB
 Message: TypeAlias = list[Any]
 
 # -- types of messages, with their fields ----------------------------------------------------------
-HELLO: Final = 0  # is answer: the generation that the sender knows
-OFFER: Final = 1  # voters, base: how the generation of this message began
-PRE_VOTE: Final = 2  # round, last term, last index: would you vote for me?
+HELLO: Final = 0  # is answer. The message has the current generation of the sender
+OFFER: Final = 1  # voters, base: initial state of the generation of this message
+PRE_VOTE: Final = 2  # round, last term, last index
 PRE_VOTE_ANSWER: Final = 3  # round, is granted
 VOTE: Final = 4  # last term, last index
 VOTE_ANSWER: Final = 5  # is granted
 APPEND: Final = 6  # previous index, its term, commit index, [[term, command], ...]
-APPEND_ANSWER: Final = 7  # is appended, previous index of the append, last index in common or guess
+APPEND_ANSWER: Final = 7  # is appended, previous index, last common index or guess
 PROPOSE: Final = 8  # number, command: forwarded to the leader
 PROPOSED: Final = 9  # number, index: the leader appended it there, in the term of this message
-REFUSED: Final = 10  # number: certainly not appended
+REFUSED: Final = 10  # number: the leader did not append it
 
 # -- types of commands: the first byte of an entry -------------------------------------------------
 NO_OP: Final = 1  # PySyncObj's: the first entry of a log, and the first of a leader
-COMMAND: Final = 0x10  # the rest is the machine's
-SEAL: Final = 0x11  # the rest is the next generation's voters: [[broker id, directory id], ...]
+COMMAND: Final = 0x10  # followed by a command of the state machine
+SEAL: Final = 0x11  # followed by the next generation's voters: [[broker id, directory id], ...]
 
 ENTRY_BYTES_MAX: Final = 1 * MIB + COMMAND_OVERHEAD_BYTES
-_MESSAGE_BYTES: Final = 64  # of a message without its commands, about
+_MESSAGE_BYTES: Final = 64  # approximate size of a message without its commands
 
-assert ENVELOPE_BYTES // _MESSAGE_BYTES < MESSAGES_PER_ENVELOPE_MAX, "what is sent is accepted"
+assert ENVELOPE_BYTES // _MESSAGE_BYTES < MESSAGES_PER_ENVELOPE_MAX, "the envelope is too large"
 
 
 class Envelope(NamedTuple):
@@ -68,7 +68,7 @@ class Envelope(NamedTuple):
 
 
 class EnvelopeError(ValueError):
-    """Bytes that are no envelope."""
+    """The bytes are not a valid envelope."""
 
 
 def encode(envelope: Envelope) -> bytes:
@@ -76,9 +76,9 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def decode(data: bytes) -> Envelope:
-    """Raises ``EnvelopeError``, and nothing else, for bytes that are not an envelope."""
+    """Raises ``EnvelopeError``, and no other error, for bytes that are not an envelope."""
     if len(data) > ENVELOPE_BYTES_MAX:
-        raise EnvelopeError(f"{len(data)} bytes, at most {ENVELOPE_BYTES_MAX} are allowed")
+        raise EnvelopeError(f"{len(data)} bytes exceed the limit of {ENVELOPE_BYTES_MAX}")
     try:
         fields = msgpack.unpackb(data)
     except Exception as error:  # noqa: BLE001 - the decoder may raise any error
@@ -87,17 +87,17 @@ def decode(data: bytes) -> Envelope:
         raise EnvelopeError("not an envelope")
     *numbers, directory_id, journaled, messages = fields
     if not (all(map(_number, [*numbers, journaled])) and _directory(directory_id)):
-        raise EnvelopeError("not an envelope's fields")
+        raise EnvelopeError("invalid fields of an envelope")
     if type(messages) is not list or len(messages) > MESSAGES_PER_ENVELOPE_MAX:
-        raise EnvelopeError("not an envelope's messages")
+        raise EnvelopeError("invalid messages of an envelope")
     for message in messages:
         if not is_message(message):
-            raise EnvelopeError(f"not a message: {message!r:.200}")
+            raise EnvelopeError(f"invalid message: {message!r:.200}")
     return Envelope(*fields)
 
 
 def is_message(message: object) -> bool:
-    """Whether all of it is of the types, lengths and ranges that this module's head gives."""
+    """Return whether all fields have the types, lengths and ranges of the module docstring."""
     if type(message) is not list or len(message) < 4:
         return False
     group_id, generation, term, kind = message[:4]
@@ -108,11 +108,11 @@ def is_message(message: object) -> bool:
     checks = _FIELDS.get(kind)
     if checks is None or len(checks) != len(message) - 4:
         return False
-    return all([check(field) for check, field in zip(checks, message[4:], strict=True)])  # noqa: C419 - a list is quicker
+    return all([check(field) for check, field in zip(checks, message[4:], strict=True)])  # noqa: C419 - a list is faster
 
 
 def size_of(message: Message) -> int:
-    """About how many bytes a message takes."""
+    """Return the approximate size of a message in bytes."""
     kind = message[3]
     if kind == APPEND:
         return _MESSAGE_BYTES + sum([_MESSAGE_BYTES + len(entry[1]) for entry in message[7]])
@@ -124,7 +124,7 @@ def size_of(message: Message) -> int:
 
 
 def in_parts(messages: list[Message], size_bytes: int) -> list[list[Message]]:
-    """The same messages in the same order, in lists of about ``ENVELOPE_BYTES`` at most.
+    """Split messages, in order, into lists of at most about ``ENVELOPE_BYTES``.
 
     ``size_bytes`` is the sum of their ``size_of``.
     """
@@ -146,7 +146,7 @@ def in_parts(messages: list[Message], size_bytes: int) -> list[list[Message]]:
 
 
 def encode_seal(voters: Mapping[int, str]) -> bytes:
-    """The entry that ends a generation."""
+    """Return the entry that ends a generation."""
     pairs: bytes = msgpack.packb(sorted(voters.items()))
     return bytes([SEAL]) + pairs
 
@@ -155,18 +155,18 @@ def decode_seal(entry: bytes) -> dict[int, str] | None:
     """Return the next generation's voters; None if the entry is invalid."""
     try:
         fields = msgpack.unpackb(entry[1:])
-    except Exception:  # noqa: BLE001 - bytes from outside, as in decode
+    except Exception:  # noqa: BLE001 - untrusted bytes, as in decode
         return None
     return dict(fields) if _voters(fields) else None
 
 
 def is_entry(entry: object) -> bool:
-    """Whether this may stand in a log."""
+    """Return whether this is valid as an entry of a log."""
     return type(entry) is bytes and 0 < len(entry) <= ENTRY_BYTES_MAX
 
 
 def is_proposable(entry: object) -> bool:
-    """Whether a broker may ask a leader to append this."""
+    """Return whether a broker may forward this entry to a leader."""
     if not (type(entry) is bytes and is_entry(entry)):
         return False
     return entry[0] == COMMAND or (entry[0] == SEAL and decode_seal(entry) is not None)

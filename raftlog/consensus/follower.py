@@ -7,36 +7,38 @@ from raftlog.consensus.settings import WINDOW_ENTRIES
 
 
 class Follower:
-    """As etcd's raft has it: *probing*, one append at a time, or sending ahead of the answers.
+    """States as in etcd's raft: *probing* (one append at a time), or pipelined appends.
 
-    Invariant: ``FIRST_INDEX <= match_index < next_index``, and the follower holds, durably, all of
-    the leader's entries up to ``match_index``.
+    Invariant: ``FIRST_INDEX <= match_index < next_index``, and all of the leader's entries up to
+    ``match_index`` are durable on the follower.
     """
 
     __slots__ = ("commit_sent", "is_probing", "is_waiting", "match_index", "next_index")
 
     def __init__(self, last_index: int) -> None:
-        self.match_index = FIRST_INDEX  # the same everywhere
-        self.next_index = last_index + 1  # to send
-        self.is_probing = False  # where its log and ours part is being looked for
-        self.is_waiting = False  # for the answer to a probe
-        self.commit_sent = 0  # the commit index that was sent last
+        self.match_index = FIRST_INDEX  # this entry is the same in every log
+        self.next_index = last_index + 1  # next entry to send
+        self.is_probing = False  # the last entry that both logs have is not known
+        self.is_waiting = False  # a probe has no response yet
+        self.commit_sent = 0  # last commit index sent
 
     def restart(self) -> None:
-        """Probe the follower's log again: the former connection may have lost messages."""
-        if self.match_index > FIRST_INDEX:  # else it was not heard of yet: a guess is as good
+        """Probe the follower's log again: the previous connection may have lost messages."""
+        if self.match_index > FIRST_INDEX:  # else there was no response: keep the first guess
             self.next_index = self.match_index + 1
         self.is_probing, self.is_waiting = True, False
         self.commit_sent = 0
 
     def may_send(self, last_index: int) -> bool:
-        """Whether the entry at ``next_index`` exists and may go out before more answers come."""
+        """Return whether the entry at ``next_index`` exists and can be sent before more responses
+        arrive.
+        """
         if self.is_waiting:
             return False
         return self.next_index <= min(last_index, self.match_index + WINDOW_ENTRIES)
 
     def sent(self, count: int, commit_index: int) -> None:
-        """An append of ``count`` entries from ``next_index`` on went out."""
+        """Record that an append of ``count`` entries from ``next_index`` on was sent."""
         self.commit_sent = commit_index
         if self.is_probing:
             self.is_waiting = True
@@ -44,7 +46,7 @@ class Follower:
             self.next_index += count
 
     def appended(self, index: int) -> bool:
-        """Record that it holds all entries up to ``index``. Returns whether this is progress."""
+        """Record that it stores all entries up to ``index``. Returns whether this is progress."""
         self.is_probing = self.is_waiting = False
         self.next_index = max(self.next_index, index + 1)
         if index <= self.match_index:
@@ -53,9 +55,10 @@ class Follower:
         return True
 
     def refused(self, previous: int, guess: int) -> bool:
-        """It has another entry than ours at ``previous``, or none, and guesses where to try next.
+        """Record that its entry at ``previous`` is missing or different from the leader's.
 
-        Whether there is a probe to send; not for an answer that is older than what we know.
+        ``guess``: the index that it suggests to probe next. Returns whether to send a probe; False
+        for a stale response.
         """
         if self.is_probing:
             if previous != self.next_index - 1:

@@ -4,9 +4,9 @@ A generation has fixed voters, an initial state (its *base*) and a separate log.
 like any command, ends it: the state at that point is the base of the next generation. A broker that
 missed the seal sends messages of the older generation. The first broker that receives one *offers*
 it the newer generation, and it adopts that durably before it sends messages of it. A broker that
-receives a message of a newer generation sends *hello* in its current one, and is offered the newer.
-A broker that is no voter keeps no log. It sends hello to the voters until each has reported its
-generation, so that voters that are all new receive it too.
+receives a message of a newer generation sends *hello* in its current one, and receives an offer of
+the newer one. A broker that is not a voter keeps no log. It sends hello to the voters until each
+has reported its generation, so that voters that are all new receive it too.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from raftlog.consensus.settings import (
 
 logger = logging.getLogger(__name__)
 
-HELLO_BEATS_MAX: Final = 32  # heartbeats between two hellos, in the end
+HELLO_BEATS_MAX: Final = 32  # heartbeat intervals; longest time between two hellos
 
 _ROLES: Final = {LEADER: "leader", CANDIDATE: "candidate"}
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """``role`` is leader, candidate, follower, or observer: a broker that is no voter."""
+    """``role`` is leader, candidate, follower, or observer (a broker that is not a voter)."""
 
     role: str
     leader: int | None
@@ -55,10 +55,10 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True)
 class Journaled:
-    """All that a broker's journal has of a group, committed or not.
+    """Contents of a broker's journal for one group, committed or not.
 
-    ``term`` and ``index`` are of its last entry, 0 for a broker without a vote. ``unapplied``: the
-    commands that its machine has not applied yet.
+    ``term`` and ``index``: of the last entry; 0 for a broker that is not a voter. ``unapplied``:
+    the commands that its state machine has not applied yet.
     """
 
     generation: int
@@ -83,7 +83,7 @@ class Services:
 
 
 class HostedGroup:
-    """See the module. Invariant: ``raft`` is there if and only if this broker is a voter."""
+    """See the module. Invariant: ``raft`` is set if and only if this broker is a voter."""
 
     __slots__ = (
         "_answered",
@@ -97,8 +97,8 @@ class HostedGroup:
         "machine",
         "proposals",
         "raft",
+        "reported",
         "scheduled",
-        "told",
         "voters",
     )
 
@@ -106,14 +106,14 @@ class HostedGroup:
         self.group_id = group_id
         self.machine = machine
         self.journal = services.journal.group(group_id)
-        self.voters: dict[int, str] = {}  # in the order of their ids
+        self.voters: dict[int, str] = {}  # sorted by broker id
         self.raft: RaftGroup | None = None
         self.proposals = Proposals(services.finish)
-        self.scheduled = NEVER  # the node's: when it looks here next
-        self.told: object = None  # the node's: the standing that it reported last
+        self.scheduled = NEVER  # used by the node: monotonic time of its next check
+        self.reported: object = None  # used by the node: the last ``standing`` that it reported
         self._services = services
-        self._asked: list[tuple[int, int, bytes]] = []  # by whom, their number, entry
-        self._answered: dict[int, float] = {}  # when a peer was last offered or greeted
+        self._asked: list[tuple[int, int, bytes]] = []  # forwarded: peer, its number, entry
+        self._answered: dict[int, float] = {}  # peer: earliest time of the next offer or hello
         self._silent: set[int] = set()  # voters that have not reported their generation
         self._hello_due = NEVER  # of an observer
         self._hello_wait = 0.0
@@ -123,7 +123,8 @@ class HostedGroup:
     ) -> None:
         """Continue from the journal; ``voters`` and ``base`` are used if it has no generation.
 
-        A voter with the directory ``""`` has no vote: it gets hello, to offer a newer generation.
+        A voter with directory ``""`` has no vote: it receives hello, and can offer a newer
+        generation.
         ``needs_leader``: False postpones the first election of a new group until a command waits.
         """
         is_new = self.journal.is_new
@@ -231,7 +232,7 @@ class HostedGroup:
         self._begin(ended + 1, voters, now, base)
         self.proposals.generation_ended(ended, is_applied=True)
         if was_leader and self.raft is not None:
-            # The others need a moment to apply it, too. Then the leader they had is the quickest.
+            # The other voters must apply the seal first. Their former leader is then elected soon.
             self.raft.campaign_at(now + self._services.timing.tick)
 
     def force(
@@ -247,8 +248,8 @@ class HostedGroup:
         self.proposals.generation_ended(ended, is_applied=False)
 
     def found(self, voters: Mapping[int, str], base: bytes, now: float) -> None:
-        """Begin the first generation that has voters, and offer it to the others immediately."""
-        assert self.generation == 0 and self.raft is None, "it was founded before"
+        """Start the first generation that has voters, and send the others hello immediately."""
+        assert self.generation == 0 and self.raft is None, "the group has a generation"
         self.machine.restore(base)
         self._begin(1, voters, now, base)
         for peer in sorted(self._silent):
@@ -261,11 +262,11 @@ class HostedGroup:
             return True
         directory = self._services.links[peer].directory_id
         if directory != (voters.get(peer) or self.voters.get(peer) or directory):
-            return False  # a voter that came back without its disk
+            return False  # a voter that restarted without its disk
         before = self.machine.snapshot()
         try:
             self.machine.restore(base)
-        except Exception:  # bytes from outside, and what reads them is the user's
+        except Exception:  # untrusted bytes, read by the caller's state machine
             logger.exception(
                 "offered group state rejected: group=%s broker=%d", self.group_id, peer
             )
@@ -298,7 +299,7 @@ class HostedGroup:
             self.proposals.link_lost(peer)
 
     def peer_silent(self, peer: int, now: float) -> None:
-        """There is a link to the peer, but consensus of the peer does not work."""
+        """Handle a peer that has a link but sends no beats: its consensus does not work."""
         if self.raft is not None and peer in self.voters:
             self.raft.peer_silent(peer, now)
 
@@ -323,12 +324,12 @@ class HostedGroup:
         return self._on_proposal(raft, peer, term, kind, fields, now)
 
     def _answer_other_generation(self, peer: int, generation: int, now: float) -> None:
-        """Once in a while: each answer makes the other side answer or adopt."""
+        """Send an offer or hello at most once per interval: each one causes a response."""
         if now < self._answered.get(peer, now):
             return
         wait = self._services.timing.suspect
         if generation < self.generation:
-            wait *= 1 + len(self.journal.base) // APPEND_BYTES  # a large one takes its time
+            wait *= 1 + len(self.journal.base) // APPEND_BYTES  # a large base takes longer to send
         self._answered[peer] = now + wait
         if generation < self.generation:
             self._post(peer, 0, envelope.OFFER, list(self.voters.items()), self.journal.base)
@@ -345,7 +346,7 @@ class HostedGroup:
         self._hello_wait = self._services.timing.heartbeat
 
     def _say_hello(self, now: float) -> None:
-        """Send hello to voters that have not responded, at growing intervals. Some may never have
+        """Send hello to voters that have not responded, at growing intervals. Some may never open
         the group."""
         for peer in sorted(self._silent):
             self._post(peer, 0, envelope.HELLO, False)
@@ -360,7 +361,7 @@ class HostedGroup:
         self, raft: RaftGroup, peer: int, term: int, kind: int, fields: list[Any], now: float
     ) -> bool:
         if kind == envelope.PROPOSE:
-            self._asked.append((peer, *fields))  # after what may be committed by now
+            self._asked.append((peer, *fields))  # ``speak`` appends it, after ``step``
             return True
         if kind == envelope.REFUSED:
             later = now + self._services.timing.tick
@@ -371,14 +372,14 @@ class HostedGroup:
         if proposal is None:
             return True
         if index <= raft.applied_index:  # leaders report the index before any broker can apply it
-            self.proposals.finish(proposal, Unknown("the leader's answer came too late"))
+            self.proposals.finish(proposal, Unknown("the leader's response arrived too late"))
             return False
         raft.watch(index, term, partial(self._on_applied, proposal, self.generation))
         return True
 
     def _on_applied(self, proposal: Proposal, generation: int, result: object) -> None:
         if result is VOID:
-            self.proposals.finish(proposal, NotProposed("another command took its place"))
+            self.proposals.finish(proposal, NotProposed("its index has another command"))
         elif proposal.entry[0] == envelope.SEAL:
             self.proposals.finish(proposal, Applied(generation + 1))
         else:
@@ -406,17 +407,19 @@ class HostedGroup:
                 self.proposals.forwarded(proposal, leader, raft.term)
                 self._post(leader, raft.term, envelope.PROPOSE, proposal.number, proposal.entry)
 
-    # -- what the node calls after messages and when due -------------------------------------------
+    # -- called by the node after messages and when due --------------------------------------------
 
     def step(self, now: float) -> None:
-        """Count, apply, and do what is due. Only while all that was journaled is durable."""
+        """Count and apply entries, and do work that is due. Call it only while all journaled
+        changes are durable.
+        """
         if self.raft is None:
             if now >= self._hello_due:
                 self._say_hello(now)
         else:
             raft = self.raft
             raft.step(now)
-            if raft.seal is not None and self.raft is raft:  # else its machine closed it
+            if raft.seal is not None and self.raft is raft:  # else the machine closed the group
                 self._pass_seal(raft, raft.seal, now)
         if self.proposals:
             self.proposals.expire(now)
@@ -426,7 +429,7 @@ class HostedGroup:
         raft = self.raft
         if raft is None:
             if self.proposals:
-                self.proposals.close("this broker is no voter of the group")
+                self.proposals.close("this broker is not a voter of the group")
             return
         if self.proposals:
             self.proposals.leader_is(raft.leader, raft.term)

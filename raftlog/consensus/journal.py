@@ -1,11 +1,12 @@
-"""A broker's consensus journal: what all its raft groups remember, in one file.
+"""Consensus journal of a broker: the durable state of all its Raft groups, in one file.
 
-One file, so that one fdatasync covers the votes and entries of every group. Changes collect in a
-pending block; ``begin_sync`` hands out the work that makes it durable, to be run in any thread, and
-``complete_sync`` takes it back. Until then nothing that depends on a change may leave the broker.
+With one file, one fdatasync covers the votes and entries of every group. Changes are added to a
+pending block. ``begin_sync`` returns a task that makes it durable and runs in any thread;
+``complete_sync`` completes it. Until then the broker must not send anything that depends on these
+changes.
 
-Formats of records stand in ``raft_journal``, those of blocks in ``journal_file``. No clock, no
-threads, no consensus: who may change what is decided above.
+``raft_journal`` defines the format of records, ``journal_file`` that of blocks. No clock, no
+threads, no consensus: the callers decide which changes are allowed.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from raftlog.consensus.raft_journal import BrokerId, DirectoryId, Kind, RaftJour
 from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, Disk, File
 from raftlog.errors import DamagedJournalError, DiskFullError, StorageFailedError
 
-REWRITE_BYTES: Final = 16 * limits.MIB  # a smaller file is left as it is
-REWRITE_FACTOR: Final = 4  # and one below this multiple of its live contents
+REWRITE_BYTES: Final = 16 * limits.MIB  # a smaller file is not rewritten
+REWRITE_FACTOR: Final = 4  # nor is a file below this multiple of its live contents
 
 
 class PeerSeen(NamedTuple):
-    """The newest boot of a peer that this broker has met, and of which data directory.
+    """Newest known boot number of a peer, and the data directory that it belongs to.
 
-    ``run`` identifies the incarnation. A copy of the directory with the same boot has another one.
+    ``run`` identifies the incarnation. A copy of the directory with the same boot number has a
+    different ``run``.
     """
 
     directory_id: DirectoryId
@@ -38,10 +40,10 @@ class PeerSeen(NamedTuple):
 
 
 class JournalSyncTask:
-    """One group commit: after ``run`` the pending block that it was made from is durable.
+    """One group commit: after ``run`` its block of changes is durable.
 
-    ``run`` touches files and never the journal, so it may be in any thread. It raises ``OSError``;
-    hand that to ``failed_sync``.
+    ``run`` uses files but not the journal, so any thread can call it. It raises ``OSError``; pass
+    the error to ``failed_sync``.
     """
 
     def __init__(
@@ -49,10 +51,10 @@ class JournalSyncTask:
     ) -> None:
         self.records = records
         self.sequence = sequence
-        self.file = file  # that the journal goes on with
-        self.was_refused = False  # there was no room, and the file is as it was before
+        self.file = file  # the journal's file after ``run``
+        self.was_refused = False  # the disk was full, and the file is unchanged
         self._disk = disk
-        self._whole = whole  # the payload of a file to take the place of this one
+        self._whole = whole  # payload of a new file that replaces this one
 
     def run(self) -> None:
         if self._whole is None or not self._rewrite(self._whole):
@@ -64,7 +66,7 @@ class JournalSyncTask:
         try:
             self.file.append([block])
         except OSError as error:
-            # Bytes that stay would be taken for a torn block, or mix with the next try's.
+            # Partial bytes would look like a torn block, or mix with those of the next attempt.
             self.file.truncate(position)
             self.file.sync()
             self.was_refused = error.errno in NO_ROOM
@@ -72,9 +74,9 @@ class JournalSyncTask:
         self.file.sync()
 
     def _rewrite(self, payload: bytes) -> bool:
-        """Replace the file by one that holds only what is still true; False without room for it.
+        """Replace the file by one with the live contents. Returns False if the disk is full.
 
-        The old file stays whole until the new one, durable, has taken its name.
+        The old file remains complete until the new one is durable and is renamed to replace it.
         """
         path = self.file.path
         temporary = path + TEMPORARY_SUFFIX
@@ -94,23 +96,23 @@ class JournalSyncTask:
 
 
 class Journal:
-    """See the module. Not thread-safe: one owner, except for a task's ``run``."""
+    """See the module. Not thread-safe, except for ``run`` of a task."""
 
     def __init__(self, disk: Disk, file: File, *, rewrite_bytes: int) -> None:
         self.path = file.path
-        self.boot = 0  # grows by one at every open
+        self.boot = 0  # incremented at every open
         self.opened_sequence = (
             0  # of the last block that this open found; the boot is in a later one
         )
         self.peers: dict[BrokerId, PeerSeen] = {}
-        self.notes: list[str] = []  # what opening found, for the operator's log
+        self.notes: list[str] = []  # log lines about what ``open`` found
         self._disk = disk
         self._file = file
         self._groups: dict[str, RaftJournal] = {}
         self._pending: list[bytes] = []
         self._sequence = 0
         self._rewrite_bytes = rewrite_bytes
-        self._rewrite_at = rewrite_bytes  # bytes of the file at which that is looked at again
+        self._rewrite_at = rewrite_bytes  # file size in bytes at which a rewrite is considered
         self._task: JournalSyncTask | None = None
         self._failure: StorageFailedError | None = None
         self._is_closed = False
@@ -119,10 +121,10 @@ class Journal:
     def open(
         cls, disk: Disk, path: str, *, create: bool = True, rewrite_bytes: int = REWRITE_BYTES
     ) -> Journal:
-        """Open the journal at ``path``, with its boot number already one higher, durably.
+        """Open the journal at ``path`` and increment its boot number durably.
 
-        ``create``: whether it may be new; False for a broker that has had a journal. A file
-        smaller than ``rewrite_bytes`` is never rewritten. Raises ``DamagedJournalError``,
+        ``create``: create it if it does not exist; False for a broker that has had a journal. A
+        file smaller than ``rewrite_bytes`` is never rewritten. Raises ``DamagedJournalError``,
         ``DiskFullError`` and ``StorageFailedError``.
         """
         try:
@@ -138,9 +140,9 @@ class Journal:
             disk.remove(path + TEMPORARY_SUFFIX)
         if not disk.exists(path):
             if not create:
-                raise journal_file.damaged(path, 0, "the file is gone")
+                raise journal_file.damaged(path, 0, "the file does not exist")
             _create(disk, path)
-        disk.sync_dir(_directory(path))  # a crash may have come between its naming and this
+        disk.sync_dir(_directory(path))  # a crash may have prevented this after the rename
         journal = cls(disk, disk.open(path), rewrite_bytes=rewrite_bytes)
         try:
             journal._load()
@@ -151,19 +153,19 @@ class Journal:
             raise
         return journal
 
-    # -- what is there -----------------------------------------------------------------------------
+    # -- contents ----------------------------------------------------------------------------------
 
     def group_ids(self) -> list[str]:
-        """The groups for which something was journaled, sorted."""
+        """Return the groups that have records in the journal, sorted."""
         return sorted(name for name, group in self._groups.items() if not group.is_new)
 
     def has(self, group_id: str) -> bool:
-        """Whether something was journaled for the group."""
+        """Return whether the journal has records of the group."""
         found = self._groups.get(group_id)
         return found is not None and not found.is_new
 
     def group(self, group_id: str) -> RaftJournal:
-        """The journal of one group, made when there is none. Always the same object."""
+        """Return the journal of one group, created on the first call. Always the same object."""
         found = self._groups.get(group_id)
         if found is None:
             found = self._groups[group_id] = RaftJournal(group_id, self._note)
@@ -171,19 +173,19 @@ class Journal:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether memory is ahead of the disk, also while a task is out."""
+        """Whether changes are not durable yet, also while a task is in progress."""
         return bool(self._pending) or self._task is not None
 
     @property
     def sequence(self) -> int:
-        """Of the last block that is durable. It grows by one with each, also when the file is
-        rewritten, for as long as the journal lives.
+        """Sequence number of the last durable block. Each block increments it, also when the file
+        is rewritten.
         """
         return self._sequence
 
     @property
     def size_bytes(self) -> int:
-        """Of the file."""
+        """Size of the file in bytes."""
         return self._file.size()
 
     # -- changes -----------------------------------------------------------------------------------
@@ -231,9 +233,10 @@ class Journal:
             lost = self._file.size() - found.end
             self._file.truncate(found.end)
             self.notes.append(
-                f"cut {lost} torn bytes at byte {found.end} of {self.path}: {found.torn}. A write "
-                "that did not end looks so, and nothing was acknowledged for it; if it was damage, "
-                "the other brokers know of more than is left, and refuse this one"
+                f"truncated {lost} torn bytes at byte {found.end} of {self.path}: {found.torn}. "
+                "The cause is an interrupted write, which was never acknowledged, or corruption. "
+                "In the case of corruption, the other brokers know a newer state of this journal, "
+                "and reject this broker"
             )
         for payload in found.payloads:
             self._replay(payload)
@@ -241,11 +244,12 @@ class Journal:
         self._make_durable(found)
 
     def _make_durable(self, found: Found) -> None:
-        """Write the last block once more, as it is.
+        """Write the last block again, unchanged.
 
-        Its sync may have failed, or never been tried. After a failed one the kernel shows bytes
-        that it has given up writing, and a second sync does not report them (Rebello et al., "Can
-        Applications Recover from fsync Failures?", USENIX ATC 2020). This takes no room.
+        It may never have been synced, or its sync may have failed. After a failed sync, the kernel
+        returns cached bytes that it no longer writes, and a second sync does not report them
+        (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020). This
+        uses no additional disk space.
         """
         self._file.pwrite(self._file.pread(found.end - found.start, found.start), found.start)
         self._file.sync()
@@ -256,16 +260,17 @@ class Journal:
                 self._apply(record)
         except (ValueError, TypeError, KeyError, AssertionError) as error:
             raise DamagedJournalError(
-                f"{self.path} holds a record that this version does not know: {error!r}. "
+                f"{self.path} contains a record that this version does not know: {error!r}. "
                 "Start the version that wrote it"
             ) from error
 
     # -- syncing -----------------------------------------------------------------------------------
 
     def begin_sync(self) -> JournalSyncTask | None:
-        """Work that makes all changes so far durable; None when there are none or a task is out.
+        """Return a task that makes all pending changes durable.
 
-        Raises ``StorageFailedError`` once a sync has failed.
+        None if there are no changes, or if a task is in progress. Raises ``StorageFailedError``
+        once a sync has failed.
         """
         if self._failure is not None:
             raise self._failure
@@ -282,7 +287,7 @@ class Journal:
         return self._task
 
     def complete_sync(self, task: JournalSyncTask) -> None:
-        """Take back a task that has run: its changes are durable."""
+        """Complete a task that has run: its changes are durable."""
         assert task is self._task
         self._task = None
         self._sequence = task.sequence
@@ -294,7 +299,7 @@ class Journal:
     def failed_sync(
         self, task: JournalSyncTask, error: OSError
     ) -> DiskFullError | StorageFailedError:
-        """Accept a task whose ``run`` raised.
+        """Complete a task whose ``run`` raised, and return the error.
 
         ``DiskFullError``: nothing was written. The changes stay pending, and the next task
         retries. ``StorageFailedError``: the content of the disk is unknown. The journal rejects
@@ -305,14 +310,15 @@ class Journal:
         if task.was_refused:
             self._pending = task.records + self._pending
             return DiskFullError(
-                f"no room on the disk for {self.path} ({error.strerror}): this broker neither "
-                "votes nor agrees to anything until space is freed; it tries again by itself"
+                f"disk full: cannot write {self.path} ({error.strerror}). This broker does not "
+                "vote or acknowledge entries until disk space is available. Free disk space; the "
+                "broker retries automatically"
             )
         self._failure = StorageFailedError(f"syncing {self.path} failed: {error}")
         return self._failure
 
     def sync(self) -> None:
-        """Make all changes durable here and now.
+        """Make all changes durable before this returns.
 
         Raises ``DiskFullError`` and ``StorageFailedError``.
         """
@@ -340,12 +346,12 @@ class Journal:
         if self._file.size() < REWRITE_FACTOR * len(payload):
             self._rewrite_at = REWRITE_FACTOR * len(payload)
             return None
-        self._rewrite_at = self._file.size() + self._rewrite_bytes  # unless it works this time
+        self._rewrite_at = self._file.size() + self._rewrite_bytes  # if the rewrite fails
         return payload
 
 
 def write_file(disk: Disk, path: str, payload: bytes, *, sequence: int) -> File:
-    """A synced file of one block; its name is not durable yet."""
+    """Write and sync a file of one block. Its directory entry is not durable yet."""
     file = disk.open(path, create=True)
     try:
         file.truncate(0)
@@ -364,7 +370,7 @@ def _create(disk: Disk, path: str) -> None:
 
 
 def _array(records: list[bytes]) -> bytes:
-    """The msgpack array of records that are packed already."""
+    """Return the msgpack array of records that are already packed."""
     return bytes(msgpack.Packer().pack_array_header(len(records))) + b"".join(records)
 
 

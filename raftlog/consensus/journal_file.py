@@ -29,22 +29,23 @@ from raftlog.record.checksum import crc32c
 SECTOR_BYTES: Final = 512
 _HEADER: Final = struct.Struct("<2sIQIII2s")
 HEADER_BYTES: Final = _HEADER.size
-assert HEADER_BYTES == 28, "the drawing above and the code disagree"
-_SUM_FROM: Final = HEADER_BYTES - 6  # the header's checksum covers what stands before it
+assert HEADER_BYTES == 28, "the module docstring shows another size"
+_SUM_FROM: Final = HEADER_BYTES - 6  # the header checksum covers the bytes before it
 _HEAD: Final = b"rj"
 _TAIL: Final = b"v1"  # the version of the format
 _END: Final = b"\xff"
 PAYLOAD_BYTES_MAX: Final = (1 << 32) - 1
 
 ADVICE: Final = (
-    "This broker may have forgotten votes and entries that others count on, so it does not start. "
-    "If the disk can give the bytes back, restore them; else wipe this broker's data directory and "
-    "start it again: the other brokers bring it back. Do not put back an older copy"
+    "This broker may have lost votes and entries that other brokers count. It does not start. "
+    "If the bytes can be recovered from the disk, restore them. Otherwise delete the data "
+    "directory of this broker and start it again: the other brokers restore its state. Do not "
+    "restore an older copy"
 )
 
 
 class Header(NamedTuple):
-    """Of one block. ``blank_sectors`` are pieces of the payload that are all zeros by right."""
+    """Header of a block. ``blank_sectors``: the number of payload sectors written as zeros."""
 
     length: int
     sequence: int
@@ -58,13 +59,13 @@ class Found:
 
     payloads: list[bytes] = field(default_factory=list)
     sequence: int = 0  # of the last block
-    start: int = 0  # its first byte
-    end: int = 0  # the byte after it
-    torn: str = ""  # why the rest is torn; "" when there is none
+    start: int = 0  # position of its first byte
+    end: int = 0  # position after its last byte
+    torn: str = ""  # reason why the bytes after ``end`` are torn; "" if there are none
 
 
 def encode(payload: bytes, *, sequence: int, position: int) -> bytes:
-    """The block that carries ``payload`` when it stands at byte ``position`` of its file."""
+    """Return the block with ``payload`` for byte ``position`` of the file."""
     body = payload + _END
     assert len(body) <= PAYLOAD_BYTES_MAX
     header = Header(
@@ -82,7 +83,7 @@ def _encode_header(header: Header) -> bytes:
 
 
 def decode_header(data: bytes, position: int) -> Header | None:
-    """The header at ``position`` of ``data``, or None when there is none that checks out."""
+    """Return the header at ``position`` of ``data``; None if there is no valid one."""
     piece = data[position : position + HEADER_BYTES]
     if len(piece) < HEADER_BYTES:
         return None
@@ -91,9 +92,9 @@ def decode_header(data: bytes, position: int) -> Header | None:
 
 
 def read(file: File) -> Found:
-    """Every block of ``file``, or raise ``DamagedJournalError``.
+    """Read all blocks of ``file``. Raises ``DamagedJournalError``.
 
-    The first block is never torn: a file gets its name only after that one was synced.
+    The first block is never torn: the file is renamed to its name after that block was synced.
     """
     found, size = Found(), file.size()
     while found.end < size:
@@ -106,8 +107,8 @@ def read(file: File) -> Found:
 
 
 def damaged(path: str, position: int, trouble: str) -> DamagedJournalError:
-    """Return the error for ``trouble`` at a byte of a file, with advice."""
-    return DamagedJournalError(f"{path} is damaged at byte {position}: {trouble}. {ADVICE}")
+    """Return the error for corruption at a byte of a file, with advice."""
+    return DamagedJournalError(f"{path} is corrupt at byte {position}: {trouble}. {ADVICE}")
 
 
 def _read_block(file: File, size: int, found: Found) -> None:
@@ -119,7 +120,7 @@ def _read_block(file: File, size: int, found: Found) -> None:
         found.torn = _torn_header(file, size, found, piece)
         return
     if found.payloads and header.sequence != found.sequence + 1:
-        trouble = f"block {header.sequence} where {found.sequence + 1} comes next"
+        trouble = f"found block {header.sequence}, expected block {found.sequence + 1}"
         raise damaged(file.path, start, trouble)
     body_start = start + HEADER_BYTES
     if header.length > size - body_start:
@@ -139,20 +140,20 @@ def _read_block(file: File, size: int, found: Found) -> None:
 
 
 def _torn_header(file: File, size: int, found: Found, piece: bytes) -> str:
-    """Return why the bytes at a header's place are torn. Raises if they are damaged."""
+    """Return why the bytes at the position of a header are torn. Raises if they are corrupt."""
     start = found.end
     if len(piece) == HEADER_BYTES:
         later = _find_later(file, size, found)
         if later is not None:
-            trouble = f"no block begins here, but block {later.sequence} is further on"
+            trouble = f"no block starts here, but block {later.sequence} follows later"
             raise damaged(file.path, start, trouble)
         if not any(_is_blank(part) for part in _sectors(piece, start)):
             raise damaged(file.path, start, "the checksum of the block's header does not match")
-    return f"no whole header of block {found.sequence + 1}"
+    return f"the header of block {found.sequence + 1} is incomplete"
 
 
 def _find_later(file: File, size: int, found: Found) -> Header | None:
-    """A block header after the one that cannot be read: then that one is not the last."""
+    """Return a block header after the invalid one, which is then not the last block."""
     rest = _pread(file, size - found.end, found.end)
     position = rest.find(_HEAD, 1)
     while position >= 0:
@@ -171,15 +172,15 @@ def _pread(file: File, size: int, position: int) -> bytes:
 
 
 def _sectors(data: bytes, position: int) -> list[bytes]:
-    """``data``, which stands at ``position`` of its file, cut where the file's sectors begin."""
+    """Split ``data``, from ``position`` of the file, at the sector boundaries of the file."""
     first = -position % SECTOR_BYTES or SECTOR_BYTES
     cuts = [0, *range(first, len(data), SECTOR_BYTES), len(data)]
     return [data[cuts[i] : cuts[i + 1]] for i in range(len(cuts) - 1)]
 
 
 def _blank_sectors(body: bytes, position: int) -> int:
-    """Sectors of a payload that are all zeros. One that it shares with its header is not asked:
-    where the header is, that sector was written.
+    """Return the number of payload sectors that are all zeros. The sector that the payload shares
+    with its header is not counted: it was written if the header was.
     """
     parts = _sectors(body, position)
     return sum(map(_is_blank, parts[1:] if position % SECTOR_BYTES else parts))

@@ -18,7 +18,7 @@ from raftlog.consensus.raft_journal import RaftJournal
 from raftlog.consensus.settings import ConsensusSettings
 
 _NO_POLLER: Final = "none"
-NODES_MAX: Final = 1_000  # that are kept; more are made again
+NODES_MAX: Final = 1_000  # cached; others are created again
 
 
 class _Seat(threading.local):
@@ -32,7 +32,7 @@ _seat = _Seat()
 
 
 class _NoPoller:
-    """The library polls sockets at the end of each tick; a group has none."""
+    """The library polls sockets at the end of each tick; a group has no sockets."""
 
     def poll(self, timeout: float) -> None:
         pass
@@ -59,22 +59,22 @@ _install()
 
 
 def set_now(now: float) -> None:
-    """The time, monotonic in seconds, that the library sees from here on in this thread."""
+    """Set the monotonic time in seconds that the library uses in this thread."""
     _seat.now = now
 
 
 def now() -> float:
-    """The time that the library sees."""
+    """Return the time that the library uses."""
     return float(syncobj.monotonicTime())
 
 
 def set_journal(journal: RaftJournal | None) -> None:
-    """The journal that the next group of this thread is made with."""
+    """Set the journal of the next group that this thread creates."""
     _seat.journal = journal
 
 
 class PeerNode(Node):  # type: ignore[misc]  # the library has no types
-    """A broker as the library sees it. Its hash is that of an int: the same in every process."""
+    """A broker in the library. Its hash is that of an int: the same in every process."""
 
     def __init__(self, broker_id: int) -> None:
         super().__init__(broker_id)
@@ -85,7 +85,7 @@ class PeerNode(Node):  # type: ignore[misc]  # the library has no types
 
 @lru_cache(NODES_MAX)
 def peer_node(broker_id: int) -> PeerNode:
-    """The broker as the library sees it: the same object for all groups, which never changes."""
+    """Return the immutable node of a broker, shared by all groups."""
     return PeerNode(broker_id)
 
 
@@ -93,12 +93,12 @@ class _Void:
     """The type of ``VOID``."""
 
 
-VOID: Final = _Void()  # the result of an entry that is certainly without effect
+VOID: Final = _Void()  # the result of an entry that has no effect
 Placed: TypeAlias = Callable[[object], None]  # called with an entry's result
 
 
 def subscriber(placed: Placed) -> Callable[[object, int], None]:
-    """Callback of the library: the result of an entry, or the reason for a missing one."""
+    """Return a callback for the library. It passes the result of an entry; ``VOID`` on failure."""
 
     def called(result: object, reason: int) -> None:
         placed(result if reason == FAIL_REASON.SUCCESS else VOID)
@@ -115,7 +115,8 @@ class Timing:
         self.heartbeat = settings.heartbeat_ms / 1_000
         self.idle_heartbeat = settings.idle_heartbeat_ms / 1_000
         self.tick = settings.tick_ms / 1_000
-        # Only the fallback counts: a leader's own check of its quorum. Groups share the object.
+        # Only leaderFallbackTimeout has an effect: a leader's check of its quorum. All groups
+        # share the object.
         self.library_settings = SyncObjConf(
             autoTick=False,
             commandsWaitLeader=False,
@@ -130,6 +131,8 @@ class Timing:
         )
 
     def next_heartbeat(self, now: float) -> float:
-        """One heartbeat from ``now``, or up to a tick earlier, so that many groups' coincide."""
+        """Return the time of the next heartbeat: one interval from ``now``, or up to a tick less,
+        so that the heartbeats of many groups coincide.
+        """
         due = now + self.heartbeat
         return max(due - due % self.tick, now + self.heartbeat / 2)

@@ -8,12 +8,12 @@ from typing import Protocol
 class StateMachine(Protocol):
     """The replicated state of one group.
 
-    Deterministic: the same commands in the same order give the same results and the same state on
-    every broker, with no clock, chance or hash order in between.
+    Deterministic: the same commands in the same order produce the same results and state on every
+    broker, independent of clocks, random numbers and hash order.
     """
 
     def apply(self, command: bytes) -> object:
-        """Change the state. A rejection is a return value: nothing may be raised (hazard 16)."""
+        """Change the state. A rejection is a return value: it must not raise (hazard 16)."""
         ...
 
     def snapshot(self) -> bytes:

@@ -1,4 +1,4 @@
-"""All raft groups of one broker: their turn, their messages, and what must wait for the disk.
+"""All Raft groups of one broker: scheduling, messages, and syncs of the journal.
 
 Every event is an input. Inputs are processed in order. Then, if all journaled changes are durable,
 groups take a step: they count entries, apply commands and hold elections. Their messages are queued
@@ -9,7 +9,7 @@ on the links and sent after the next sync of the journal:
         task.run()                        # in any thread; inputs are queued while it runs
         node.complete_sync(task, now)
 
-No sockets, files, threads or clocks: those are arguments, or the caller's.
+No sockets, files, threads or clocks: they are arguments, or belong to the caller.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DirectoryId: TypeAlias = str
 Input: TypeAlias = Callable[[float], None]
 
 NEVER: Final = float("inf")
-NUMBERS_PER_BOOT: Final = 1 << 32  # of proposals: an answer to one of an older boot finds none
+NUMBERS_PER_BOOT: Final = 1 << 32  # proposal numbers; never those of an older boot
 
 
 def _ignore(group_id: str) -> None:
@@ -53,7 +53,7 @@ def _ignore(group_id: str) -> None:
 
 
 class ConsensusNode:
-    """See the module. Not thread-safe; callbacks may call back in, and are then queued."""
+    """See the module. Not thread-safe. Calls from callbacks are queued."""
 
     def __init__(
         self,
@@ -93,20 +93,20 @@ class ConsensusNode:
         self._groups: dict[str, HostedGroup] = {}
         self._inputs: deque[Input] = deque()
         self._input_bytes = 0
-        self._proposals = 0  # whose outcome is not known
+        self._proposals = 0  # number of those without an outcome
         self._outcomes: deque[tuple[Done, Outcome]] = deque()
-        self._touched: dict[str, None] = {}  # groups that may have something to do, in order
+        self._touched: dict[str, None] = {}  # groups that may need a step, in order
         self._unspoken: dict[str, None] = {}  # groups that may have messages to send
         self._news: dict[str, None] = {}  # groups to report to on_state
-        self._heap: list[tuple[float, str]] = []  # when to look at which group
+        self._heap: list[tuple[float, str]] = []  # monotonic time of the next check, group id
         self._beat_due = NEVER  # while no link is up
         self._task: JournalSyncTask | None = None
         self._failure: StorageFailedError | None = None
-        self._is_stalled = False  # the disk is full: nothing until a sync works
+        self._is_stalled = False  # disk full: no work until a sync succeeds
         self._is_working = False
         self._is_delivering = False
         self._now = 0.0
-        self._handled_at = 0.0  # when no input waited
+        self._handled_at = 0.0  # monotonic time at which all inputs were processed
         self._number = journal.boot * NUMBERS_PER_BOOT
 
     # -- groups ------------------------------------------------------------------------------------
@@ -124,10 +124,10 @@ class ConsensusNode:
         """Join a group, as a voter or as an observer that may become a voter.
 
         ``voters`` and ``base``: those of generation 0; ignored if the journal contains the group. A
-        voter with directory ``""`` has no vote, but is asked for a newer generation. ``machine`` is
-        restored to the base; later commands are applied once they are known to be committed.
-        ``needs_leader``: False postpones the first election of a new group for 1 to 2 s, or until a
-        command waits. Raises the exceptions of the machine's ``restore``.
+        voter with directory ``""`` has no vote, but receives a hello and can offer a newer
+        generation. ``machine`` is restored to the base; later commands are applied once they are
+        known to be committed. ``needs_leader``: False postpones the first election of a new group
+        for 1 to 2 s, or until a command waits. Raises the exceptions of the machine's ``restore``.
         """
         assert group_id not in self._groups, f"{group_id} is open"
         assert 0 < len(voters) <= VOTERS_MAX
@@ -138,7 +138,7 @@ class ConsensusNode:
         self._work(now)
 
     def has_journaled(self, group_id: str) -> bool:
-        """Whether this broker's journal contains the group: it has or had a part in it."""
+        """Return whether this broker's journal contains the group, as a present or past member."""
         return self._journal.has(group_id)
 
     def close_group(self, group_id: str, *, forget: bool) -> None:
@@ -157,7 +157,7 @@ class ConsensusNode:
         return self._groups[group_id].status()
 
     def voters(self, group_id: str) -> Mapping[BrokerId, DirectoryId]:
-        """Voters of the group's generation: the same as in ``status``, which costs more.
+        """Return the voters of the group's generation. Cheaper than ``status``.
 
         Raises ``KeyError`` for a group that is not open.
         """
@@ -168,17 +168,19 @@ class ConsensusNode:
         return self._groups[group_id].journaled()
 
     def leads(self, group_id: str) -> bool:
-        """Whether this broker takes itself for the group's Raft leader; False if it is not open."""
+        """Return whether this broker considers itself the group's Raft leader. False if the group
+        is not open.
+        """
         host = self._groups.get(group_id)
         return host is not None and host.is_led_here
 
     # -- commands ----------------------------------------------------------------------------------
 
     def propose(self, group_id: str, command: bytes, done: Done, now: float) -> None:
-        """Have a command agreed. ``done`` is called exactly once, maybe before this returns.
+        """Propose a command. ``done`` is called exactly once, possibly before this returns.
 
-        Without a leader it waits for one, ``propose_timeout_ms`` at most. After ``Applied`` this
-        broker's machine has applied it too.
+        Without a leader it waits for one, at most ``propose_timeout_ms``. At ``Applied``, this
+        broker's state machine has applied it.
         """
         entry = bytes([envelope.COMMAND]) + command
         self._take(lambda now: self._propose(group_id, entry, done, now, bound=False), done, now)
@@ -186,7 +188,7 @@ class ConsensusNode:
     def seal(
         self, group_id: str, voters: Mapping[BrokerId, DirectoryId], done: Done, now: float
     ) -> None:
-        """End the group's generation; the next has these voters. ``Applied`` gives its number."""
+        """End the group's generation. ``Applied`` has the number of the next one."""
         assert 0 < len(voters) <= VOTERS_MAX
         entry = envelope.encode_seal(voters)
         self._take(lambda now: self._propose(group_id, entry, done, now, bound=True), done, now)
@@ -217,10 +219,10 @@ class ConsensusNode:
     def found(
         self, group_id: str, voters: Mapping[BrokerId, DirectoryId], base: bytes, now: float
     ) -> None:
-        """Start the first generation of a group in which no broker had a vote. On one broker, once.
+        """Start the first generation of a group in which no broker had a vote.
 
-        The caller must know that no broker had a vote. Raises ``KeyError`` for a group that is not
-        open.
+        The caller must ensure that, and call this on one broker, once. Raises ``KeyError`` for a
+        group that is not open.
         """
         assert 0 < len(voters) <= VOTERS_MAX
         host = self._groups[group_id]
@@ -233,7 +235,7 @@ class ConsensusNode:
         if host is None:
             self._refuse(done, "the group is not open on this broker")
         elif not bound and len(entry) - 1 > bytes_max:
-            self._refuse(done, f"a command of {len(entry) - 1} bytes: {bytes_max} are allowed")
+            self._refuse(done, f"command of {len(entry) - 1} bytes exceeds {bytes_max} bytes")
         elif self._proposals >= PROPOSALS_MAX:
             self._refuse(done, f"{PROPOSALS_MAX} proposals are waiting")
         else:
@@ -293,7 +295,7 @@ class ConsensusNode:
         """Accept an envelope. Never raises: invalid envelopes are counted."""
         is_full = len(self._inputs) >= INPUTS_MAX or self._input_bytes > INPUT_BYTES_MAX
         if is_full or self._failure is not None:
-            self._refuse_message(peer, "more than can be kept while the disk is busy")
+            self._refuse_message(peer, "input queue full, or disk failed")
             return
         self._input_bytes += len(data)
         self._inputs.append(lambda now: self._receive(peer, data, now))
@@ -339,7 +341,7 @@ class ConsensusNode:
             return
         link = self._links.get(peer)
         if link is None or not link.admits(arrived):
-            self.refused_messages += 1  # of a link that has ended: not worth a log line
+            self.refused_messages += 1  # from a link that has ended: not logged
             return
         link.note_alive(now, is_beat=not arrived.messages)
         for message in arrived.messages:
@@ -353,7 +355,7 @@ class ConsensusNode:
                 self._touched[message[0]] = None
 
     def _refuse_message(self, peer: BrokerId, what: object) -> None:
-        """Count it. Log the 1st, 2nd, 4th, 8th … of them."""
+        """Count a rejected message. Log the 1st, 2nd, 4th, 8th and so on."""
         self.refused_messages += 1
         if self.refused_messages.bit_count() == 1:
             logger.warning(
@@ -364,7 +366,7 @@ class ConsensusNode:
     # -- time --------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Process work that is due."""
         self._work(now)
 
     def next_tick(self, now: float) -> float:
@@ -400,9 +402,9 @@ class ConsensusNode:
                 self._schedule(host)
 
     def _beat(self, now: float) -> None:
-        """Show the peers that consensus of this broker works, and find those where it does not.
+        """Send beats to the peers, and detect peers that have stopped sending them.
 
-        Groups without news rely on it, and send few heartbeats.
+        Idle groups depend on beats, and send few heartbeats.
         """
         links = [(peer, link) for peer, link in self._links.items() if link.is_up]
         self._beat_due = self._services.timing.next_heartbeat(now) if links else NEVER
@@ -420,7 +422,7 @@ class ConsensusNode:
         return self._task is None and self._failure is None and not self._is_stalled
 
     def _work(self, now: float) -> None:
-        """Handle inputs, step and speak, until there is nothing more to do before a sync."""
+        """Process inputs, step and speak, until no work is left before a sync."""
         self._now = now = max(now, self._now)
         if self._is_working or not self._can_work():
             return
@@ -469,8 +471,8 @@ class ConsensusNode:
                 self._touched[group_id] = None
             self._schedule(host)
             standing = host.standing()
-            if standing != host.told:
-                host.told = standing
+            if standing != host.reported:
+                host.reported = standing
                 self._news[group_id] = None
 
     def _deliver(self) -> None:
@@ -481,7 +483,7 @@ class ConsensusNode:
             done, outcome = self._outcomes.popleft()
             try:
                 done(outcome)
-            except Exception:  # one caller's defect must not stop the others
+            except Exception:  # a bug of one caller must not affect the others
                 logger.exception("proposal callback failed")
         self._is_delivering = False
         if not self._journal.is_dirty:
@@ -492,9 +494,9 @@ class ConsensusNode:
     # -- the disk ----------------------------------------------------------------------------------
 
     def begin_sync(self) -> JournalSyncTask | None:
-        """Work that has to be done before anything more; None when there is none.
+        """Return the task to run next; None if there is none.
 
-        To be called after everything else here. When nothing is left to sync it sends.
+        Call it after every other method. If there is nothing to sync, it sends the messages.
         """
         if self._task is not None or self._failure is not None:
             return None
@@ -515,10 +517,10 @@ class ConsensusNode:
     def failed_sync(
         self, task: JournalSyncTask, error: OSError
     ) -> DiskFullError | StorageFailedError:
-        """Take back a task whose ``run`` raised.
+        """Complete a task whose ``run`` raised, and return the error.
 
-        After ``DiskFullError`` nothing happens here until a later task, to be had whenever there
-        may be room, has run; after ``StorageFailedError`` nothing ever does.
+        After ``DiskFullError`` no work is done until a later task has run: call ``begin_sync`` to
+        retry. After ``StorageFailedError`` the node stops permanently.
         """
         assert task is self._task
         self._task = None

@@ -8,9 +8,8 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Committed, and applied on this broker; ``result`` is what the machine's ``apply`` returned.
-
-    Of a seal it is the number of the generation that begins.
+    """Committed, and applied on this broker. ``result``: the return value of the machine's
+    ``apply``; for a seal, the number of the next generation.
     """
 
     result: object
@@ -18,14 +17,14 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class NotProposed:
-    """Certainly without effect, now and later: it may be proposed again."""
+    """The command has no effect, now or later: it can be proposed again."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Maybe applied, maybe not, maybe later: only a compare-and-set may be proposed again."""
+    """The command may have been applied, or may be later: only retry a compare-and-set."""
 
     reason: str
 
@@ -35,6 +34,6 @@ Outcome: TypeAlias = Applied | NotProposed | Unknown
 
 @dataclass(frozen=True, slots=True)
 class CommandFailed:
-    """The result of a command at which the machine raised, which is a defect of the machine."""
+    """The result of a command for which the machine raised, which is a bug of the machine."""
 
     error: str

@@ -1,8 +1,8 @@
-"""Links to peers, and what PySyncObj is given to send by.
+"""Links to peers, and the transport through which PySyncObj sends.
 
-A ``Link`` is what this broker knows of the way to one peer: whether it is up, which of our sessions
-it carries, and which of the peer's sessions and envelopes was the newest to arrive. All groups'
-messages to a peer collect there. No sockets: bytes go in and come out.
+A ``Link`` is the state of the connection to one peer: whether it is up, the number of this broker's
+session, and the newest session and envelope received from the peer. It queues the messages of all
+groups to the peer. No sockets: input and output are bytes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Heard(NamedTuple):
     """State of a peer's journal as reported since this broker started. In memory only."""
 
     directory_id: str
-    boot: int  # the newest whose link was up
-    sequence: int  # of the last block that it has reported, in this boot or an older one
+    boot: int  # newest boot number that had a link
+    sequence: int  # last journal block that it reported, in this boot or an older one
 
 
 class Link:
-    """One peer. Invariant: the outbox is empty while the link is down."""
+    """Link to one peer. Invariant: the outbox is empty while the link is down."""
 
     __slots__ = (
         "_arrived",
@@ -45,21 +45,21 @@ class Link:
 
     def __init__(self) -> None:
         self.is_up = False
-        self.directory_id = ""  # the peer's, as it proved when the link came up
-        self.boot = 0  # the peer's
-        self.journal_sequence = 0  # of its directory's journal: the last block that it reported
-        # When consensus of the peer was last seen to work, in monotonic seconds; never for a peer
-        # that sends no beats.
+        self.directory_id = ""  # of the peer, authenticated when the link was established
+        self.boot = 0  # of the peer
+        self.journal_sequence = 0  # last journal block that the peer reported for its directory
+        # Monotonic seconds at which the peer last showed that its consensus works; -NEVER for a
+        # peer that sends no beats.
         self.alive_at = -NEVER
         self._is_beat_due = False
-        self._number = 0  # of our session
-        self._sequence = 0  # of our newest envelope in it
-        self._arrived = (0, 0)  # the peer's newest session and envelope
+        self._number = 0  # of this broker's session
+        self._sequence = 0  # of the newest envelope sent in it
+        self._arrived = (0, 0)  # session and sequence of the newest envelope received
         self._outbox: list[Message] = []
         self._outbox_bytes = 0
 
     def up(self, directory_id: str, boot: int) -> None:
-        """A new connection, also when the old one is not known to be gone."""
+        """Start a session for a new connection, also if the old one is still considered up."""
         if (directory_id, boot) != (self.directory_id, self.boot):
             self._arrived = (0, 0)
         if directory_id != self.directory_id:
@@ -93,7 +93,7 @@ class Link:
         self._is_beat_due = self.is_up
 
     def post(self, message: Message) -> bool:
-        """Put a message with the others for the next flush. False: it will not be sent."""
+        """Queue a message for the next flush. Returns False if it will not be sent."""
         if not self.is_up or self._outbox_bytes > OUTBOX_BYTES_MAX:
             return False
         self._outbox.append(message)
@@ -101,7 +101,9 @@ class Link:
         return True
 
     def collect(self, boot: int, directory_id: str, journal_sequence: int) -> list[bytes]:
-        """The envelopes of all that was posted; the arguments are our own, and durable."""
+        """Return the envelopes with all queued messages. The arguments are this broker's durable
+        values.
+        """
         parts = envelope.in_parts(self._outbox, self._outbox_bytes) if self._outbox else []
         parts += [[]] if self._is_beat_due else []
         self._empty()
@@ -115,19 +117,19 @@ class Link:
     # -- in ----------------------------------------------------------------------------------------
 
     def note_alive(self, now: float, *, is_beat: bool) -> None:
-        """An admitted envelope arrived."""
+        """Record the arrival of an admitted envelope."""
         if is_beat or self.alive_at > -NEVER:
             self.alive_at = now
 
     def is_silent(self, now: float, limit_s: float) -> bool:
-        """Whether a peer that has sent beats on this link has sent nothing for that long."""
+        """Return whether a peer that has sent beats on this link sent nothing for ``limit_s``."""
         return -NEVER < self.alive_at <= now - limit_s
 
     def admits(self, arrived: Envelope) -> bool:
-        """Whether an envelope is the peer's, of its newest session, and newer than all before.
+        """Return whether an envelope is from the peer's newest session and newer than all before.
 
-        Lost envelopes leave gaps; a duplicate, one that was overtaken, and one of a session that
-        ended are not admitted (hazards 3 and 5).
+        Lost envelopes cause gaps. Envelopes that are duplicate, out of order or of an earlier
+        session are not admitted (hazards 3 and 5).
         """
         if not self.is_up or (arrived.boot, arrived.directory_id) != (self.boot, self.directory_id):
             return False
@@ -143,10 +145,10 @@ class Link:
 
 
 class PeerTransport(Transport):  # type: ignore[misc]  # the library has no types
-    """Sends one group's messages of one generation: each gets their names and goes to its link.
+    """Adds the group id and generation to the messages of one group, and queues them on links.
 
-    What arrives does not come this way: ``ConsensusNode`` hands it to the group itself. So the
-    callbacks that the library sets are not kept.
+    ``ConsensusNode`` passes received messages to the group directly, so the library's callbacks
+    are not stored.
     """
 
     __slots__ = ("_generation", "_group_id", "_links")
@@ -157,11 +159,11 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
         self._generation = generation
 
     def send(self, node: Any, message: tuple[Any, ...]) -> bool:
-        """``message`` is (term, type, field, ...); ``node.id`` is the broker's."""
+        """Send ``message``, (term, type, field, ...), to the broker with id ``node.id``."""
         return self.post(node.id, message)
 
     def alive_at(self, broker_id: int) -> float:
-        """``Link.alive_at`` of a peer."""
+        """Return ``Link.alive_at`` of a peer."""
         link = self._links.get(broker_id)
         return -NEVER if link is None else link.alive_at
 

@@ -1,9 +1,9 @@
-"""Commands of one group that this broker was asked to have agreed, until their outcome is known.
+"""Commands of one group that this broker's callers have proposed, until their outcome is known.
 
-A proposal waits for a leader; then it is *placed* in this broker's log, or *forwarded* to the
-leader, which answers where it placed it or that it did not. It ends once: with the result of what
-was applied in its place, or by what makes that impossible to know. Bookkeeping only: what to do
-with a proposal is decided above.
+A proposal waits for a leader. Then it is *placed* in this broker's log, or *forwarded* to the
+leader, which responds with its index or a rejection. It ends exactly once: when the entry at its
+index is applied, or when an event makes its outcome unknown. Bookkeeping only: ``HostedGroup``
+decides what to do with a proposal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 from raftlog.consensus.outcome import NotProposed, Outcome, Unknown
 
 Done: TypeAlias = Callable[[Outcome], None]
-Finish: TypeAlias = Callable[[Done, Outcome], None]  # who calls ``done``, and when, is the owner's
+Finish: TypeAlias = Callable[[Done, Outcome], None]  # the owner calls ``done``
 
 NEVER = float("inf")
 
@@ -24,24 +24,24 @@ NEVER = float("inf")
 class Proposal:
     """Exactly one of: waiting, forwarded, placed; then finished."""
 
-    number: int  # of this broker, in all its boots
+    number: int  # unique on this broker, across its boots
     entry: bytes
     done: Done
     deadline: float
-    generation: int | None = None  # the only one in which it makes sense
-    not_before: float = 0.0  # the leader refused it: not again before
-    forwarded_to: tuple[int, int] | None = None  # leader and term, until it answers
+    generation: int | None = None  # the only one in which it is valid; None: any
+    not_before: float = 0.0  # monotonic seconds; earliest retry after the leader refused it
+    forwarded_to: tuple[int, int] | None = None  # leader and term, until the leader responds
 
 
 class Proposals:
-    """Invariant: each proposal is in one of the two tables, in the order of arrival."""
+    """Invariant: each proposal is in one of the two tables, in arrival order."""
 
     __slots__ = ("_finish", "_sent", "_waiting")
 
     def __init__(self, finish: Finish) -> None:
         self._finish = finish
         self._waiting: dict[int, Proposal] = {}
-        self._sent: dict[int, Proposal] = {}  # placed or forwarded: maybe applied by now
+        self._sent: dict[int, Proposal] = {}  # placed or forwarded: may be applied
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._sent)
@@ -67,14 +67,14 @@ class Proposals:
             return min(due, proposal.deadline)  # the first is the oldest
         return due
 
-    # -- on the way --------------------------------------------------------------------------------
+    # -- in flight ---------------------------------------------------------------------------------
 
     def placed(self, proposal: Proposal) -> None:
-        """It is in this broker's log."""
+        """Record that the proposal is in this broker's log."""
         self._move(proposal)
 
     def forwarded(self, proposal: Proposal, leader: int, term: int) -> None:
-        """It was sent to the leader of ``term``."""
+        """Record that the proposal was sent to the leader of ``term``."""
         proposal.forwarded_to = leader, term
         self._move(proposal)
 
@@ -83,7 +83,7 @@ class Proposals:
         self._sent[proposal.number] = proposal
 
     def answered(self, number: int, leader: int) -> Proposal | None:
-        """The forwarded proposal that ``leader`` says it placed; None for one that ended."""
+        """Return the forwarded proposal that ``leader`` has placed; None if it has ended."""
         proposal = self._sent.get(number)
         if proposal is None or proposal.forwarded_to is None:
             return None
@@ -93,25 +93,25 @@ class Proposals:
         return proposal
 
     def refused(self, number: int, leader: int, *, not_before: float) -> None:
-        """The leader certainly did not place it: it waits again."""
+        """Move a proposal that the leader did not place back to the waiting ones."""
         proposal = self.answered(number, leader)
         if proposal is None:
             return
         proposal.not_before = not_before
         del self._sent[number]
-        # In the order of arrival, so that the first is the oldest.
+        # In arrival order, so that the first is the oldest.
         self._waiting = dict(sorted({**self._waiting, number: proposal}.items()))
 
     # -- the end -----------------------------------------------------------------------------------
 
     def finish(self, proposal: Proposal, outcome: Outcome) -> None:
-        """Does nothing for a proposal that ended."""
+        """Report the outcome of a proposal. Does nothing if it has ended."""
         found = self._sent.pop(proposal.number, None) or self._waiting.pop(proposal.number, None)
         if found is not None:
             self._finish(found.done, outcome)
 
     def expire(self, now: float) -> None:
-        """End what took too long."""
+        """End proposals whose deadline has passed."""
         self._end(_due(self._waiting.values(), now), NotProposed("no leader in time"))
         self._end(_due(self._sent.values(), now), Unknown("not known to be committed in time"))
 
@@ -134,9 +134,9 @@ class Proposals:
         self._end(lost, Unknown("the connection to the leader was lost"))
 
     def generation_ended(self, generation: int, *, is_applied: bool) -> None:
-        """Generation ``generation`` is over; ``is_applied``: this broker applied it to its end.
+        """End proposals of ``generation``. ``is_applied``: this broker applied its whole log.
 
-        Then what it placed and did not see applied stands after the seal, without effect.
+        In that case, placed proposals that were not applied follow the seal and have no effect.
         """
         placed = [each for each in self._sent.values() if each.forwarded_to is None]
         sealed = NotProposed(f"generation {generation} was sealed before it")
@@ -146,7 +146,7 @@ class Proposals:
         self._end([each for each in self._waiting.values() if each.generation is not None], sealed)
 
     def close(self, reason: str) -> None:
-        """The group is not here any more."""
+        """End all proposals: the group was closed on this broker."""
         self._end(list(self._waiting.values()), NotProposed(reason))
         self._end(list(self._sent.values()), Unknown(reason))
 
@@ -156,7 +156,7 @@ class Proposals:
 
 
 def _due(proposals: Iterable[Proposal], now: float) -> list[Proposal]:
-    """The ones whose deadline has come: the oldest, so they are first."""
+    """Return the proposals whose deadline has passed. They are the oldest, so they are first."""
     found = []
     for proposal in proposals:
         if proposal.deadline > now:

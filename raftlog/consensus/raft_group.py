@@ -1,24 +1,24 @@
-"""One generation of one raft group: PySyncObj made safe. The only module with its mangled names.
+"""One generation of one Raft group: PySyncObj made safe. The only module with its mangled names.
 
-The library keeps the roles, counts what is committed and applies it in order. What it did unsafely
-is overridden here: everything that arrives, everything that is sent, and every election. Numbers in
+The library manages the roles, counts committed entries and applies them in order. This module
+overrides its unsafe parts: all received messages, all sent messages, and elections. Numbers in
 brackets are the hazards that the tests name.
 
-- Appends: an entry is cut only where the leader's has another term, never at or below the commit
-  index [1, 2]; a conflict is answered with the first index of the conflicting term [23].
-- Every message carries its sender's term; a higher one ends any role, answers of another are
-  dropped [3, 14].
-- Elections: a pre-vote first, which a voter with a live leader refuses [15]; votes are counted by
-  identity, and granted again when asked again [4, 23].
-- A leader that has not heard from a majority for an election timeout steps down (check-quorum,
-  Raft dissertation, 6.2) [14], and so does one whose links to a majority are down.
-- A group without news is *idle*: its leader sends few heartbeats, as in CockroachDB's quiescence.
-  Beats of brokers (``ConsensusNode``) show instead that leader and followers work.
+- Appends: an entry is truncated only if the leader's has another term, never at or below the commit
+  index [1, 2]. The response to a conflict has the first index of the conflicting term [23].
+- Every message has its sender's term. A higher term ends any role; responses of another term are
+  ignored [3, 14].
+- Elections start with a pre-vote, which a voter with a live leader refuses [15]. Votes are counted
+  by identity, and granted again if requested again [4, 23].
+- A leader that receives no responses of a majority for an election timeout steps down
+  (check-quorum, Raft dissertation, 6.2) [14]. So does a leader without links to a majority.
+- A group without new entries is *idle*: its leader sends few heartbeats, as in CockroachDB's
+  quiescence. Instead, beats of brokers (``ConsensusNode``) show that leader and followers work.
 - No compaction, snapshots, membership changes, read-only nodes or code versions [7-9, 11, 12, 17];
   no pickle [20]. A command is bytes, and applying it cannot raise [16].
 
-Messages may depend on unsynced changes: the owner holds them back until the journal is synced. Only
-then it calls ``step``, which counts this broker's own entries [6].
+Messages may depend on unsynced changes: the owner delays them until the journal is synced. Only
+then does it call ``step``, which counts this broker's own entries [6].
 """
 # ruff: noqa: N802 - the names of overridden methods are the library's
 
@@ -47,11 +47,11 @@ FOLLOWER: Final = 0  # the library's numbers
 CANDIDATE: Final = 1
 LEADER: Final = 2
 NEVER: Final = float("inf")
-IDLE_HEARTBEATS_MISSED: Final = 3  # of an idle leader, until followers elect another one
+IDLE_HEARTBEATS_MISSED: Final = 3  # of an idle leader, before followers start an election
 
 
 class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
-    """See the module. ``voters`` are fixed; ``apply`` gets committed commands in order."""
+    """See the module. ``voters`` do not change. ``apply`` receives committed commands in order."""
 
     _SyncObj__raftLeader: PeerNode | None
 
@@ -67,7 +67,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         apply: Callable[[bytes], object],
         now: float,
     ) -> None:
-        self.wants_step = False  # something may be committed or applied
+        self.wants_step = False  # entries may be committed or applied
         self.wants_append = False  # followers should receive an append
         self.seal: dict[int, str] | None = None  # the next voters, once a seal was applied
         self._broker_id = broker_id
@@ -77,13 +77,13 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         self._peers = {peer: peer_node(peer) for peer in sorted(voters) if peer != broker_id}
         self._up: list[int] = []  # peers with a link, sorted
         self._followers: dict[int, Follower] = {}
-        self._heard_at = -NEVER  # when the leader last spoke
+        self._heard_at = -NEVER  # monotonic time of the leader's last message
         self._heartbeat_due = NEVER
-        self._heartbeat_at = -NEVER  # of the last one
-        self._is_settled = False  # nothing was new to any follower at the last heartbeat
-        self._is_idle = False  # a leader with few heartbeats
-        self._is_postponed = False  # the first election
-        self._isolated_since = NEVER  # a leader without links to a majority
+        self._heartbeat_at = -NEVER  # time of the last heartbeat
+        self._is_settled = False  # at the last heartbeat every follower had all entries
+        self._is_idle = False  # this leader sends few heartbeats
+        self._is_postponed = False  # the first election is postponed
+        self._isolated_since = NEVER  # since when this leader has no links to a majority
         library.set_now(now)
         library.set_journal(journal)
         try:
@@ -98,7 +98,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             library.set_journal(None)
         self._SyncObj__properies: frozenset[str] = (
             frozenset()
-        )  # what a dump would leave out: there are none
+        )  # attributes that a dump excludes: no dumps are made
         self._SyncObj__newAppendEntriesTime = NEVER  # heartbeats have their own schedule
         self._log = RaftLog(journal)
         self._SyncObj__raftElectionDeadline = now + (
@@ -106,11 +106,11 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         )
 
     def __dir__(self) -> list[str]:
-        """Nothing: the library looks among these names for replicated methods, which takes most of
+        """Return no names: the library searches them for replicated methods, which takes most of
         the time to create a group, and there are none."""
         return []
 
-    # -- what is known -----------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     @property
     def role(self) -> int:
@@ -144,15 +144,15 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
 
     @property
     def accepts(self) -> bool:
-        """Whether what is appended here and now may come to count."""
+        """Whether appended entries can have an effect: this broker leads, and there is no seal."""
         return self.is_leader and self._log.seal_index is None
 
     def log_end(self) -> tuple[int, int]:
-        """The term of the last entry, and its index."""
+        """Return the term and the index of the last entry."""
         return self._log.end
 
     def unapplied(self) -> list[bytes]:
-        """The commands that are in the log and were not applied yet, up to a seal."""
+        """Return the commands in the log that were not applied yet, up to a seal."""
         commands: list[bytes] = []
         index = self.applied_index + 1
         while index <= self._log.last_index:
@@ -170,10 +170,12 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             return min(self._heartbeat_due, self._isolated_since + self._timing.suspect)
         return NEVER if self.seal is not None else float(self._SyncObj__raftElectionDeadline)
 
-    # -- what happens ------------------------------------------------------------------------------
+    # -- inputs ------------------------------------------------------------------------------------
 
     def step(self, now: float) -> None:
-        """Count, apply, and do what is due. Only while all that was journaled is durable."""
+        """Count and apply entries, and do work that is due. Call it only while all journaled
+        changes are durable.
+        """
         library.set_now(now)
         self.wants_step = False
         committed = self._SyncObj__raftCommitIndex
@@ -196,9 +198,9 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             self._SyncObj__sendAppendEntries()
 
     def append(self, entry: bytes, now: float, placed: Placed | None = None) -> int:
-        """Append to the leader's log; the entry's index.
+        """Append to the leader's log. Returns the index of the entry.
 
-        ``placed`` is called when the entry, or another in its place, has been applied here.
+        ``placed`` is called when the entry at that index, this one or another, was applied here.
         """
         assert self.is_leader
         library.set_now(now)
@@ -210,11 +212,11 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         return index
 
     def watch(self, index: int, term: int, placed: Placed) -> None:
-        """Call ``placed`` when ``index`` is applied: with ``VOID`` if it is not of ``term``."""
+        """Call ``placed`` when ``index`` is applied: with ``VOID`` if its term is not ``term``."""
         self._SyncObj__commandsWaitingCommit[index].append((term, subscriber(placed)))
 
     def receive(self, peer: int, term: int, kind: int, fields: list[Any], now: float) -> bool:
-        """Take a voter's message; False when it makes no sense."""
+        """Process a voter's message. Returns False if it is invalid."""
         library.set_now(now)
         if term > self._SyncObj__raftCurrentTerm:
             if term > self._SyncObj__raftCurrentTerm + TERM_JUMP_MAX:
@@ -228,25 +230,25 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         return peer in self._up
 
     def campaign_at(self, due: float) -> None:
-        """Do not wait any longer than that for a leader."""
+        """Start an election at ``due`` at the latest if there is no leader."""
         deadline = self._SyncObj__raftElectionDeadline
         self._SyncObj__raftElectionDeadline = min(deadline, due)
 
     def postpone_election(self, now: float) -> None:
-        """Hold the first election later, unless a command waits or a link is lost."""
+        """Postpone the first election, unless a command waits or a link is lost."""
         if self._peers:
             self._is_postponed = True
             due = now + self._ballot.unhurried_wait()
             self._SyncObj__raftElectionDeadline = due - due % self._timing.tick
 
     def need_leader(self, now: float) -> None:
-        """A command waits: do not postpone the first election any longer."""
+        """End the postponement of the first election, because a command waits."""
         if self._is_postponed and self.leader is None:
             self._is_postponed = False
             self._hurry(now)
 
     def peer_up(self, peer: int, now: float) -> None:
-        """There is a link to this voter, maybe a new one: what was sent before may be lost."""
+        """Handle a new link to this voter. Messages sent earlier may be lost."""
         self._up = sorted({*self._up, peer})
         self._SyncObj__connectedNodes.add(self._peers[peer])
         self._note_links(now)
@@ -260,7 +262,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             self._hurry(now)
 
     def peer_down(self, peer: int, now: float) -> None:
-        """The link to this voter is gone."""
+        """Handle the loss of the link to this voter."""
         if peer not in self._up:
             return
         self._up.remove(peer)
@@ -275,7 +277,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             self.need_leader(now)
 
     def peer_silent(self, peer: int, now: float) -> None:
-        """The link to this voter is there, but its consensus does not work."""
+        """Handle a voter that has a link but sends no beats: its consensus does not work."""
         if self.is_leader:
             self._wake(now)
         elif self.leader == peer:  # it may be busy: most groups notice that it is back
@@ -290,12 +292,12 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
                 self._catch_up(peer)
 
     def apply_all(self, now: float) -> None:
-        """Apply the log to its end, committed or not, because its majority is permanently lost."""
+        """Apply the whole log, committed or not, because its majority is permanently lost."""
         library.set_now(now)
         self._SyncObj__raftCommitIndex = self._log.last_index
         self._SyncObj__applyLogEntries()
 
-    # -- links and silence -------------------------------------------------------------------------
+    # -- links and timeouts ------------------------------------------------------------------------
 
     def _note_links(self, now: float) -> None:
         if not self.is_leader or self._ballot.is_quorum(len(self._up) + 1):
@@ -312,8 +314,8 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         )
 
     def _is_leader_idle(self, now: float) -> bool:
-        """Whether the leader says nothing because there is nothing to say: its broker sends beats.
-        It said something not too long ago, or it would not know that it leads.
+        """Return whether the leader sends nothing because the group is idle: its broker sends
+        beats, and its last message is recent. Otherwise it may not be the leader any longer.
         """
         leader, timing = self.leader, self._timing
         return (
@@ -332,11 +334,11 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
     # -- elections ---------------------------------------------------------------------------------
 
     def _SyncObj__connectedToAnyone(self) -> bool:
-        """The gate of the library's own elections, which stays shut: see ``_on_silence``."""
+        """Return False, which disables the library's own elections: see ``_on_silence``."""
         return False
 
     def _on_silence(self, now: float) -> None:
-        """No leader for too long: ask whether the others would vote for this broker."""
+        """Start a pre-vote at the election timeout, unless the leader is idle."""
         if self._is_leader_idle(now):
             self._SyncObj__raftElectionDeadline = now + self._timing.idle_heartbeat
             return
@@ -350,7 +352,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
     def _on_pre_vote(self, peer: int, term: int, fields: list[Any], now: float) -> bool:
         round_number, last_term, last_index = fields
         if peer == self.leader:
-            self._heard_at = -NEVER  # it leads no longer, or it would not ask
+            self._heard_at = -NEVER  # it is no longer the leader: leaders start no pre-votes
         granted = (
             term == self.term
             and (last_term, last_index) >= self._log.end
@@ -401,11 +403,11 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
     def _SyncObj__setCurrentTerm(self, term: int, voted_for: int | None) -> None:
         is_vote = term == self.term and self._SyncObj__votedForNodeId in (None, voted_for)
         if not (is_vote or term > self.term):
-            raise AssertionError("a term or a vote taken back")
+            raise AssertionError("a lower term or a changed vote")
         super()._SyncObj__setCurrentTerm(term, voted_for)
 
     def _SyncObj__onBecomeLeader(self) -> None:
-        """The library's own: follower indexes, a first entry of this term, an append to all."""
+        """Create the followers. The library appends the first entry of the term and sends it."""
         self._ballot.close()
         self._ballot.leader_found()
         last_index = self._log.last_index
@@ -418,7 +420,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         self.wants_append = True
         self._wake(library.now())
         if not self._peers:
-            self.wants_step = True  # there is no response that triggers it
+            self.wants_step = True  # no response triggers the step
 
     def _step_down(self, now: float) -> None:
         self._SyncObj__setState(FOLLOWER)
@@ -436,7 +438,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__raftLeader = self._peers[leader]
         self._SyncObj__raftElectionDeadline = now + self._ballot.patience()
 
-    # -- appends: the follower's side --------------------------------------------------------------
+    # -- appends: follower -------------------------------------------------------------------------
 
     def _on_append(self, peer: int, term: int, fields: list[Any], now: float) -> bool:
         previous, previous_term, commit_index, entries = fields
@@ -464,7 +466,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             self.wants_step = True
         return True
 
-    # -- appends: the leader's side ----------------------------------------------------------------
+    # -- appends: leader ---------------------------------------------------------------------------
 
     def _SyncObj__sendAppendEntries(self) -> None:
         """Send a heartbeat, so that every follower responds."""
@@ -476,15 +478,17 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
                 self._send_append(peer, [])
 
     def _next_heartbeat(self, now: float) -> float:
-        """Monotonic time of the heartbeat after this one: later, if nothing was new at two."""
+        """Return the monotonic time of the next heartbeat: later if there was nothing new at this
+        and the previous one.
+        """
         was_settled, self._is_settled = self._is_settled, self._have_all_answered(now)
         self._is_idle = was_settled and self._is_settled
         self._heartbeat_at = now
         return now + self._ballot.idle_wait() if self._is_idle else self._timing.next_heartbeat(now)
 
     def _have_all_answered(self, now: float) -> bool:
-        """Whether every follower has everything, has answered the last heartbeat, and sends beats:
-        a broker of an earlier release does not, and relies on heartbeats.
+        """Return whether every follower has all entries, has responded to the last heartbeat, and
+        sends beats. A broker of an earlier release sends none, and depends on heartbeats.
         """
         last, commit_index = self._log.last_index, self._SyncObj__raftCommitIndex
         return commit_index == last and all(
@@ -505,18 +509,20 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             self._heartbeat_due = self._timing.next_heartbeat(now)
 
     def _count_beats(self) -> None:
-        """Count beats of followers as their responses, which an idle leader does not ask for."""
+        """Count beats of followers as responses: an idle leader requests few responses."""
         answered = self._SyncObj__lastResponseTime
         for peer, node in self._peers.items():
             answered[node] = max(answered[node], self._SyncObj__transport.alive_at(peer))
 
     def _catch_up(self, peer: int) -> bool:
-        """Send a follower what it has not been sent; whether there was anything."""
+        """Send a follower entries and a commit index that were not sent yet. Returns whether an
+        append was sent.
+        """
         follower = self._followers[peer]
         last_index = self._log.last_index
         if not follower.may_send(last_index):
-            is_told = follower.commit_sent >= self._SyncObj__raftCommitIndex
-            if follower.is_waiting or (is_told and not follower.is_probing):
+            is_current = follower.commit_sent >= self._SyncObj__raftCommitIndex
+            if follower.is_waiting or (is_current and not follower.is_probing):
                 return False
             self._send_append(peer, [])
             return True
@@ -570,26 +576,26 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             return VOID
         try:
             return self._apply(entry[1:])
-        except Exception as error:  # a machine's defect must not stop the group
+        except Exception as error:  # a bug of the machine must not stop the group
             logger.exception("command skipped: the state machine raised")
             return CommandFailed(repr(error))
 
-    # -- what the library has and this has not -----------------------------------------------------
+    # -- unused features of the library ------------------------------------------------------------
 
     def _SyncObj__onMessageReceived(self, node: object, message: object) -> None:
-        """Messages come by ``receive``."""
+        """Do nothing: the owner calls ``receive``."""
 
     def _SyncObj__tryLogCompaction(self) -> None:
-        """A generation is sealed instead."""
+        """Do nothing: the leader seals the generation instead."""
 
     def _SyncObj__onSetCodeVersion(self, version: int) -> None:
-        """There are no replicated methods."""
+        """Do nothing: there are no replicated methods."""
 
     def _SyncObj__parseChangeClusterRequest(self, entry: bytes) -> None:
-        """Voters are fixed for a generation."""
+        """Return None: the voters of a generation do not change."""
 
     def _checkCommandsToApply(self) -> None:
-        """Commands come by ``append``."""
+        """Do nothing: the owner calls ``append``."""
 
     _HANDLERS: ClassVar[Mapping[int, Callable[..., bool]]] = {
         envelope.PRE_VOTE: _on_pre_vote,

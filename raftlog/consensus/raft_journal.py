@@ -1,12 +1,12 @@
 """Durable state of one Raft group: generation, term, vote, entries.
 
-The view that PySyncObj has of a broker's journal, in its own interface. Every change becomes a
-record of the journal's pending block and is applied to memory at once, by the same code that
-replays the file: what is in memory is what a restart would find once that block is durable. Nothing
-here touches a file, and nothing may be sent or counted before the block is.
+Implements PySyncObj's journal interface on a broker's journal. Every change becomes a record of the
+journal's pending block and is applied to memory immediately, by the same code that replays the
+file: once the block is durable, a restart restores the state in memory. No code here uses files.
+Before the block is durable, the broker must not send messages that depend on it or count entries.
 
-The commit index is not kept (Raft, figure 2: it is volatile), so nothing of a journal is applied
-before a leader of this term says that it is committed.
+The commit index is not stored (Raft, figure 2: it is volatile), so the entries of a journal are not
+applied before a leader of the current term reports that they are committed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, TypeAlias, overload
 from pysyncobj.journal import Journal as LibraryJournal
 
 BrokerId: TypeAlias = int
-DirectoryId: TypeAlias = str  # the identity of a data directory; a wiped broker has a new one
+DirectoryId: TypeAlias = str  # identity of a data directory; a new directory has a new one
 Entry: TypeAlias = tuple[bytes, int, int]  # command, index, term
 NodeId: TypeAlias = int | str
 
 
 class Kind(IntEnum):
-    """The first field of a record. Those of a group have its id as their second."""
+    """First field of a record. Records of a group have the group id as the second field."""
 
     BOOT = 0  # boot
     PEER = 1  # broker id, directory id, boot, run
@@ -36,14 +36,14 @@ class Kind(IntEnum):
 
 
 class RaftJournal(LibraryJournal):  # type: ignore[misc]  # the library has no types
-    """One group's part of a broker's journal. Made by ``Journal.group``, not by hand."""
+    """Part of a broker's journal for one group. Only ``Journal.group`` creates it."""
 
     def __init__(self, group_id: str, record: Callable[[list[Any]], None]) -> None:
         self.group_id = group_id
         self.generation = 0
         self.voters: dict[BrokerId, DirectoryId] = {}  # of this generation
-        self.base = b""  # the state that this generation began with
-        self.is_new = True  # nothing was ever journaled for the group
+        self.base = b""  # initial state of this generation
+        self.is_new = True  # the journal has no record of the group
         self._record = record
         self._is_dropped = False
         self._term = 0
@@ -55,55 +55,55 @@ class RaftJournal(LibraryJournal):  # type: ignore[misc]  # the library has no t
     def begin_generation(
         self, generation: int, voters: Mapping[BrokerId, DirectoryId], base: bytes
     ) -> None:
-        """Forget the entries, term and vote of the generation before, and begin this one.
+        """Remove the entries, term and vote of the previous generation, and start this one.
 
-        Atomic with all else that the same sync makes durable. Generations only go up.
+        Atomic with all other changes of the same sync. Generations only increase.
         """
         assert generation > self.generation or (self.is_new and generation >= 0)
         self._change(Kind.GENERATION, generation, sorted(voters.items()), bytes(base))
 
     def add(self, command: bytes, idx: int, term: int) -> None:
-        """Append the entry that comes next."""
+        """Append the next entry."""
         if self._entries:
             _command, last_index, last_term = self._entries[-1]
             assert idx == last_index + 1 and term >= last_term, "an entry out of order"
         self._change(Kind.ADD, idx, term, bytes(command))
 
     def clear(self) -> None:
-        """Drop every entry."""
+        """Remove all entries."""
         self.deleteEntriesFrom(0)
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803 - the library's names
-        """Drop the entries from position ``entryFrom`` (0: the first one) to the end."""
+        """Remove the entries from position ``entryFrom`` (0: the first one) to the end."""
         assert entryFrom >= 0
         if entryFrom < len(self._entries):
             self._change(Kind.CUT, entryFrom)
 
     def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N802, N803
-        """Refused: entries leave from the front only with their whole generation."""
-        raise NotImplementedError("the front of a generation's journal is never dropped")
+        """Not supported: the first entries are only removed with their whole generation."""
+        raise NotImplementedError("the first entries of a generation are never removed")
 
     def setCurrentTerm(self, term: int, votedForNodeId: NodeId | None) -> None:  # noqa: N802, N803
-        """Note a newer term, or the one vote that there is in a term."""
+        """Record a newer term, or the only vote of a term."""
         if (term, votedForNodeId) == (self._term, self._vote):
             return
-        assert term > self._term or (term == self._term and self._vote is None), "a vote taken back"
+        assert term > self._term or (term == self._term and self._vote is None), "a changed vote"
         self._change(Kind.TERM, term, votedForNodeId)
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803
-        """Nothing: see the module."""
+        """Do nothing: the commit index is not stored."""
 
     def onOneSecondTimer(self) -> None:  # noqa: N802
-        """Nothing is put off."""
+        """Do nothing: no work is deferred."""
 
     def _destroy(self) -> None:
-        """Nothing: the file is the broker's, for all groups."""
+        """Do nothing: the file is shared by all groups of the broker."""
 
     def _change(self, kind: Kind, *fields: Any) -> None:
         assert not self._is_dropped, f"{self.group_id} was dropped from the journal"
         self._record([int(kind), self.group_id, *fields])
 
-    # -- what is there -----------------------------------------------------------------------------
+    # -- contents ----------------------------------------------------------------------------------
 
     @overload
     def __getitem__(self, item: int) -> Entry: ...
@@ -116,7 +116,7 @@ class RaftJournal(LibraryJournal):  # type: ignore[misc]  # the library has no t
         return len(self._entries)
 
     def getRaftCommitIndex(self) -> int:  # noqa: N802
-        """Always 1: see the module."""
+        """Return 1: the commit index is not stored."""
         return 1
 
     def getCurrentTerm(self) -> int:  # noqa: N802
@@ -125,10 +125,10 @@ class RaftJournal(LibraryJournal):  # type: ignore[misc]  # the library has no t
     def getVotedForNodeId(self) -> NodeId | None:  # noqa: N802
         return self._vote
 
-    # -- the journal's side ------------------------------------------------------------------------
+    # -- called by the journal ---------------------------------------------------------------------
 
     def apply(self, kind: int, fields: list[Any]) -> None:
-        """Change memory as a record says; it is in the pending block, or comes from the file."""
+        """Apply a record to memory. It is in the pending block, or was read from the file."""
         self.is_new = False
         if kind == Kind.ADD:
             index, term, command = fields
@@ -145,11 +145,11 @@ class RaftJournal(LibraryJournal):  # type: ignore[misc]  # the library has no t
             self._term, self._vote, self._entries = 0, None, []
 
     def mark_dropped(self) -> None:
-        """From now on a change is a mistake of ours: it would bring back half of the group."""
+        """Reject further changes: they would restore a part of the group."""
         self._is_dropped = True
 
     def live_records(self) -> list[list[Any]]:
-        """The records that make a new journal hold what this one does."""
+        """Return the records that restore this state in a new journal."""
         if self.is_new:
             return []
         group = self.group_id

@@ -1,6 +1,6 @@
-"""A group's journal as Raft sees it: what matches a leader's log, what must be cut, what seals it.
+"""Raft log of a group: comparison with a leader's log, truncation, and the seal.
 
-A view: the entries are the journal's, and PySyncObj reads them there. No roles, no messages.
+A view of the group's journal, from which PySyncObj reads the entries. No roles, no messages.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from raftlog.consensus.envelope import SEAL
 from raftlog.consensus.raft_journal import RaftJournal
 from raftlog.consensus.settings import APPEND_BYTES, APPEND_ENTRIES_MAX
 
-FIRST_INDEX: Final = 1  # of the entry that every log begins with, in term 0; it is never sent
+FIRST_INDEX: Final = 1  # index of the first entry of every log, in term 0; it is never sent
 
 
 class CommittedEntryError(Exception):
-    """A message asks for a committed entry to be cut. It never is."""
+    """A message requires the truncation of a committed entry, which is rejected."""
 
 
 class RaftLog:
-    """Invariant: the journal's entries have the indexes from ``FIRST_INDEX`` on, without a gap."""
+    """Invariant: the journal's entries have consecutive indexes from ``FIRST_INDEX`` on."""
 
     __slots__ = ("_journal", "seal_index")
 
     def __init__(self, journal: RaftJournal) -> None:
         assert journal[0][1] == FIRST_INDEX and journal[0][2] == 0
         self._journal = journal
-        # Of the first seal, committed or not: entries after it never count.
+        # Index of the first seal, committed or not: entries after it have no effect.
         self.seal_index = next((index for entry, index, _ in journal[:] if entry[0] == SEAL), None)
 
     def __len__(self) -> int:
@@ -38,18 +38,20 @@ class RaftLog:
 
     @property
     def end(self) -> tuple[int, int]:
-        """Term and index of the last entry: the larger, the more up to date (Raft, 5.4.1)."""
+        """Term and index of the last entry. The log with the larger value is more up to date
+        (Raft, 5.4.1).
+        """
         _entry, index, term = self._journal[-1]
         return term, index
 
     def term_at(self, index: int) -> int | None:
-        """The term of an entry; None when there is none at ``index``."""
+        """Return the term of the entry at ``index``; None if there is no entry."""
         if FIRST_INDEX <= index <= len(self._journal):
             return self._journal[index - FIRST_INDEX][2]
         return None
 
     def entries_from(self, index: int) -> list[list[Any]]:
-        """``[term, entry]`` from ``index`` on: at least one, not many more than fit an append."""
+        """Return ``[term, entry]`` from ``index`` on: at least one, about one append at most."""
         start = index - FIRST_INDEX
         entries: list[list[Any]] = []
         room = APPEND_BYTES
@@ -66,10 +68,10 @@ class RaftLog:
             self.seal_index = index
 
     def conflict(self, index: int, term: int) -> int | None:
-        """None when the entry at ``index`` is of ``term``; else where a leader should try next.
+        """Return None if the entry at ``index`` has ``term``, else the index to probe next.
 
-        That is the end of this log, or the first entry of the term that stands there instead: one
-        round trip for each term, not for each entry (Raft, 5.3).
+        This is the end of this log, or the first entry of the conflicting term: one round trip per
+        term instead of per entry (Raft, 5.3).
         """
         mine = self.term_at(index)
         if mine == term:
@@ -81,10 +83,10 @@ class RaftLog:
         return index
 
     def merge(self, previous: int, entries: list[list[Any]], *, commit_index: int) -> None:
-        """Take a leader's entries after ``previous``, cutting only from where a term differs.
+        """Append a leader's entries after ``previous``. Truncate only where a term differs.
 
-        Entries that are here stay, also those after the leader's: it may have sent more since
-        (hazard 2). Raises ``CommittedEntryError`` before it cuts at or below ``commit_index``.
+        Existing entries are kept, also those after the leader's: they may be from a later message
+        (hazard 2). Raises ``CommittedEntryError`` before a truncation at or below ``commit_index``.
         """
         index = previous
         for term, entry in entries:
@@ -107,7 +109,7 @@ class RaftLog:
 def is_consistent(
     previous: int, previous_term: int, entries: list[list[Any]], leader_term: int
 ) -> bool:
-    """Whether an append could be a leader's at all: terms never descend, nor pass its own."""
+    """Return whether an append is valid: terms never decrease or exceed the leader's term."""
     if previous < FIRST_INDEX or (previous == FIRST_INDEX and previous_term != 0):
         return False
     if not entries:

@@ -1,8 +1,8 @@
-"""Whether PySyncObj is the library that ``raft_group`` was written for.
+"""Self-test: PySyncObj has the internals that ``raft_group`` requires.
 
-Its internals are relied on, so its version is pinned; and since a patched copy may carry the same
-version, what is relied on is looked at: every private name that ``raft_group`` uses, the arguments
-of every method that it overrides, and one life of a group. No state, no output.
+``raft_group`` depends on internals, so the version is pinned. A patched copy may have the same
+version, so the self-test also checks every private name that ``raft_group`` uses, the arguments of
+every method that it overrides, and one election, commit and step-down of a group. No state.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check() -> None:
 def _complain(faults: list[str]) -> None:
     if faults:
         raise RuntimeError(
-            f"this PySyncObj is not the {VERSION} that raftlog was written for and tested with "
+            f"raftlog requires PySyncObj {VERSION}, and the installed one is different "
             f"({'; '.join(faults)}). Install pysyncobj=={VERSION}"
         )
 
@@ -62,7 +62,7 @@ def _faults(library: type, group: type, version: str) -> Iterator[str]:
 
 
 def names_in(kind: type) -> Iterator[str]:
-    """The private names of the library that the methods of a class use or are called."""
+    """Yield the private names of the library that a class defines or that its methods use."""
     for name, method in vars(kind).items():
         if name.startswith(PRIVATE):
             yield name
@@ -72,12 +72,12 @@ def names_in(kind: type) -> Iterator[str]:
 
 
 def accepts(override: CodeType, original: CodeType) -> bool:
-    """Whether a method can be called as the one that it overrides is."""
+    """Return whether a method can be called with the arguments of the one that it overrides."""
     return override.co_argcount == original.co_argcount
 
 
 class _Recorder(Transport):  # type: ignore[misc]  # the library has no types
-    """Keeps what is sent."""
+    """Records the messages that are sent."""
 
     def __init__(self) -> None:
         super().__init__(None, None, [])
@@ -105,20 +105,20 @@ def live(group_type: Callable[..., Any]) -> None:
     group.peer_up(PEER, 1.0)
     _expect(group.due() < 2.0, "an election is due")
     group.step(2.0)
-    _expect(recorder.sent.pop() == (PEER, 0, envelope.PRE_VOTE, 1, 0, 1), "a pre-vote is asked for")
+    _expect(recorder.sent.pop() == (PEER, 0, envelope.PRE_VOTE, 1, 0, 1), "a pre-vote is requested")
     group.receive(PEER, 0, envelope.PRE_VOTE_ANSWER, [1, True], 2.0)
-    _expect(recorder.sent.pop() == (PEER, 1, envelope.VOTE, 0, 1), "a vote is asked for")
+    _expect(recorder.sent.pop() == (PEER, 1, envelope.VOTE, 0, 1), "a vote is requested")
     group.receive(PEER, 1, envelope.VOTE_ANSWER, [True], 2.0)
     _expect(group.is_leader and group.leader == US, "a majority elects")
     index = group.append(bytes([envelope.COMMAND]) + b"set", 2.0)
     group.step(2.0)
-    _expect(group.commit_index == 1, "one of two is no majority")
+    _expect(group.commit_index == 1, "one of two voters is not a majority")
     group.receive(PEER, 1, envelope.APPEND_ANSWER, [True, 1, index], 2.0)
     group.step(2.0)
     _expect(group.commit_index == group.applied_index == index, "a majority commits")
-    _expect(applied == [b"set"], "what is committed is applied")
+    _expect(applied == [b"set"], "a committed command is applied")
     group.step(60.0)
-    _expect(not group.is_leader and group.leader is None, "a leader without answers steps down")
+    _expect(not group.is_leader and group.leader is None, "a leader without responses steps down")
 
 
 def _expect(holds: bool, what: str) -> None:

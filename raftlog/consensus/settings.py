@@ -1,7 +1,7 @@
 """Settings of consensus, and their limits.
 
-Times of a group are settings, in milliseconds. What bounds memory and messages is a constant here,
-with its unit in its name.
+The times of a group are settings, in milliseconds. The limits of memory and messages are constants
+of this module, with the unit in the name.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ from typing import Final
 from raftlog.limits import KIB, MIB
 
 # -- numbers and names in messages -----------------------------------------------------------------
-NUMBER_MAX: Final = (1 << 62) - 1  # any counter: fits 63 bits, and so does its successor
-TERM_JUMP_MAX: Final = 1 << 20  # elections that a broker may have missed; more is a bad message
-SEQUENCE_JUMP_MAX: Final = 1 << 20  # envelopes lost within one session; more is a bad message
-FORCED_GENERATIONS: Final = 1_000  # that an operator's recovery skips: above any that was lost
+NUMBER_MAX: Final = (1 << 62) - 1  # any counter; its successor also fits 63 bits
+TERM_JUMP_MAX: Final = 1 << 20  # elections that a broker may miss; a larger jump is invalid
+SEQUENCE_JUMP_MAX: Final = 1 << 20  # envelopes lost in a session; a larger jump is invalid
+FORCED_GENERATIONS: Final = 1_000  # skipped by an operator's recovery: above any lost one
 GROUP_ID_CHARS_MAX: Final = 300
 DIRECTORY_ID_CHARS_MAX: Final = 200
 BROKER_ID_MAX: Final = (1 << 31) - 1
 VOTERS_MAX: Final = 99
 
 # -- sizes -----------------------------------------------------------------------------------------
-BASE_BYTES_MAX: Final = 64 * MIB  # the state that a generation begins with
+BASE_BYTES_MAX: Final = 64 * MIB  # initial state of a generation
 ENVELOPE_BYTES: Final = 1 * MIB  # messages of one flush are split at about this size
-ENVELOPE_BYTES_MAX: Final = BASE_BYTES_MAX + 2 * MIB  # one message that is larger travels alone
+ENVELOPE_BYTES_MAX: Final = BASE_BYTES_MAX + 2 * MIB  # of one large message
 MESSAGES_PER_ENVELOPE_MAX: Final = 20_000
-APPEND_BYTES: Final = 256 * KIB  # entries in one append, but at least one entry
+APPEND_BYTES: Final = 256 * KIB  # entries in one append; one entry may be larger
 APPEND_ENTRIES_MAX: Final = 1_000
-WINDOW_ENTRIES: Final = 4_000  # sent to one follower and not yet answered
-COMMAND_OVERHEAD_BYTES: Final = 8 * KIB  # of a seal's voters and a command's type
+WINDOW_ENTRIES: Final = 4_000  # in flight to one follower
+COMMAND_OVERHEAD_BYTES: Final = 8 * KIB  # a seal's voters and a command's type
 
-# -- what waits ------------------------------------------------------------------------------------
+# -- queues ----------------------------------------------------------------------------------------
 INPUTS_MAX: Final = 20_000  # envelopes that arrive while the journal is being synced
 INPUT_BYTES_MAX: Final = 128 * MIB
 OUTBOX_BYTES_MAX: Final = 128 * MIB  # to one peer, while the journal is being synced
-PROPOSALS_MAX: Final = 20_000  # of one broker, all its groups together
+PROPOSALS_MAX: Final = 20_000  # of all groups of one broker
 
 assert ENVELOPE_BYTES < ENVELOPE_BYTES_MAX <= INPUT_BYTES_MAX, "the largest envelope must fit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsensusSettings:
-    """Raises ``ValueError`` for values that do not go together."""
+    """Raises ``ValueError`` for values that are out of range or contradict each other."""
 
-    election_timeout_ms: int = 3_000  # least silence of a leader before an election; at most twice
-    suspect_timeout_ms: int = 100  # the same when the link to it is down; at most 4 times that
+    election_timeout_ms: int = 3_000  # minimum time without messages of the leader; maximum: twice
+    suspect_timeout_ms: int = 100  # the same if the link to it is down; maximum: 4 times
     heartbeat_ms: int = 1_000  # of a group, and of a broker to each peer
-    idle_heartbeat_ms: int = 16_000  # of a group without news, at most
-    tick_ms: int = 50  # of a group with something to do; heartbeats fall on its multiples
+    idle_heartbeat_ms: int = 16_000  # of an idle group, at most
+    tick_ms: int = 50  # of a group with work; heartbeats are at multiples of it
     propose_timeout_ms: int = 5_000
     seal_after_entries: int = 1_000  # in a generation's journal, before the leader seals it
     command_bytes_max: int = 60_000

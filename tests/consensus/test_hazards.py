@@ -305,7 +305,7 @@ def test_h10_bit_flip(tmp_path: Path) -> None:
     broker = next(each for each in network.brokers.values() if not each.is_leader())
     data = broker.disk.durable_bytes(PATH) or b""
     broker.disk.flip_bit(PATH, 8 * data.index(b"broker-1") + 8 * 7 + 1)
-    with pytest.raises(DamagedJournalError, match=r"consensus\.journal is damaged at byte"):
+    with pytest.raises(DamagedJournalError, match=r"consensus\.journal is corrupt at byte"):
         broker.restart()
     network.cut_all(broker.id)
     network.add(broker.id, "new disk").open(GROUP, {**network.voters(), broker.id: "old disk"})

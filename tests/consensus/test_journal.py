@@ -375,7 +375,7 @@ def test_every_flipped_bit_of_a_synced_journal_is_found() -> None:
     for bit in range(8 * size):
         disk.flip_bit(PATH, bit)
         before = disk.changes
-        with pytest.raises(DamagedJournalError, match=r"consensus\.journal is damaged at byte"):
+        with pytest.raises(DamagedJournalError, match=r"consensus\.journal is corrupt at byte"):
             open_journal(disk)
         verdicts["refused"] += 1
         assert disk.changes == before + 1, "only names are synced: a damaged file is left alone"
@@ -388,7 +388,7 @@ def test_every_flipped_bit_of_a_synced_journal_is_found() -> None:
 def test_a_journal_that_must_be_there_and_is_not_is_damage() -> None:
     """A broker that has voted before may not start as if it never had."""
     disk = disk_of()
-    with pytest.raises(DamagedJournalError, match="the file is gone"):
+    with pytest.raises(DamagedJournalError, match="the file does not exist"):
         open_journal(disk, create=False)
     open_journal(disk).close()
     assert open_journal(disk, create=False).boot == 2

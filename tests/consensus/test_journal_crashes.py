@@ -145,7 +145,7 @@ def test_a_crash_while_a_torn_end_is_cut(chances: int, seed: int) -> None:
     def act(disk: SimDisk, promise: Promise) -> None:
         journal = open_journal(disk, rewrite_bytes=SMALL_REWRITE)
         promise.boot = journal.boot
-        assert "cut 2000 torn bytes" in journal.notes[0]
+        assert "truncated 2000 torn bytes" in journal.notes[0]
 
     sweep(prepare, act, check, seed=seed, chances=chances)
 

@@ -128,7 +128,7 @@ def test_the_first_block_is_never_torn() -> None:
     """A file is named only once its first block is durable: a part of one is damage."""
     (block,) = blocks([b"x" * 600])
     for size in (0, 1, HEADER_BYTES, len(block) - 1):
-        with pytest.raises(DamagedJournalError, match="damaged at byte 0"):
+        with pytest.raises(DamagedJournalError, match="corrupt at byte 0"):
             read(block[:size])
 
 
@@ -139,14 +139,14 @@ def test_a_blank_sector_before_a_good_block_is_damage() -> None:
         harmed = bytearray(data)
         end = (begin // SECTOR_BYTES + 1) * SECTOR_BYTES
         harmed[begin:end] = bytes(end - begin)
-        with pytest.raises(DamagedJournalError, match=f"damaged at byte {len(made[0])}"):
+        with pytest.raises(DamagedJournalError, match=f"corrupt at byte {len(made[0])}"):
             read(bytes(harmed))
 
 
 def test_a_block_that_is_missing_or_there_twice_is_damage() -> None:
     one, two, three = blocks([b"a" * 484, b"b" * 484, b"c" * 484])
     for wrong in (one + three, one + one, one + two + two):
-        with pytest.raises(DamagedJournalError, match="comes next"):
+        with pytest.raises(DamagedJournalError, match="expected block"):
             read(wrong)
 
 
@@ -159,7 +159,7 @@ def test_zeros_after_the_last_block_are_a_block_that_was_not_written() -> None:
 
 def test_garbage_after_the_last_block_is_damage() -> None:
     made = b"".join(blocks())
-    with pytest.raises(DamagedJournalError, match=f"damaged at byte {len(made)}"):
+    with pytest.raises(DamagedJournalError, match=f"corrupt at byte {len(made)}"):
         read(made + b"\xaa" * 600)
 
 
@@ -169,8 +169,8 @@ def test_the_error_says_where_and_what_to_do() -> None:
     with pytest.raises(DamagedJournalError) as caught:
         read(bytes(data))
     text = str(caught.value)
-    assert text.startswith("journal is damaged at byte 32: the checksum of block 8")
-    for words in ("does not start", "restore", "wipe this broker's data directory", "older copy"):
+    assert text.startswith("journal is corrupt at byte 32: the checksum of block 8")
+    for words in ("does not start", "restore", "delete the data directory", "older copy"):
         assert words in text
 
 

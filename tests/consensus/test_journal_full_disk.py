@@ -28,7 +28,7 @@ def test_without_room_changes_stay_pending_and_are_synced_once_there_is_some() -
     disk.capacity_bytes = disk.open(PATH).size() + 100
     fill_group(journal, "a", 3, size=200)
     for _ in range(3):
-        with pytest.raises(DiskFullError, match=r"no room.*consensus\.journal"):
+        with pytest.raises(DiskFullError, match=r"disk full.*consensus\.journal"):
             journal.sync()
         assert journal.is_dirty
         fill_group(journal, "a", 1)

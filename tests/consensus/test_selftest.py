@@ -51,7 +51,7 @@ def test_a_library_that_behaves_differently_is_found() -> None:
             self._SyncObj__raftCommitIndex = self._log.last_index
             super()._onTick(timeToWait)
 
-    assert "one of two is no majority" in faults(group=Eager)
+    assert "one of two voters is not a majority" in faults(group=Eager)
 
 
 def test_the_error_says_what_to_do() -> None:

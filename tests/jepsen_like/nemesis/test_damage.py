@@ -85,8 +85,8 @@ def test_a_journal_is_refused_and_the_disk_replaced(tmp_path: Path) -> None:
     assert cluster.up() == {1, 3}
     assert ledger.failed == {2}
     seen = nemesis.end(fault).seen["2"]
-    assert "damaged" in seen["wrong"]
-    assert "This broker may have forgotten votes" in seen["refused"]
+    assert "corrupt" in seen["wrong"]
+    assert "This broker may have lost votes" in seen["refused"]
     assert seen["in_a_sentence"]
     assert seen["disk"].startswith("replaced")
     assert cluster.up() == {1, 2, 3}

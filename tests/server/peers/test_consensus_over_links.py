@@ -298,7 +298,7 @@ def test_consensus_waits_for_room_on_a_full_disk(
         await trio.say(leader, b"one")
         disk.faults.no_room = True
         waiting = asyncio.ensure_future(leader.plane.propose(GROUP, b"two"))
-        await trio.until(lambda: "no room on the disk for" in caplog.text)
+        await trio.until(lambda: "disk full: cannot write" in caplog.text)
         assert not waiting.done()
         disk.faults.no_room = False
         assert await waiting == 2
