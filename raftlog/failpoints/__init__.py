@@ -1,7 +1,7 @@
-"""Failpoints: places in a running broker where a test has it crash, stall or fail.
+"""Failpoints: places in a running broker at which a test makes it crash, stall or fail.
 
-Off unless ``RAFTLOG_FAILPOINTS`` is set, and then nothing of this is in the broker's way: what is
-hooked is what the composition root wraps (``disk`` here, ``raftlog.server.failpoints`` for sends).
+Without the environment variable ``RAFTLOG_FAILPOINTS``, a broker has no failpoints. With it, the
+broker wraps its disk (``disk``) and its sends (``raftlog.server.failpoints``).
 """
 
 from raftlog.failpoints.disk import FailpointDisk

@@ -1,6 +1,6 @@
-"""A ``Disk`` with failpoints before and after everything that it changes, and before every read.
+"""A ``Disk`` with failpoints before and after each change, and before each read.
 
-Their names say what a file is to the broker (``role``), not where it lies.
+The names of failpoints contain the role of a file in the broker (``role``), not its path.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _DIRECTORIES: Final = ("data-dir", "topics-dir", "topic-dir", "topic-dir", "part
 
 
 def role(relative: str) -> str:
-    """What a path below the data directory is to the broker.
+    """Return the role of a path relative to the data directory.
 
-    A draft (``.tmp``) counts as what it will be, except the journal's: that file is also written in
-    place.
+    A temporary file (``.tmp``) has the role of the file that it replaces. Only that of the journal
+    has its own role, because the journal is also written in place.
     """
     if relative == "..":
         return "parent-dir"
@@ -64,7 +64,7 @@ def _suffix(name: str) -> str:
 
 
 class FailpointFile:
-    """A file with failpoints. It fails as a real one does: what was written before stays."""
+    """A file with failpoints. After a failure, earlier writes remain, as in a real file."""
 
     def __init__(self, file: File, what: str, hit: Hit) -> None:
         self._file = file
@@ -110,7 +110,7 @@ class FailpointFile:
 
 
 class FailpointDisk:
-    """A disk with failpoints; ``directory`` is the data directory, from which names are taken.
+    """A disk with failpoints. ``directory``: the data directory, to which roles are relative.
 
     ``log_dirs``: the directories of ``log.dirs``.
     """
@@ -164,7 +164,7 @@ class FailpointDisk:
         self._around(path, "remove", lambda: self._disk.remove(path))
 
     def remove_tree(self, path: str) -> None:
-        """File by file, as it is done below, with failpoints in between."""
+        """Remove a directory tree file by file, as the disk does, with failpoints."""
         for name in self._disk.list_dir(path):
             below = f"{path}/{name}"
             if self._disk.list_dir(below):
@@ -172,7 +172,7 @@ class FailpointDisk:
             else:
                 with suppress(
                     IsADirectoryError, PermissionError
-                ):  # an empty one goes with the rest
+                ):  # an empty directory: removed with its parent
                     self.remove(below)
         self._around(path, "remove", lambda: self._disk.remove_tree(path))
 
@@ -184,7 +184,7 @@ class FailpointDisk:
         return self._disk.read_file(path, bytes_max=bytes_max)
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """As ``OsDisk`` does it, step by step."""
+        """Write a file atomically, in the same steps as ``OsDisk``, with failpoints."""
         temporary = path + TEMPORARY_SUFFIX
         file = self.open(temporary, create=True)
         try:

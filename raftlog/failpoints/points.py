@@ -1,4 +1,4 @@
-"""The failpoints of one process: which rules are in force, what a hit does, and telling of it."""
+"""Failpoints of one process: the active rules, the actions of a hit, and their log."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ VARIABLE: Final = "RAFTLOG_FAILPOINTS"
 FILE_MARK: Final = "@"
 FILE_BYTES_MAX: Final = 1 << 20
 HITS_SUFFIX: Final = ".hits"
-REFUSED: Final = "refused"  # stands in the hits file where an action's name else stands
+REFUSED: Final = "refused"  # in a hits file, in place of an action, for an invalid rules file
 
-# What tells one state of a file from another: inode, size, time of change. None: there is no file.
+# Identifies the state of a file: inode, size, modification time. None: the file does not exist.
 _Stamp = tuple[int, int, int] | None
 
 
 class Hit(NamedTuple):
-    """One line of a hits file: a failpoint that acted, or is just about to.
+    """One line of a hits file: a rule that acts at a failpoint, written before it acts.
 
-    ``action``: the action's name, or ``REFUSED`` where a file's new text is none, with the reason
-    as ``text``; else ``text`` is the rule.
+    ``action``: the name of the action, with the rule as ``text``; or ``REFUSED`` if the changed
+    rules file is invalid, with the reason as ``text``.
     """
 
     pid: int
@@ -42,17 +42,17 @@ class Hit(NamedTuple):
 
 
 def hits_path(path: Path) -> Path:
-    """File to which a broker with ``RAFTLOG_FAILPOINTS=@path`` writes the rules that acted."""
+    """Return the file to which a broker with ``RAFTLOG_FAILPOINTS=@path`` writes its hits."""
     return path.with_name(path.name + HITS_SUFFIX)
 
 
 def read_hits(path: Path) -> list[Hit]:
-    """The hits noted for the failpoint file ``path`` so far, in order; none without a file."""
+    """Return the hits recorded for the rules file ``path``, in order; none without a hits file."""
     try:
         lines = hits_path(path).read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         return []
-    fields = (line.split(" ", 3) for line in lines[:-1])  # the last one has no end: not yet whole
+    fields = (line.split(" ", 3) for line in lines[:-1])  # the last one is incomplete
     return [Hit(int(pid), site, action, text) for pid, site, action, text in fields]
 
 
@@ -60,17 +60,18 @@ def _kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def stand_still(seconds: float) -> None:
-    """Not ``time.sleep``: under libfaketime, which sets wall clocks, that fails with EINVAL."""
+def _sleep(seconds: float) -> None:
+    """Sleep without ``time.sleep``, which fails with EINVAL under libfaketime."""
     threading.Event().wait(seconds)
 
 
 class Failpoints:
-    """Any thread may hit. What a stall stops is the thread that hit; a crash ends the process.
+    """Failpoints with their rules. Thread-safe.
 
-    With ``@file`` the file is looked at, at every hit, for whether it has changed; one that is not
-    there has no rules. A rule that stands in the new text word for word, comment and all, goes on
-    counting where it was. A new text that is wrong puts all rules out of force, and is logged.
+    A stall blocks the thread that calls ``hit``; a crash ends the process. With ``@file``, each hit
+    checks whether the file has changed. A missing file contains no rules. A rule that is unchanged
+    in the new text, including its comment, keeps its hit count. An invalid new text disables all
+    rules and is logged.
     """
 
     def __init__(
@@ -79,14 +80,14 @@ class Failpoints:
         *,
         sites: Collection[str] = SITES | LOG_DIRS,
         crash: Callable[[], None] = _kill_self,
-        sleep: Callable[[float], None] = stand_still,
+        sleep: Callable[[float], None] = _sleep,
     ) -> None:
-        """``text``: as the variable has it. Raises ``InvalidConfigError`` if it is wrong."""
+        """``text``: the value of the variable. Raises ``InvalidConfigError`` if it is invalid."""
         self._sites = sites
         self._crash = crash
         self._sleep = sleep
         self._lock = threading.Lock()
-        self.counts: Counter[str] = Counter()  # hits by site, also those without an action
+        self.counts: Counter[str] = Counter()  # hits by site, including those without an action
         self._rules: dict[str, Rule] = {}
         self._by_site: dict[str, list[Rule]] = {}
         self._path: Path | None = None
@@ -108,13 +109,16 @@ class Failpoints:
 
     @property
     def described(self) -> str:
-        """For the log: where rules come from, and how many there are."""
+        """The number of rules and their file, for the log."""
         return f"{len(self._rules)} rules" + (f", from {self._path}" if self._path else "")
 
     # -- a hit -------------------------------------------------------------------------------------
 
     def hit(self, site: str) -> None:
-        """The process is at ``site``. May not return, may take long. Raises ``OSError`` to fail."""
+        """Count a hit of ``site`` and run the actions of its rules.
+
+        It may block, and does not return after a crash. Raises ``OSError`` for a rule that fails.
+        """
         with self._lock:
             self.counts[site] += 1
             self._renew()
@@ -132,9 +136,9 @@ class Failpoints:
                 is_new = site not in rule.noted
                 rule.noted.add(site)
             if is_new:
-                self._tell(rule, site)
+                self._report(rule, site)
             return
-        self._tell(rule, site)
+        self._report(rule, site)
         if rule.action == "stall":
             self._sleep(seconds)
         elif rule.action == "crash":
@@ -142,9 +146,9 @@ class Failpoints:
         else:
             raise OSError(rule.error, f"{os.strerror(rule.error)} (failpoint {site})")
 
-    def _tell(self, rule: Rule, site: str) -> None:
-        """Log before the action: a crash would leave no log."""
-        logger.warning("failpoint %s acts: %s", site, rule.text)
+    def _report(self, rule: Rule, site: str) -> None:
+        """Log a hit before the action, which may crash the process."""
+        logger.warning("failpoint hit: site=%s rule=%s", site, rule.text)
         self._note(site, rule.action, rule.text)
 
     def _note(self, site: str, action: str, text: str) -> None:
@@ -160,19 +164,19 @@ class Failpoints:
     # -- the file ----------------------------------------------------------------------------------
 
     def _renew(self) -> None:
-        """Take the file's new text, if it has one."""
+        """Read the rules file again if it has changed."""
         if self._path is None or (stamp := self._read_stamp()) == self._stamp:
             return
         self._stamp = stamp
         try:
             self._take(self._read())
         except (InvalidConfigError, OSError, UnicodeDecodeError) as error:
-            self._put_in_force(())
-            logger.error("%s: no failpoint is on until %s is put right: %s", VARIABLE, self._path,
+            self._activate(())
+            logger.error("all failpoints disabled: path=%s error=%s. Correct the file", self._path,
                          error)  # fmt: skip
             self._note("-", REFUSED, str(error))
         else:
-            logger.warning("%s has changed: %d rules", self._path, len(self._rules))
+            logger.warning("failpoints changed: path=%s rules=%d", self._path, len(self._rules))
 
     def _read_stamp(self) -> _Stamp:
         assert self._path is not None
@@ -194,8 +198,8 @@ class Failpoints:
         return data.decode("utf-8")
 
     def _take(self, text: str) -> None:
-        self._put_in_force(parse(text, sites=self._sites))
+        self._activate(parse(text, sites=self._sites))
 
-    def _put_in_force(self, rules: Iterable[Rule]) -> None:
+    def _activate(self, rules: Iterable[Rule]) -> None:
         self._rules = {rule.text: self._rules.get(rule.text, rule) for rule in rules}
         self._by_site = {}

@@ -1,13 +1,14 @@
-"""What ``RAFTLOG_FAILPOINTS`` says, as values: rules, how they are written, and when one acts.
+"""Rules of ``RAFTLOG_FAILPOINTS``: their syntax, and when one acts.
 
     SITE=ACTION[@SKIP][xTIMES][%CHANCE]          several, with ; or a new line between them
 
-- SITE: one of ``sites.SITES``, or a pattern with ``*`` or ``?`` that some of them match.
-- ACTION: ``crash`` (SIGKILL to itself); ``stall(SECONDS)``, or ``stall(MIN..MAX)`` for a random
-  time per hit; ``fail(ERRNO)``, such as ``fail(EIO)``; ``note``, which only logs the first hit of
-  each site.
+- SITE: one of ``sites.SITES``, or a pattern with ``*`` or ``?`` that matches some of them.
+- ACTION: ``crash`` (the process sends itself SIGKILL); ``stall(SECONDS)``, or ``stall(MIN..MAX)``
+  for a random time per hit; ``fail(ERRNO)``, such as ``fail(EIO)``; ``note``, which only logs the
+  first hit of each site.
 - ``@3`` skips the first 3 hits; ``x2`` acts twice (default: ``crash`` once, the others without
-  limit); ``%5`` acts at 5 of 100 hits, always the same ones, because they follow from the text.
+  limit); ``%5`` acts at 5 of 100 hits. The text is the random seed: it selects the same hits in
+  each run.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _TAKES_ARGUMENT: Final = ("stall", "fail")
 
 STALL_SECONDS_MAX: Final = 3_600.0
 COUNT_MAX: Final = 1_000_000_000  # of hits, to skip or to act at
-NEAR_MAX: Final = 3  # site names shown to who mistook one
+NEAR_MAX: Final = 3  # similar names in the error about an unknown one
 ALLOWED: Final = (
     "SITE=ACTION[@SKIP][xTIMES][%CHANCE], where ACTION is crash, stall(SECONDS), "
-    "stall(MIN..MAX), fail(ERRNO) or note; with ; between several"
+    "stall(MIN..MAX), fail(ERRNO) or note; separate several rules with ;"
 )
 
 _RULE: Final = re.compile(
@@ -43,7 +44,7 @@ _ERRNO: Final = {name: number for number, name in errno.errorcode.items()}
 
 
 class Rule:
-    """One rule, and how often it was hit. Not thread-safe: its owner takes turns."""
+    """One rule and its hit counts. Not thread-safe: the owner holds a lock."""
 
     def __init__(
         self,
@@ -57,23 +58,23 @@ class Rule:
         times: float = math.inf,
         chance: float = 1.0,
     ) -> None:
-        """``text``: the line that it was read from, comment and all: it is the rule's name."""
+        """``text``: the rule and its comment, as written. It identifies the rule."""
         self.text = text
         self.site = site
         self.action: Final = action
         self.error = error
-        self.noted: set[str] = set()  # sites of whose hits was told, with ``note``
+        self.noted: set[str] = set()  # sites whose first hit was logged, for ``note``
         self._seconds = seconds
         self._skip = skip
         self._times = times
         self._chance = chance
-        self._random = Random(text)  # noqa: S311 - seeded: runs are repeated
+        self._random = Random(text)  # noqa: S311 - seeded: repeatable
 
     def covers(self, site: str) -> bool:
         return fnmatchcase(site, self.site)
 
     def strikes(self) -> bool:
-        """Count a hit; whether the rule acts at it."""
+        """Count a hit. Returns whether the rule acts at it."""
         if self._skip > 0:
             self._skip -= 1
             return False
@@ -88,15 +89,15 @@ class Rule:
 
 
 def parse(text: str, *, sites: Collection[str]) -> list[Rule]:
-    """The rules of a whole text; ``#`` starts a comment. Raises ``InvalidConfigError``."""
+    """Return the rules of a text; ``#`` starts a comment. Raises ``InvalidConfigError``."""
     return [_rule(whole, part, sites) for whole, part in _parts(text)]
 
 
 def _parts(text: str) -> Iterator[tuple[str, str]]:
-    """Each rule's text as it names the rule, and what is to be parsed of it."""
+    """Yield for each rule the text with the comment, which identifies it, and the text to parse."""
     for line in text.splitlines():
-        said, hash_mark, comment = line.partition("#")
-        for part in said.split(";"):
+        code, hash_mark, comment = line.partition("#")
+        for part in code.split(";"):
             if part.strip():
                 yield f"{part.strip()} {hash_mark}{comment}".strip(), part.strip()
 
@@ -104,17 +105,19 @@ def _parts(text: str) -> Iterator[tuple[str, str]]:
 def _rule(name: str, text: str, sites: Collection[str]) -> Rule:
     found = _RULE.fullmatch(text)
     if found is None:
-        raise InvalidConfigError(f"failpoint {text!r} cannot be read: write {ALLOWED}")
+        raise InvalidConfigError(f"failpoint {text!r} is invalid. Write {ALLOWED}")
     site, action, argument = found["site"], found["action"], found["argument"]
     _check_site(site, sites)
     if action not in ACTIONS or (argument is None) is (action in _TAKES_ARGUMENT):
-        raise InvalidConfigError(f"failpoint {text!r}: no such action; write {ALLOWED}")
+        raise InvalidConfigError(
+            f"failpoint {text!r}: unknown action or wrong argument. Write {ALLOWED}"
+        )
     skip, times = (_count(text, found[part]) for part in ("skip", "times"))
     if times == 0:
-        raise InvalidConfigError(f"failpoint {text!r}: xTIMES is 1 at least")
+        raise InvalidConfigError(f"failpoint {text!r}: xTIMES must be at least 1")
     chance = 100.0 if found["chance"] is None else float(found["chance"])
     if not 0 < chance <= 100:
-        raise InvalidConfigError(f"failpoint {text!r}: %CHANCE is more than 0 and at most 100")
+        raise InvalidConfigError(f"failpoint {text!r}: %CHANCE must be more than 0 and at most 100")
     return Rule(
         name,
         site,
@@ -132,8 +135,8 @@ def _check_site(site: str, sites: Collection[str]) -> None:
         return
     near = get_close_matches(site, sites, n=NEAR_MAX) or sorted(sites)[:NEAR_MAX]
     raise InvalidConfigError(
-        f"there is no failpoint {site!r}; near it: {', '.join(near)} "
-        "(raftlog.failpoints.SITES has them all; * stands for any part of a name)"
+        f"no failpoint matches {site!r}. Similar names: {', '.join(near)} "
+        "(raftlog.failpoints.SITES lists all names; * matches any part of a name)"
     )
 
 
@@ -141,7 +144,7 @@ def _count(text: str, digits: str | None) -> int | None:
     if digits is None:
         return None
     if len(digits) > len(str(COUNT_MAX)) or int(digits) > COUNT_MAX:
-        raise InvalidConfigError(f"failpoint {text!r}: a number of hits is at most {COUNT_MAX}")
+        raise InvalidConfigError(f"failpoint {text!r}: hits must be at most {COUNT_MAX}")
     return int(digits)
 
 
@@ -153,7 +156,7 @@ def _seconds(text: str, argument: str) -> tuple[float, float]:
         seconds = math.nan, math.nan
     if not 0.0 <= seconds[0] <= seconds[1] <= STALL_SECONDS_MAX:
         raise InvalidConfigError(
-            f"failpoint {text!r}: write stall(SECONDS) or stall(MIN..MAX), of 0 to "
+            f"failpoint {text!r}: invalid time. Write stall(SECONDS) or stall(MIN..MAX), with 0 to "
             f"{STALL_SECONDS_MAX:g} seconds"
         )
     return seconds
@@ -164,6 +167,7 @@ def _error(text: str, argument: str) -> int:
     if number is None:
         near = ", ".join(get_close_matches(argument, _ERRNO, n=NEAR_MAX) or ("EIO", "ENOSPC"))
         raise InvalidConfigError(
-            f"failpoint {text!r}: fail takes the name of an error, such as {near}"
+            f"failpoint {text!r}: unknown error. Write fail(ERRNO) with the name of an error, such "
+            f"as {near}"
         )
     return number

@@ -1,12 +1,12 @@
-"""Every failpoint that there is, by name.
+"""Names of all failpoints.
 
-    <what>.<operation>.<before or after>      a file or a directory; see ``disk.role``
-    reply.<api>.<before or after>             an answer to a client or to another broker
+    <role>.<operation>.<before or after>      a file or a directory; see ``disk.role``
+    reply.<api>.<before or after>             a response to a client or to another broker
     peer.<api>.<before or after>              a request to another broker
 
-``after`` of an answer or a request: the system has it. Directories are synced, not written; reads
-have no ``after``, for nothing has changed. A test has a cluster do all that clusters do, and holds
-this list equal to what it comes by.
+``after`` of a response or request: the operating system has accepted it. Directories are synced,
+not written. Reads have no ``after``, because they change nothing. A test runs all operations of a
+cluster and verifies that it hits exactly the failpoints of this list.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SENDS: Final = frozenset(
     for moment in ("before", "after")
 )
 SITES: Final = READS | CHANGES | SENDS
-# Everything in directories of ``log.dirs``, under one name. Most brokers have none.
+# All files in directories of ``log.dirs``, under one name. Most brokers have none.
 LOG_DIRS: Final = frozenset(
     f"log-dir.{operation}.{moment}"
     for operation in ("create", "write", "truncate", "sync", "rename", "remove")

@@ -69,7 +69,8 @@ def test_a_crash_is_a_sigkill_to_itself() -> None:
     program = f"from raftlog.failpoints import Failpoints; Failpoints('*=crash').hit({ONE!r})"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert ended.returncode == -signal.SIGKILL
-    assert f"failpoint {ONE} acts: *=crash".encode() in ended.stderr, "told before it acted"
+    logged = f"failpoint hit: site={ONE} rule=*=crash"
+    assert logged.encode() in ended.stderr, "logged before the action"
 
 
 def test_what_acts_is_logged_and_what_does_not_is_not(caplog: pytest.LogCaptureFixture) -> None:
@@ -79,7 +80,7 @@ def test_what_acts_is_logged_and_what_does_not_is_not(caplog: pytest.LogCaptureF
     with pytest.raises(OSError, match="Input/output"):
         made.hit(ONE)
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [
-        (logging.WARNING, f"failpoint {ONE} acts: *=fail(EIO)@1x1")
+        (logging.WARNING, f"failpoint hit: site={ONE} rule=*=fail(EIO)@1x1")
     ]
 
 

@@ -285,5 +285,5 @@ def test_a_broker_with_wrong_failpoints_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, "segment.wrote.before=crash")
-    assert "near it: segment.write.before" in refusal(tmp_path / "data")
+    assert "Similar names: segment.write.before" in refusal(tmp_path / "data")
     assert not (tmp_path / "data").exists()
