@@ -1,6 +1,6 @@
-"""Topic and broker settings: a table each, which gives validation, defaults, text and the docs.
+"""Topic and broker settings: one table each defines validation, defaults, text and docs.
 
-Nothing here reads a file: the caller hands over what it read.
+No code here reads files: callers pass the text of a file.
 """
 
 from raftlog.config.address import Address, parse_address, parse_addresses

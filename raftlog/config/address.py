@@ -1,4 +1,4 @@
-"""``host:port`` as people write it. No name is resolved here."""
+"""Addresses as text, ``host:port``. Host names are not resolved here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from raftlog import limits
 
 PORT_MAX: Final = 65_535
-# The brokers of `raftlog up`: with all three, the loss of one does not cut clients off.
+# The brokers of `raftlog up`: with all three, clients can connect if one of them is down.
 BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9100,127.0.0.1:9101,127.0.0.1:9102"
 
 
@@ -20,7 +20,7 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only programs of this machine reach it. No name but localhost is known."""
+        """Whether only programs on this machine can reach it. The only known name is localhost."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
@@ -31,19 +31,19 @@ class Address(NamedTuple):
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
-    """Addresses that are separated by commas; none for an empty text. Raises ``ValueError``."""
+    """Parse comma-separated addresses; none for an empty text. Raises ``ValueError``."""
     addresses = tuple(map(parse_address, text.split(","))) if text.strip() else ()
     if len(addresses) > limits.BROKERS_PER_CLUSTER_MAX:
         raise ValueError(
-            f"{len(addresses)} addresses: {limits.BROKERS_PER_CLUSTER_MAX} are the most"
+            f"{len(addresses)} addresses exceed the limit of {limits.BROKERS_PER_CLUSTER_MAX}"
         )
     if any(address.port == 0 for address in addresses):
-        raise ValueError("the port of a broker that runs is not 0")
+        raise ValueError("the port of a running broker must not be 0")
     return addresses
 
 
 def parse_address(text: str) -> Address:
-    """``host:port`` or ``[ipv6]:port``; raises ``ValueError`` with the reason."""
+    """Parse ``host:port`` or ``[ipv6]:port``. Raises ``ValueError`` with the reason."""
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -1,8 +1,8 @@
-"""The settings of a broker: Kafka's names where Kafka has the setting, short ones where it has not.
+"""Settings of a broker. Settings that Kafka also has keep Kafka's names.
 
-They come as text from a TOML file (dotted keys, so ``data.dir = "x"`` and ``[data] dir = "x"`` are
-the same) or from the command line. What each is for: ``broker_keys``. The walls that no setting can
-move are in ``raftlog.limits``.
+They are read as text from a TOML file (dotted keys, so ``data.dir = "x"`` and ``[data] dir = "x"``
+are the same) or from the command line. ``broker_keys`` describes each setting. ``raftlog.limits``
+has the limits that no setting can change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raftlog.config.voters import Voter, show_voters
 from raftlog.config.watermark import Watermark
 from raftlog.errors import InvalidConfigError
 
-EVERYWHERE: Final = ("0.0.0.0", "::")  # hosts that stand for every interface  # noqa: S104 - compared
+EVERYWHERE: Final = ("0.0.0.0", "::")  # hosts that mean every interface  # noqa: S104 - compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +115,10 @@ class BrokerConfig:
 
     @classmethod
     def from_text(cls, overrides: Mapping[str, str]) -> BrokerConfig:
-        """Settings with ``overrides``.
+        """Return the settings with ``overrides``.
 
-        Raises ``InvalidConfigError`` that names the bad one, or the two that do not go together.
+        Raises ``InvalidConfigError`` with the invalid setting, or the settings that contradict each
+        other.
         """
         config = cls(**parse(BROKER_KEYS, overrides, what="broker"))
         _check_voters(config)
@@ -139,11 +140,11 @@ class BrokerConfig:
         return self.authentication_required and bool(self.tls_certificate_file)
 
     def alone(self) -> BrokerConfig:
-        """Settings of the only broker of a cluster, which has a cluster state."""
+        """Return the settings of the only broker of a cluster, which also has a cluster state."""
         return replace(self, voters=(Voter(self.id, self.advertised_listen or self.listen),))
 
     def joining(self, brokers: tuple[Address, ...]) -> BrokerConfig:
-        """Settings of a broker that has joined the cluster of ``brokers`` before.
+        """Return the settings of a broker that has already joined the cluster of ``brokers``.
 
         Raises ``InvalidConfigError`` if a setting is missing that brokers of a cluster need.
         """
@@ -154,17 +155,17 @@ class BrokerConfig:
 
     @classmethod
     def from_toml(cls, document: str, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
-        """Settings from a TOML document, with ``overrides`` (the command line's) on top."""
+        """Return the settings of a TOML document. ``overrides`` (of the command line) prevail."""
         return cls.from_text({**read_toml(document), **(overrides or {})})
 
     def to_text(self) -> dict[str, str]:
-        """Every key with its value, as text: empty if it is not set, "(hidden)" for a secret."""
+        """Return all keys and values as text: empty if not set, "(hidden)" for a secret."""
         values = ((key, getattr(self, key.field)) for key in BROKER_KEYS)
         return {key.name: "" if value is None else key.show(value) for key, value in values}
 
 
 def check_exposure(config: BrokerConfig) -> None:
-    """Raise ``InvalidConfigError`` if every host that reaches the broker could use it.
+    """Raise ``InvalidConfigError`` if other hosts can use the broker without authentication.
 
     Either the broker listens on this machine only, or it uses TLS and its clients authenticate, or
     ``insecure.allowed`` is set.
@@ -196,26 +197,26 @@ def _check_voters(config: BrokerConfig) -> None:
     if config.voters and config.join:
         raise InvalidConfigError(
             "set voters or join, not both: voters create a cluster, and a broker that joins one "
-            "learns its voters there"
+            "gets the voters from it"
         )
     if config.voters and config.id not in (voter.id for voter in config.voters):
         raise InvalidConfigError(
-            f"voters={show_voters(config.voters)} does not name this broker, whose id is "
+            f"voters={show_voters(config.voters)} does not contain this broker, whose id is "
             f"{config.id}. Set the same list on every broker, and id to the number of this one"
         )
     strangers = set(config.bootstrap_without) - {voter.id for voter in config.voters}
     if strangers or config.id in config.bootstrap_without:
         raise InvalidConfigError(
-            f"bootstrap.without={','.join(map(str, config.bootstrap_without))} has to name voters "
-            f"other than this broker, {config.id}; voters={show_voters(config.voters)}"
+            f"bootstrap.without={','.join(map(str, config.bootstrap_without))} must contain only "
+            f"voters other than this broker, {config.id}; voters={show_voters(config.voters)}"
         )
     if (len(config.voters) > 1 or config.join) and not (
         config.cluster_secret or config.cluster_secret_file
     ):
         what = "join" if config.join else f"{len(config.voters)} voters"
         raise InvalidConfigError(
-            f"{what} and no secret: set cluster.secret or cluster.secret.file to the same text on "
-            "every broker"
+            f"{what} without a secret: set cluster.secret or cluster.secret.file to the same text "
+            "on every broker"
         )
     if config.join and not config.advertised_listen and config.listen.host in EVERYWHERE:
         raise InvalidConfigError(
@@ -246,7 +247,7 @@ def _check_kafka(config: BrokerConfig) -> None:
 
 
 def _check_http(config: BrokerConfig) -> None:
-    """Without authentication, a port that other machines reach changes nothing."""
+    """Require a read-only console on a port that other machines reach without authentication."""
     listen = config.http_listen
     if config.authentication_required or config.http_console_read_only:
         return
@@ -298,12 +299,12 @@ def _check_authentication(config: BrokerConfig) -> None:
 
 
 def _check_times(config: BrokerConfig) -> None:
-    """A time that has to be shorter than another one is."""
+    """Check times that must be shorter than another time."""
     heartbeat, session = config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms
     if heartbeat >= session:
         raise InvalidConfigError(
-            f"broker.heartbeat.interval.ms={heartbeat} has to be less than "
-            f"broker.session.timeout.ms={session}: a third of it is a good choice"
+            f"broker.heartbeat.interval.ms={heartbeat} must be less than "
+            f"broker.session.timeout.ms={session}. Set it to a third of that"
         )
     shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     if shortest > longest:
@@ -317,19 +318,19 @@ def _check_times(config: BrokerConfig) -> None:
     )
     if heartbeat >= session:
         raise InvalidConfigError(
-            f"group.consumer.heartbeat.interval.ms={heartbeat} has to be less than "
-            f"group.consumer.session.timeout.ms={session}: a third of it is a good choice"
+            f"group.consumer.heartbeat.interval.ms={heartbeat} must be less than "
+            f"group.consumer.session.timeout.ms={session}. Set it to a third of that"
         )
     wait, lag = config.replica_fetch_wait_max_ms, config.replica_lag_time_max_ms
     if wait >= lag:
         raise InvalidConfigError(
-            f"replica.fetch.wait.max.ms={wait} has to be less than replica.lag.time.max.ms={lag}: "
-            "else followers with nothing to copy leave the ISR"
+            f"replica.fetch.wait.max.ms={wait} must be less than replica.lag.time.max.ms={lag}: "
+            "otherwise followers without new records leave the ISR"
         )
 
 
 def read_toml(document: str) -> dict[str, str]:
-    """The document's settings by dotted key, as text; what they mean is not looked at."""
+    """Return the settings of a document by dotted key, as text. They are not validated."""
     try:
         return dict(_flatten(tomllib.loads(document), prefix=""))
     except tomllib.TOMLDecodeError as error:
@@ -348,7 +349,7 @@ def _flatten(table: Mapping[str, Any], *, prefix: str) -> Iterator[tuple[str, st
         else:
             shown = HIDDEN if name in _SECRETS else str(value)[:100]
             raise InvalidConfigError(
-                f"{name} = {shown} is a {type(value).__name__}; settings are text, whole numbers, "
+                f"{name} = {shown} is a {type(value).__name__}; settings must be text, integers, "
                 "or true or false"
             )
 

@@ -1,6 +1,6 @@
-"""Every setting of a broker: its name, its default, what is allowed, and what it is for.
+"""Table of the broker settings: name, default, accepted values and help.
 
-``raftlog.config.broker`` makes a ``BrokerConfig`` of them, which has a field for each key.
+``raftlog.config.broker.BrokerConfig`` has a field for each key.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def _secret(text: str) -> str:
     if len(text) > limits.CLUSTER_SECRET_CHARS_MAX:
         raise ValueError(f"{len(text)} characters")
     if text == HIDDEN:
-        raise ValueError("that is what a dump of the settings shows in place of the secret")
-    count = len(text.strip())  # as of a secret in a file
+        raise ValueError("this is the text that a dump of the settings shows for a secret")
+    count = len(text.strip())  # as for a secret in a file
     if text and count < limits.CLUSTER_SECRET_CHARS_MIN:
         raise ValueError(f"{count} characters can be guessed")
     return text
@@ -89,7 +89,7 @@ def _broker_ids(text: str) -> tuple[int, ...]:
 def _assignors(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names) or len(set(names)) < len(names):
-        raise ValueError("names, each of them once")
+        raise ValueError("an empty or duplicate name")
     if len(text) > limits.CONFIG_VALUE_CHARS_MAX:
         raise ValueError(f"{len(text)} characters")
     return names
@@ -111,25 +111,26 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         Address("127.0.0.1", 9100),
         parse_address,
         "HOST:PORT",
-        "Where to accept connections; port 0 picks a free one, which the ready line shows.",
+        "Address on which the broker accepts connections. Port 0: a free port, which the ready "
+        "line shows.",
     ),
     ConfigKey(
         "advertised.listen",
         None,
         _optional_address,
         "HOST:PORT, or nothing",
-        "The address that clients are told to connect to; by default, that of `listen`.",
+        "The address that the broker reports to clients; by default, that of `listen`.",
     ),
     ConfigKey(
         "http.listen",
         None,
         _optional_address,
         "HOST:PORT, or nothing",
-        "Where to serve HTTP: the console at /, /metrics, /healthz, /readyz and /api/v1. Nothing: "
+        "Address of the HTTP port: console at /, /metrics, /healthz, /readyz and /api/v1. Nothing: "
         "no HTTP port. With `authentication.required`, it uses TLS (https) and requires the name "
         "and the password of a user (HTTP Basic), except for /healthz and /readyz. Otherwise it "
         "shows records to everyone: use a loopback address, such as 127.0.0.1:9200, or a network "
-        "that only operators reach. Port 0 picks a free one.",
+        "that only operators reach. Port 0: a free port.",
     ),
     ConfigKey(
         "http.console.read.only",
@@ -155,16 +156,16 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "raftlog-data",
         _directory,
         "a directory",
-        "Where everything is stored. One broker at a time can use it.",
+        "Directory of all data. Only one broker at a time can use it.",
     ),
     ConfigKey(
         "log.dirs",
         (),
         _directories,
         "DIRECTORY,DIRECTORY,... or nothing",
-        "Further directories for partitions, each best on its own disk. New replicas are placed in "
-        "`data.dir` and in these: where there are the fewest. If one of these disks fails, the "
-        "replicas on it are offline, and the broker continues with the others. If the disk of "
+        "Further directories for partitions; use one disk for each. The broker places a new "
+        "replica in the one of these and `data.dir` that has the fewest. If one of these disks "
+        "fails, its replicas are offline, and the broker continues with the others. If the disk of "
         "`data.dir` fails, the broker ends.",
         show=",".join,
     ),
@@ -173,7 +174,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "",
         _text(limits.RACK_CHARS_MAX),
         "text",
-        "Where the broker stands; shown in metadata. Replicas of a partition are put in different "
+        "Rack of the broker, shown in metadata. Replicas of a partition are placed in different "
         "racks.",
     ),
     ConfigKey(
@@ -181,8 +182,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         (),
         parse_voters,
         "ID@HOST:PORT,ID@HOST:PORT,... or nothing",
-        "The brokers that hold the cluster's own state, this one among them: the same list on "
-        "each, best three or five. Nothing: a cluster of this one broker.",
+        "Brokers that vote on the cluster state, including this one: the same list on each of "
+        "them. Use three or five. Nothing: a cluster of this one broker.",
         show=show_voters,
     ),
     ConfigKey(
@@ -190,8 +191,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         (),
         parse_addresses,
         "HOST:PORT,HOST:PORT,... or nothing",
-        "Brokers of a running cluster that this broker joins: one that responds is enough. Only "
-        "the first start needs it; later the data directory has the addresses. Not with `voters`.",
+        "Brokers of a running cluster that this broker joins. At least one must respond. Only the "
+        "first start needs it; later the data directory has the addresses. Not with `voters`.",
         show=lambda addresses: ",".join(map(str, addresses)),
     ),
     ConfigKey(
@@ -201,8 +202,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "broker ids, such as 2,3, or nothing",
         "Voters that the first start of a new cluster does not wait for, because they do not exist "
         "yet or are lost permanently. A cluster is created when all other voters reach each other "
-        "and none of them has been in one. To be removed afterwards: with it, a second cluster is "
-        "founded if those that it names are merely down.",
+        "and none of them has been in one. Remove the setting afterwards: with it, these brokers "
+        "create a second cluster if the listed voters are only down.",
         show=lambda ids: ",".join(map(str, ids)),
     ),
     ConfigKey(
@@ -210,8 +211,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "",
         _secret,
         f"text, {limits.CLUSTER_SECRET_CHARS_MIN} to {limits.CLUSTER_SECRET_CHARS_MAX} characters",
-        "What brokers prove to each other that they know; the same on each. Long and random: "
-        "a process that knows it can act as a broker.",
+        "Secret with which brokers authenticate to each other; the same on each. Use a long random "
+        "text: a process that knows it can act as a broker.",
         show=hidden,
     ),
     ConfigKey(
@@ -219,16 +220,16 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "",
         _optional_path,
         "a file, or nothing",
-        "The file that holds the secret, in place of `cluster.secret`; only the broker's user and "
-        "group may read it (chmod 600).",
+        "File with the secret, instead of `cluster.secret`. Only the broker's user and group may "
+        "read it (chmod 600).",
     ),
     ConfigKey(
         "operations.require.secret",
         True,
         _switch,
         "true or false",
-        "Whether who recovers the cluster or moves leaders has to prove knowledge of its secret, "
-        "if it has one. `raftlog up`, which listens on this machine only, says false.",
+        "Whether requests that recover the cluster or move leaders require the cluster secret, if "
+        "there is one. `raftlog up`, which listens on this machine only, sets false.",
         show=_show_switch,
     ),
     ConfigKey(
@@ -266,8 +267,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1,
         3_600_000,
         "ms",
-        "How often brokers show each other that they are alive; less than "
-        "`broker.session.timeout.ms`.",
+        "Interval of the heartbeats between brokers; less than `broker.session.timeout.ms`.",
     ),
     number(
         "broker.session.timeout.ms",
@@ -275,7 +275,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         10,
         3_600_000,
         "ms",
-        "A broker that was not heard of for so long leads nothing and leaves every ISR.",
+        "Time without a heartbeat after which a broker is fenced: it leads no partition and leaves "
+        "every ISR.",
     ),
     number(
         "connections.max.idle.ms",
@@ -283,7 +284,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1,
         INT64_MAX,
         "ms",
-        "Close a connection that was silent for so long.",
+        "Close a connection without requests for this time.",
     ),
     number(
         "connections.max.reauth.ms",
@@ -300,7 +301,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         0,
         INT64_MAX,
         "ms",
-        "How long a shutdown waits for requests in flight to be answered.",
+        "How long a shutdown waits for the responses to requests in flight.",
     ),
     number(
         "default.replication.factor",
@@ -308,8 +309,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         0,
         limits.REPLICATION_FACTOR_MAX,
         "replicas",
-        "Of topics made without one; 0 means "
-        f"{limits.REPLICATION_FACTOR_DEFAULT}, or all brokers where there are fewer.",
+        "Replication factor of topics that are created without one. 0: "
+        f"{limits.REPLICATION_FACTOR_DEFAULT}, or the number of brokers if there are fewer.",
     ),
     number(
         "delegation.token.expiry.time.ms",
@@ -317,7 +318,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1,
         limits.DELEGATION_TOKEN_LIFETIME_MS_MAX,
         "ms",
-        "When a delegation token expires unless it is renewed.",
+        "Time after which a delegation token expires unless it is renewed.",
     ),
     number(
         "delegation.token.max.lifetime.ms",
@@ -333,25 +334,26 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         100,
         INT64_MAX,
         "ms",
-        "A sync that takes so long means that the disk hangs: what this broker leads is handed "
-        "over. If it is the consensus journal that waits, and others can go on, the broker ends.",
+        "Time after which a sync in progress means that the disk hangs: the broker transfers the "
+        "leadership of its partitions. If it is a sync of the consensus journal, and other brokers "
+        "can continue, the broker ends.",
     ),
     ConfigKey(
         "disk.watermark.producers",
         DISK_WATERMARK_PRODUCERS,
         parse_watermark,
         "PERCENT% and/or BYTES, with a comma",
-        "Producers are refused while less of the disk of `data.dir` is free: the smaller of a part "
-        "of the disk and a number of bytes. They may write again when 20 % more is free. 0: never. "
-        "The same for each disk of `log.dirs`, and the partitions on it.",
+        "The broker rejects producers while less of the disk of `data.dir` is free: the smaller of "
+        "a part of the disk and a number of bytes. It accepts them again when 20 % more is free. "
+        "0: never. The same applies to each disk of `log.dirs` and its partitions.",
     ),
     ConfigKey(
         "disk.watermark.replication",
         DISK_WATERMARK_REPLICATION,
         parse_watermark,
         "PERCENT% and/or BYTES, with a comma",
-        "Below that, the broker also copies nothing from leaders: only internal topics and the "
-        "consensus journal grow. In the form of `disk.watermark.producers`. 0: never.",
+        "Below this free space, the broker also stops copying from leaders: only internal topics "
+        "and the consensus journal grow. Format as in `disk.watermark.producers`. 0: never.",
     ),
     number(
         "fetch.max.bytes",
@@ -366,8 +368,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         ("uniform", "range"),
         _assignors,
         "NAME,NAME,...",
-        "How partitions are shared out in consumer groups: `uniform`, `range`, and those of your "
-        "own as module:attribute. The first one is the default.",
+        "Assignors of consumer groups: `uniform`, `range`, and custom ones as module:attribute. "
+        "The first one is the default.",
         show=",".join,
     ),
     number(
@@ -376,8 +378,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.SESSION_TIMEOUT_MS_MIN // 2,
         limits.HEARTBEAT_WAIT_MS_MAX,
         "ms",
-        "Time between two heartbeats of a Kafka consumer with `group.protocol=consumer`. It learns "
-        "of a new assignment with its next heartbeat.",
+        "Time between two heartbeats of a Kafka consumer with `group.protocol=consumer`. The "
+        "response to the next heartbeat has a new assignment.",
     ),
     number(
         "group.consumer.session.timeout.ms",
@@ -404,7 +406,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.SESSION_TIMEOUT_MS_MIN,
         limits.SESSION_TIMEOUT_MS_MAX,
         "ms",
-        "The longest session timeout that a member of a consumer group may ask for.",
+        "The longest session timeout that a member of a consumer group can request.",
     ),
     number(
         "group.max.size",
@@ -412,7 +414,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1,
         limits.MEMBERS_PER_GROUP_MAX,
         "members",
-        "The most members that a consumer group may have.",
+        "Maximum number of members of a consumer group.",
     ),
     number(
         "group.min.session.timeout.ms",
@@ -420,7 +422,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.SESSION_TIMEOUT_MS_MIN,
         limits.SESSION_TIMEOUT_MS_MAX,
         "ms",
-        "The shortest session timeout that a member of a consumer group may ask for.",
+        "The shortest session timeout that a member of a consumer group can request.",
     ),
     ConfigKey(
         "insecure.allowed",
@@ -461,7 +463,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         0,
         INT64_MAX,
         "ms",
-        "Give a partition back to its preferred leader once that has been in sync for so long.",
+        "Transfer a partition to its preferred leader after that has been in sync for this time.",
     ),
     number(
         "log.checkpoint.interval.ms",
@@ -469,7 +471,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1,
         INT64_MAX,
         "ms",
-        "How often each partition's checkpoint is written, which bounds recovery's work.",
+        "Interval at which the checkpoint of each partition is written. It limits the time of a "
+        "recovery.",
     ),
     number(
         "log.cleaner.dedupe.buffer.size",
@@ -477,8 +480,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.MIB,
         INT64_MAX,
         "bytes",
-        "Memory for compaction: 32 bytes for each key of what is to be compacted. Where there are "
-        "more keys, a log is compacted in several passes.",
+        "Memory for compaction: 32 bytes per key of the part to compact. A log with more keys is "
+        "compacted in several passes.",
     ),
     number(
         "log.cleaner.interval.ms",
@@ -486,7 +489,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1,
         INT64_MAX,
         "ms",
-        "How often logs of compacted topics are looked at for something to gain.",
+        "Interval at which the logs of compacted topics are checked for compaction.",
     ),
     number(
         "log.cleaner.io.max.bytes.per.second",
@@ -494,7 +497,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         0,
         INT64_MAX,
         "bytes",
-        "The most that compaction reads and writes, together, in a second; 0 is no limit.",
+        "Maximum bytes per second that compaction reads and writes in total. 0: no limit.",
     ),
     number(
         "log.retention.check.interval.ms",
@@ -502,7 +505,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1,
         INT64_MAX,
         "ms",
-        "How often segments are looked at for retention, rolling and deletion.",
+        "Interval at which segments are checked for retention, rolling and deletion.",
     ),
     number(
         "log.scrub.interval.ms",
@@ -510,21 +513,21 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         0,
         INT64_MAX,
         "ms",
-        "How often, at least, every stored batch is read and checked for damage, at up to 4 MiB a "
-        "second; 0 means never.",
+        "Time within which every stored batch is read and checked for corruption, at up to 4 MiB "
+        "per second. 0: never.",
     ),
     word(
         "logging.format",
         "text",
         LOGGING_FORMATS,
-        "The form of the broker's own log on stderr: one line per event, with the time in UTC, or "
+        "Format of the broker's log on stderr: one line per event, with the time in UTC, or "
         "one JSON object per line (time, level, logger, message, traceback).",
     ),
     word(
         "logging.level",
         "info",
         LOGGING_LEVELS,
-        "The least level that the broker logs.",
+        "The lowest level that the broker logs.",
     ),
     number(
         "max.connections",
@@ -532,8 +535,9 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1,
         1_000_000,
         "connections",
-        "Clients' connections beyond this number are closed, at once or, in a cluster, when they "
-        "do not prove to be another broker's. Those of proved brokers do not count.",
+        "Maximum number of connections of clients. The broker closes further ones immediately or, "
+        "in a cluster, if they do not authenticate as another broker's. Those of authenticated "
+        "brokers do not count.",
     ),
     number(
         "num.partitions",
@@ -549,8 +553,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1,
         INT64_MAX // 60_000,
         "minutes",
-        "How long a consumer group's offsets are kept once it has no members, or since the "
-        "partition's last commit where it never had any.",
+        "How long the offsets of a consumer group are kept after its last member has left. For a "
+        "group that never had members: after the last commit of the partition.",
     ),
     number(
         "offsets.topic.num.partitions",
@@ -558,7 +562,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1,
         limits.PARTITIONS_PER_TOPIC_MAX,
         "partitions",
-        "Of the topic that keeps the consumer groups, when it is made.",
+        "Number of partitions of `__consumer_offsets`, when it is created.",
     ),
     number(
         "offsets.topic.replication.factor",
@@ -566,7 +570,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         0,
         limits.REPLICATION_FACTOR_MAX,
         "replicas",
-        "Of the topic that keeps the consumer groups, when it is made; 0 means "
+        "Replication factor of `__consumer_offsets`, when it is created. 0: "
         "`default.replication.factor`.",
     ),
     number(
@@ -575,7 +579,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.SEGMENT_BYTES_MIN,
         limits.SEGMENT_BYTES_MAX,
         "bytes",
-        "Of the topic that keeps the consumer groups, when it is made.",
+        "Segment size of `__consumer_offsets`, when it is created.",
     ),
     number(
         "queued.max.request.bytes",
@@ -583,10 +587,9 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.MIB,
         INT64_MAX,
         "bytes",
-        "Memory for requests, over all connections: those that have arrived in part, that wait for "
-        "their turn, and that await their answer. Above it, reading waits on all but the oldest of "
-        "them. Fetches that wait for records take half of it at most: beyond that, some are "
-        "answered before their time.",
+        "Memory for requests of all connections: partly received, queued, or without a response. "
+        "Above it, the broker reads only from the connection with the oldest of them. Fetches that "
+        "wait for records use at most half of it: above that, some receive an early response.",
     ),
     number(
         "queued.max.response.bytes",
@@ -594,8 +597,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.MIB,
         INT64_MAX,
         "bytes",
-        "Memory for fetch answers that clients have not taken yet, over all connections; above "
-        "it, fetches wait.",
+        "Memory for fetch responses of all connections that clients have not read yet. Above it, "
+        "fetches wait.",
     ),
     number(
         "queued.max.wait.ms",
@@ -603,8 +606,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1,
         INT64_MAX,
         "ms",
-        "While others wait for memory: close a connection that has held some for so long, by not "
-        "ending its request or by not taking its answer.",
+        "While other requests wait for memory: close a connection that has used some for this "
+        "time with an incomplete request or an unread response.",
     ),
     number(
         "queued.min.bytes.per.second",
@@ -612,8 +615,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         0,
         INT64_MAX,
         "bytes",
-        "While others wait for memory: close a connection whose request arrives slower than this; "
-        "0 closes none.",
+        "While other requests wait for memory: close a connection whose request arrives slower "
+        "than this. 0: none.",
     ),
     number(
         "replica.fetch.max.bytes",
@@ -621,7 +624,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1_024,
         limits.FETCH_BYTES_MAX,
         "bytes",
-        "The most that a follower takes in one answer (one batch is always sent).",
+        "Maximum size of one fetch response to a follower (at least one batch).",
     ),
     number(
         "replica.fetch.wait.max.ms",
@@ -637,7 +640,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1,
         INT64_MAX,
         "ms",
-        "A follower that was not caught up for so long leaves the ISR.",
+        "A follower that has not caught up for this time leaves the ISR.",
     ),
     number(
         "replica.replacement.delay.ms",
@@ -645,8 +648,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         0,
         INT64_MAX,
         "ms",
-        "Copy a replica to a witness when its broker was gone, or its disk full or hung while it "
-        "is needed, for so long.",
+        "Copy a replica to a witness after its broker was unavailable, or its disk full or hung "
+        "while the replica is needed, for this time.",
     ),
     number(
         "request.receive.timeout.ms",
@@ -654,7 +657,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1,
         INT64_MAX,
         "ms",
-        "Close a connection whose request is not complete so long after its first byte.",
+        "Close a connection whose request is not complete this time after its first byte.",
     ),
     number(
         "sasl.oauthbearer.clock.skew.seconds",
@@ -662,7 +665,7 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         0,
         600,
         "s",
-        "By how much the clocks of the identity provider and of the broker may differ.",
+        "Maximum difference between the clocks of the identity provider and the broker.",
     ),
     ConfigKey(
         "sasl.oauthbearer.expected.audience",
@@ -684,16 +687,16 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1_000,
         INT64_MAX,
         "ms",
-        "How often the keys of the identity provider are loaded. A token with an unknown key has "
-        "them loaded earlier.",
+        "Interval at which the broker loads the keys of the identity provider. It also loads them "
+        "for a token with an unknown key.",
     ),
     ConfigKey(
         "sasl.oauthbearer.jwks.endpoint.url",
         "",
         _key_url,
         "an https:// or file:// URL, or nothing",
-        "Where the public keys of an identity provider are (JWKS). With it, clients can "
-        "authenticate with its tokens (OAUTHBEARER, over TLS). Requires the package `joserfc`.",
+        "URL of the public keys of an identity provider (JWKS). With it, clients can authenticate "
+        "with its tokens (OAUTHBEARER, over TLS). Requires the package `joserfc`.",
     ),
     ConfigKey(
         "sasl.oauthbearer.sub.claim.name",
@@ -708,17 +711,17 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.MIB,
         limits.FRAME_BYTES_MAX,
         "bytes",
-        "The largest request.",
+        "Maximum size of a request.",
     ),
     ConfigKey(
         "ssl.principal.mapping.rules",
         (),
         parse_principal_rules,
         "RULE:pattern/replacement/[LU],... or DEFAULT, or nothing",
-        "How the distinguished name of a client certificate, such as `CN=alice,OU=apps,O=Example`, "
-        "becomes the name of the user: the first rule that matches all of it, in Kafka's syntax; "
-        "DEFAULT: all of it. A certificate that no rule matches names no user. Nothing: the "
-        "common name.",
+        "Rules in Kafka's syntax that map the distinguished name of a client certificate, such as "
+        "`CN=alice,OU=apps,O=Example`, to the name of the user. The first rule that matches the "
+        "whole name applies; DEFAULT: the whole name. A certificate that no rule matches has no "
+        "user. Nothing: the common name.",
         show=show_principal_rules,
     ),
     ConfigKey(
@@ -726,8 +729,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         ("User:admin",),
         _principals,
         "User:NAME;User:NAME;... or nothing",
-        "Principals that may do everything: access rules do not apply to them. They have an effect "
-        "with `authentication.required` only.",
+        "Principals that have all permissions: access rules do not apply to them. Only effective "
+        "with `authentication.required`.",
         show=";".join,
     ),
     ConfigKey(
@@ -774,9 +777,9 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         0,
         INT64_MAX,
         "ms",
-        "How long a partition waits for an in-sync replica whose broker is gone, if all in-sync "
-        "replicas that are there stopped uncleanly and may lack acknowledged records: with "
-        "`flush.policy=os`, or with a torn write at the end of the log. Then the longest log leads "
-        "without it.",
+        "How long a partition waits for an in-sync replica whose broker is unavailable, if all "
+        "available in-sync replicas stopped uncleanly and may lack acknowledged records: with "
+        "`flush.policy=os`, or with a torn write at the end of the log. After this time, the "
+        "replica with the longest log becomes the leader.",
     ),
 )

@@ -1,7 +1,6 @@
-"""One setting: its name, default, range and help, and how a table of them reads text.
+"""Definition of a setting (name, default, range, help), and the parser of a table of settings.
 
-Nothing here knows which settings there are (``topic`` and ``broker`` do) or where the text came
-from.
+``topic`` and ``broker`` define the settings.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ class ConfigKey(Generic[T]):
     name: str
     default: T
     parse: Callable[[str], T]
-    accepts: str  # for people: the range or the choices, with the unit
+    accepts: str  # for texts: the range or the choices, with the unit
     help: str
-    show: Callable[[T], str] = str  # the opposite of ``parse``, except for secrets
+    show: Callable[[T], str] = str  # the inverse of ``parse``, except for secrets
 
     @property
     def is_secret(self) -> bool:
-        """Whether the value is to stay out of messages, dumps and logs."""
+        """Whether messages, dumps and logs must not contain the value."""
         return self.show is hidden
 
     @property
     def field(self) -> str:
-        """The name of the dataclass field that holds it."""
+        """Name of the dataclass field with the value."""
         return self.name.replace(".", "_")
 
 
@@ -43,7 +42,7 @@ HIDDEN: Final = "(hidden)"
 
 
 def hidden(value: str) -> str:
-    """Text that a dump shows in place of a secret; empty without a secret."""
+    """Return the text that a dump shows in place of a secret; empty without a secret."""
     return HIDDEN if value else ""
 
 
@@ -80,9 +79,9 @@ def word(name: str, default: str, choices: tuple[str, ...], text: str) -> Config
 def parse(
     keys: tuple[ConfigKey[Any], ...], overrides: Mapping[str, str], *, what: str
 ) -> dict[str, Any]:
-    """``overrides`` as field names and typed values.
+    """Return ``overrides`` as field names and typed values.
 
-    Raises ``InvalidConfigError`` that names an unknown key, or a bad value and what is accepted.
+    Raises ``InvalidConfigError`` with the unknown key, or the invalid value and the accepted ones.
     """
     by_name = {key.name: key for key in keys}
     values: dict[str, Any] = {}
@@ -90,13 +89,13 @@ def parse(
         key = by_name.get(name)
         if key is None:
             raise InvalidConfigError(
-                f"{name[:100]!r} is not a {what} setting; there are: {', '.join(sorted(by_name))}"
+                f"{name[:100]!r} is not a {what} setting. Settings: {', '.join(sorted(by_name))}"
             )
         try:
             values[key.field] = key.parse(text)
         except ValueError as error:
             shown = hidden(text) if key.is_secret else text[:100]
             raise InvalidConfigError(
-                f"{name}={shown} is refused ({error}); it takes {key.accepts}"
+                f"{name}={shown} is refused ({error}). Accepted: {key.accepts}"
             ) from error
     return values

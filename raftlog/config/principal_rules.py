@@ -1,8 +1,8 @@
-"""``ssl.principal.mapping.rules``: how the name of a client certificate becomes that of a user.
+"""``ssl.principal.mapping.rules``: rules that map the name of a client certificate to a user.
 
-Kafka's syntax (KIP-371): rules that are separated by commas, of which the first that matches the
-whole name applies. ``RULE:pattern/replacement/`` replaces; with ``L`` or ``U`` at its end, in lower
-or upper case. ``$1`` in the replacement is a group of the pattern. ``DEFAULT`` takes all of it.
+Kafka's syntax (KIP-371): comma-separated rules. The first rule that matches the whole name applies.
+``RULE:pattern/replacement/`` replaces it; with ``L`` or ``U`` at the end, the result is in lower or
+upper case. ``$1`` in the replacement is a group of the pattern. ``DEFAULT`` keeps the name.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ _GROUP: Final = re.compile(r"\\(.)|\$(\d)|\\")
 
 
 class PrincipalRule(NamedTuple):
-    """``text``: as it was written. ``pattern``: None for DEFAULT. ``replacement``: as `re` has it.
-
-    ``case``: "L", "U" or "".
+    """``text``: the rule as configured. ``pattern``: None for DEFAULT. ``replacement``: in the
+    syntax of `re`. ``case``: "L", "U" or "".
     """
 
     text: str
@@ -64,11 +63,11 @@ def _rule(found: re.Match[str]) -> PrincipalRule:
 def _check_groups(pattern: re.Pattern[str], replacement: str) -> None:
     for group in re.findall(r"(?<!\\)\$(\d)", replacement):
         if int(group) > pattern.groups:
-            raise IndexError(f"the pattern has {pattern.groups} groups, and ${group} is none")
+            raise IndexError(f"the pattern has {pattern.groups} groups, no group ${group}")
 
 
 def _python(found: re.Match[str]) -> str:
-    """Java's syntax of a replacement as Python's."""
+    """Convert a replacement from Java's to Python's syntax."""
     if found[2] is not None:
         return rf"\g<{found[2]}>"
     return (found[1] or "\\").replace("\\", r"\\")

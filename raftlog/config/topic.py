@@ -1,7 +1,7 @@
-"""The settings of a topic: Kafka's keys, with Kafka's meaning.
+"""Settings of a topic: Kafka's keys, with Kafka's meaning.
 
-A setting is text on the wire, in files and on the command line; a frozen dataclass of typed fields
-in the program. One table gives validation, defaults, text and the docs.
+A setting is text in the protocol, in files and on the command line, and a typed field of a frozen
+dataclass in the program. One table defines validation, defaults, text and docs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _POLICIES: Final = ("delete", "compact", "compact,delete")
 
 
 def _cleanup_policy(text: str) -> str:
-    """One of ``_POLICIES``; the order of two is no matter."""
+    """Return one of ``_POLICIES``; the two policies can be in any order."""
     policy = ",".join(sorted(part.strip() for part in text.split(",")))
     if policy not in _POLICIES:
         raise ValueError(f"{text[:100]!r} is not one of {'; '.join(_POLICIES)}")
@@ -38,8 +38,8 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "delete",
         _cleanup_policy,
         "delete, compact or compact,delete",
-        "How old data goes: by age and size (`delete`); all but the last record of each key "
-        "(`compact`); or both.",
+        "How old data is removed: by age and size (`delete`), all but the last record of each key "
+        "(`compact`), or both.",
     ),
     word(
         "compression.type",
@@ -53,8 +53,8 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         0,
         INT64_MAX,
         "ms",
-        "With compaction: how long a tombstone (a record without a value) stays once the records "
-        "that it deletes are gone, so that readers on their way still meet it.",
+        "With compaction: how long a tombstone (a record without a value) is kept after compaction "
+        "has removed the records that it deletes. Consumers must read it within this time.",
     ),
     word(
         "flush.policy",
@@ -71,7 +71,7 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         0,
         limits.SEGMENT_BYTES_MAX,
         "bytes",
-        "At most one index entry per so many bytes of log.",
+        "Bytes of log per index entry, at least.",
     ),
     number(
         "max.compaction.lag.ms",
@@ -79,7 +79,8 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         1,
         INT64_MAX,
         "ms",
-        "With compaction: a record older than this is compacted, however little there is to gain.",
+        "With compaction: records older than this are compacted, independent of "
+        "`min.cleanable.dirty.ratio`.",
     ),
     number(
         "max.message.bytes",
@@ -109,14 +110,15 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "message.timestamp.type",
         "CreateTime",
         ("CreateTime", "LogAppendTime"),
-        "Whose clock stamps records: the producer's or the leader's.",
+        "Clock that sets the timestamps of records: the producer's (`CreateTime`) or the leader's "
+        "(`LogAppendTime`).",
     ),
     ConfigKey(
         "min.cleanable.dirty.ratio",
         0.5,
         _ratio,
         "a number from 0 to 1",
-        "With compaction: begin when so much of the log was never compacted.",
+        "With compaction: compact the log if at least this part of it was never compacted.",
     ),
     number(
         "min.compaction.lag.ms",
@@ -124,7 +126,7 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         0,
         INT64_MAX,
         "ms",
-        "With compaction: a record younger than this stays, even if its key has a newer one.",
+        "With compaction: a record younger than this is kept, even if its key has a newer record.",
     ),
     number(
         "min.insync.replicas",
@@ -132,7 +134,7 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         0,
         limits.REPLICATION_FACTOR_MAX,
         "replicas",
-        "How many replicas have to hold a record durably before it counts as committed. At most "
+        "Number of replicas that must store a record durably before it is committed. At most "
         "the replication factor; 0 means 2 from replication factor 3 on, else 1.",
     ),
     number(
@@ -194,12 +196,12 @@ class TopicConfig:
 
     @classmethod
     def from_text(cls, overrides: Mapping[str, str]) -> TopicConfig:
-        """Settings with ``overrides``; raises ``InvalidConfigError`` that names the bad one."""
+        """Return the settings with ``overrides``. Raises ``InvalidConfigError``."""
         return cls(**parse(TOPIC_KEYS, overrides, what="topic"))
 
     @property
     def is_compacted(self) -> bool:
-        """Whether only the last record of each key is to be kept. Then every record needs a key."""
+        """Whether only the last record of each key is kept. Then every record needs a key."""
         return "compact" in self.cleanup_policy
 
     @property
@@ -216,15 +218,15 @@ class TopicConfig:
         return "delete" in self.cleanup_policy
 
     def effective_min_isr(self, replication_factor: int) -> int:
-        """``min.insync.replicas`` as a number from 1 on: what 0 means depends on the replicas."""
+        """Return ``min.insync.replicas``; for 0, the default for the replication factor."""
         return self.min_insync_replicas or (2 if replication_factor >= 3 else 1)
 
     def check_replication(self, replication_factor: int) -> None:
-        """Raise ``InvalidConfigError`` if so many replicas cannot keep what the settings ask."""
+        """Raise ``InvalidConfigError`` if the settings require more replicas."""
         if self.min_insync_replicas > replication_factor:
             raise InvalidConfigError(
                 f"min.insync.replicas={self.min_insync_replicas} is more than the replication "
-                f"factor, {replication_factor}: nothing could ever be committed"
+                f"factor, {replication_factor}: no record could be committed"
             )
         if self.flush_policy == "os" and replication_factor == 1:
             raise InvalidConfigError(
@@ -234,7 +236,7 @@ class TopicConfig:
             )
 
     def to_text(self) -> dict[str, str]:
-        """Every key with its value, as text."""
+        """Return all keys and values as text."""
         return {key.name: str(getattr(self, key.field)) for key in TOPIC_KEYS}
 
 

@@ -1,4 +1,4 @@
-"""``1@host:port,2@host:port`` as people write who votes on the cluster's own state."""
+"""Voters of the cluster state as text, ``1@host:port,2@host:port``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BROKER_ID_MAX: Final = (1 << 31) - 1
 
 
 class Voter(NamedTuple):
-    """A broker with a vote, and where the others reach it."""
+    """A voter: broker id, and the address at which other brokers connect to it."""
 
     id: int
     address: Address
@@ -22,17 +22,17 @@ class Voter(NamedTuple):
 
 
 def parse_voters(text: str) -> tuple[Voter, ...]:
-    """The voters in order of their ids; none for an empty text.
+    """Parse voters, sorted by id; none for an empty text.
 
-    Raises ``ValueError`` with the reason: no ``ID@HOST:PORT``, an id or an address that stands
-    there twice, port 0 (other brokers cannot know the chosen port), too many of them.
+    Raises ``ValueError`` with the reason: no ``ID@HOST:PORT``, a duplicate id or address, port 0
+    (other brokers cannot know the assigned port), or too many voters.
     """
     voters = sorted(map(_voter, text.split(","))) if text.strip() else []
     if len(voters) > limits.VOTERS_PER_CLUSTER_MAX:
-        raise ValueError(f"{len(voters)} voters: {limits.VOTERS_PER_CLUSTER_MAX} are the most")
+        raise ValueError(f"{len(voters)} voters; the limit is {limits.VOTERS_PER_CLUSTER_MAX}")
     for one, other in pairwise(voters):
         if one.id == other.id:
-            raise ValueError(f"broker id {one.id} stands there twice")
+            raise ValueError(f"broker id {one.id} is listed twice")
     holders: dict[Address, int] = {}
     for voter in voters:
         holder = holders.setdefault(voter.address, voter.id)
@@ -42,7 +42,7 @@ def parse_voters(text: str) -> tuple[Voter, ...]:
 
 
 def show_voters(voters: tuple[Voter, ...]) -> str:
-    """The text that ``parse_voters`` reads."""
+    """Return the text for ``parse_voters``."""
     return ",".join(map(str, voters))
 
 
@@ -50,11 +50,11 @@ def _voter(text: str) -> Voter:
     id_, at, address = text.strip().partition("@")
     if not at:
         raise ValueError(f"{text.strip()!r} is not ID@HOST:PORT, as in 1@10.0.0.1:9100")
-    # So many digits are enough for any id, and few enough for int() to take.
+    # Bounds the number of digits, which int() limits.
     is_number = id_.isascii() and id_.isdigit() and len(id_) <= len(str(BROKER_ID_MAX))
     if not is_number or int(id_) > BROKER_ID_MAX:
         raise ValueError(f"{id_[:100]!r} is not a broker id (0 to {BROKER_ID_MAX})")
     voter = Voter(int(id_), parse_address(address))
     if voter.address.port == 0:
-        raise ValueError(f"{voter}: the port has to be a fixed one, so that others can find it")
+        raise ValueError(f"{voter}: the port must not be 0, so that other brokers can connect")
     return voter

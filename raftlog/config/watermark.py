@@ -10,7 +10,7 @@ PERCENT_MAX: Final = 90
 
 
 class Watermark(NamedTuple):
-    """``percent`` of the disk and ``size_bytes``; None: only the other one counts."""
+    """``percent`` of the disk and ``size_bytes``; None: only the other one applies."""
 
     percent: int | None = None
     size_bytes: int | None = None
@@ -28,18 +28,18 @@ class Watermark(NamedTuple):
 
 
 def parse_watermark(text: str) -> Watermark:
-    """``5%``, ``1073741824``, or both with a comma. Raises ``ValueError``."""
+    """Parse ``5%``, ``1073741824``, or both with a comma. Raises ``ValueError``."""
     percent, size_bytes = None, None
     for part in (part.strip() for part in text.split(",")):
         number = part.removesuffix("%")
         if not (number.isascii() and number.isdigit() and len(number) <= 19):
-            raise ValueError(f"{part!r} is neither a percentage nor a number of bytes")
+            raise ValueError(f"{part!r} is not a percentage or a number of bytes")
         if part != number:
             if percent is not None or int(number) > PERCENT_MAX:
-                raise ValueError(f"one percentage, up to {PERCENT_MAX}%")
+                raise ValueError(f"more than one percentage, or more than {PERCENT_MAX}%")
             percent = int(number)
         else:
             if size_bytes is not None or int(number) > INT64_MAX:
-                raise ValueError("one number of bytes")
+                raise ValueError("more than one number of bytes, or a number above 2^63-1")
             size_bytes = int(number)
     return Watermark(percent, size_bytes)

@@ -28,7 +28,7 @@ def test_a_secret_is_in_no_message() -> None:
     assert [key.is_secret for key in keys] == [True, False]
     with pytest.raises(InvalidConfigError) as caught:
         parse(keys, {"secret": "sesame"}, what="test")
-    assert str(caught.value) == "secret=(hidden) is refused (it is refused); it takes text"
+    assert str(caught.value) == "secret=(hidden) is refused (it is refused). Accepted: text"
 
 
 def test_a_dump_shows_that_there_is_a_secret() -> None:
@@ -39,7 +39,7 @@ def test_a_dump_shows_that_there_is_a_secret() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("size", "1", "'size' is not a test setting; there are: age.ms, kind, size.bytes"),
+        ("size", "1", "'size' is not a test setting. Settings: age.ms, kind, size.bytes"),
         ("size.bytes", "0", "size.bytes=0 .* 1 to 100"),
         ("size.bytes", "many", "bytes, 1 to 100"),
         ("size.bytes", "1e3", "1 to 100"),

@@ -47,10 +47,10 @@ def test_what_is_written_is_read_alike(ports: dict[int, int]) -> None:
         ("2147483648@a:1", "not a broker id"),
         ("1" * 5_000 + "@a:1", "not a broker id"),
         ("1@a", "HOST:PORT"),
-        ("1@a:0", "1@a:0: the port has to be a fixed one"),
-        ("1@a:1,2@b:2,1@c:3", "broker id 1 stands there twice"),
+        ("1@a:0", "1@a:0: the port must not be 0"),
+        ("1@a:1,2@b:2,1@c:3", "broker id 1 is listed twice"),
         ("1@a:1,2@b:2,3@a:1", "a:1 is the address of both 1 and 3"),
-        (",".join(f"{n}@a:{n}" for n in range(1, 17)), "16 voters: 15 are the most"),
+        (",".join(f"{n}@a:{n}" for n in range(1, 17)), "16 voters; the limit is 15"),
     ],
 )
 def test_what_is_no_list_of_voters_is_refused_with_the_reason(text: str, words: str) -> None:
