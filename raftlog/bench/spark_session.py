@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 SLOTS: Final = 2  # tasks at a time
 _DRIVER_MEMORY: Final = "2g"
-_TASK_WORKER: Final = (
-    b"pyspark.daemon\0pyspark.worker"  # in the command line of task processes
-)
+_TASK_WORKER: Final = b"pyspark.daemon\0pyspark.worker"  # in the command line of task processes
 _RESET_PEAK: Final = "5"  # see proc(5), clear_refs
 
 
