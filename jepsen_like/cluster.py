@@ -67,13 +67,15 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Requirements of the nemeses. The first, third and fourth need root on Linux.
+    """Requirements of the nemeses.
 
     ``namespaces``: a separate network for each broker. ``relays``: links between brokers pass
     through relays. ``client_relays``: links of clients pass through relays. ``loop_disks``: file
     systems in files. ``time_namespaces``: monotonic clocks that differ by days. ``fake_time``: wall
     clocks that can be set. ``failpoints``: brokers read failpoint files. ``member_places``: a
     separate network for each member of a consumer group; ignored without ``namespaces``.
+
+    ``namespaces``, ``loop_disks`` and ``time_namespaces`` require root on Linux.
     """
 
     namespaces: bool = False

@@ -99,7 +99,7 @@ class _Reader:
                 await asyncio.sleep(PATIENCE_S)
 
     async def _forget_gone(self) -> None:
-        """Forget partitions of side topics that were deleted after the list was made."""
+        """Remove partitions of deleted side topics from those that are left to read."""
         with suppress(TimeoutError):  # the next attempt checks again
             there = await existing_partitions(self.context, timeout_s=METADATA_TIMEOUT_S)
             self.left -= {tp for tp in self.left if tp not in there and not self._is_stable(tp)}

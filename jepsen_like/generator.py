@@ -108,7 +108,7 @@ def draw_shape(
     if lossy or available:
         factors = [factor for factor in factors if factor >= FACTORS[1]]
     if not factors:
-        raise ValueError(f"{brokers} brokers are too few for three replicas. Use at least 3")
+        raise ValueError(f"too few brokers for three replicas: {brokers}. Use at least 3")
     count = random.randint(1, TOPICS_MAX)
     sizes = GROUP_PARTITIONS if workload == "groups" else (1, 2, 4, 8, PARTITIONS_MAX)
     left = max(count, random.choice(sizes))

@@ -59,7 +59,7 @@ class Driver:
         for nemesis in {id(each): each for each in self.nemeses.values()}.values():
             try:
                 nemesis.heal()
-            except Exception:  # noqa: BLE001 - the other nemeses have to heal, too
+            except Exception:  # noqa: BLE001 - the other nemeses must heal, too
                 self._trouble("a nemesis could not heal")
 
     def _begin(self, number: int, plan: FaultPlan) -> None:

@@ -203,7 +203,7 @@ def _why_not(
 
 
 def _not_enough(wrong: frozenset[int], problem: str) -> str:
-    return f"in-sync replica {_ids(wrong)}, which would have to remain, {problem}"
+    return f"required in-sync replica {_ids(wrong)} {problem}"
 
 
 def _has_all(broker: int, part: PartitionStatus) -> bool:

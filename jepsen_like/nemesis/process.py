@@ -222,7 +222,7 @@ class ProcessNemesis(OwnKinds):
         return Effect(True, {"before": by_name(before), "after": by_name(after)}, tuple(targets))
 
     def _start(self, targets: Sequence[int]) -> Effect:
-        """Start all brokers at once, and then wait for each."""
+        """Start all brokers in parallel, then wait for each."""
         ready: dict[int, float] = {}
         failed: dict[int, str] = {}
 

@@ -160,7 +160,7 @@ def _verdict(judged: Judgement) -> Iterator[Element]:
         )
         for anomaly in judged.anomalies
     ]
-    heads = (("anomaly", None), ("found", "n"), ("what it is", None))
+    heads = (("anomaly", None), ("found", "n"), ("description", None))
     made = node(
         "table",
         node("caption", "All kinds of anomaly that the checker detects."),

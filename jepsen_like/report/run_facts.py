@@ -103,7 +103,7 @@ def _asked(digest: Digest) -> Iterator[Row]:
         yield "flush policy", str(shape["flush_policy"])
     if isinstance(plan.get("time_s"), int | float):
         yield "load", markup.seconds(plan["time_s"])
-    yield "whole run", markup.seconds(digest.length_s)
+    yield "complete run", markup.seconds(digest.length_s)
 
 
 def _group(group: Mapping[str, Any]) -> str:

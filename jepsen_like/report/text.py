@@ -14,7 +14,7 @@ Row = tuple[str, str]
 FINDINGS_MAX: Final = 3  # of each kind
 TROUBLES_MAX: Final = 5
 VALUE_CHARS_MAX: Final = 160  # of one statistic
-ANOMALY_COLUMNS: Final = ("anomaly", "found", "what it is")
+ANOMALY_COLUMNS: Final = ("anomaly", "found", "description")
 
 
 def summary_rows(verdict: Verdict) -> list[Row]:

@@ -73,7 +73,7 @@ def test_most_runs_and_not_all_have_topics_that_go_on_without_a_replica() -> Non
         ({"brokers": 0}, "1 to 9"),
         ({"brokers": 10}, "1 to 9"),
         ({"nemeses": ("kill", "power"), "bootstrap": "10.0.0.1:9100"}, "power. Use kill"),
-        ({"nemeses": ("wipe",), "brokers": 1}, "three of them"),
+        ({"nemeses": ("wipe",), "brokers": 1}, "for three replicas"),
         ({"nemeses": ("kill", "member-pause")}, "member-pause needs consumer groups"),
     ],
 )

@@ -61,5 +61,5 @@ def test_commands_run_in_a_members_place_and_this_thread_stays_where_it_is() -> 
 
 @pytest.mark.parametrize("count", [0, COUNT_MAX + 1])
 def test_only_so_many_fit(count: int) -> None:
-    with pytest.raises(ValueError, match="1 to 100 can have"):
+    with pytest.raises(ValueError, match="Use 1 to 100"):
         MemberPlaces(Namespaces(1), {}, count)

@@ -98,7 +98,7 @@ def test_nothing_is_left() -> None:
 def test_nothing_is_left_of_what_could_not_be_made() -> None:
     mounts = Path("/proc/thread-self/mounts").read_text()
     run("ip", "link", "add", BRIDGE, "type", "bridge")
-    with pytest.raises(OSError, match="br0 already"), Namespaces(1):
+    with pytest.raises(OSError, match="already has br0"), Namespaces(1):
         pass
     run("ip", "link", "del", BRIDGE)
     before = socket.if_nameindex()

@@ -114,13 +114,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "the cluster's voters would be 3, 5 of 5: no majority"),
     "while a member of the ISR that has to be enough is down": (
         {"targets": (1,), "up": (1, 2, 4, 5)},
-        "t:0: in-sync replica 3, which would have to remain, is down"),
+        "t:0: required in-sync replica 3 is down"),
     "while a member of the ISR does not know that it is one": (
         {"targets": (1,), "parts": (part(agreed=frozenset((1, 2))),)},
-        "t:0: in-sync replica 3, which would have to remain, reports a different ISR"),
+        "t:0: required in-sync replica 3 reports a different ISR"),
     "while a member of the ISR lags": (
         {"targets": (1,), "parts": (part(caught_up=frozenset((1, 3))),)},
-        "t:0: in-sync replica 2, which would have to remain, is lagging"),
+        "t:0: required in-sync replica 2 is lagging"),
     "while nobody leads": (
         {"targets": (2,), "parts": (part(leader=None),)},
         "t:0: it has no leader"),

@@ -73,7 +73,7 @@ def test_two_at_a_time_are_one_below_the_other() -> None:
     found = bars(picture)
     assert list(found) == [
         "g/m1.1: 10.0 s to 61.0 s, lost",
-        "g/m2.1: 40.0 s to 100.0 s; another member assumed the same",
+        "g/m2.1: 40.0 s to 100.0 s; another member assumed ownership, too",
     ]
     one, other = found.values()
     assert float(other.get("height", "0")) < float(one.get("height", "0"))

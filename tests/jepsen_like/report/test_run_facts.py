@@ -25,7 +25,7 @@ def test_the_plan_and_the_machine_are_told() -> None:
     assert facts["topic chaos-a"] == "4 partitions, replication factor 3, min ISR 2"
     assert facts["flush policy"] == "durable"
     assert facts["load"] == "1 min 0 s"
-    assert facts["whole run"] == "1 min 15 s"
+    assert facts["complete run"] == "1 min 15 s"
     assert facts["network"] == "namespaces"
 
 
@@ -59,9 +59,9 @@ def test_words_for_the_shell_are_quoted() -> None:
 )
 def test_plans_of_others_are_no_reason_to_fail(plan: dict[str, Any]) -> None:
     found = of(plan)
-    assert "whole run" in dict(run_facts.rows(found))
+    assert "complete run" in dict(run_facts.rows(found))
     assert list(dict(run_facts.commands(found, "h"))) == ["check this history again"]
 
 
 def test_without_a_plan_only_the_length_is_known() -> None:
-    assert run_facts.rows(Digest(length_s=5)) == [("whole run", "5 s")]
+    assert run_facts.rows(Digest(length_s=5)) == [("complete run", "5 s")]
