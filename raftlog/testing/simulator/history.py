@@ -46,7 +46,7 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Operation:
-    """``process``: who did it. A consumer takes a new name whenever it changes its position."""
+    """``process``: the client. A consumer takes a new name whenever it changes its position."""
 
     process: str
     invoked_ns: int
@@ -59,7 +59,7 @@ class Operation:
         return self.outcome is Outcome.OK
 
     def to_dict(self) -> dict[str, Any]:
-        """For a line of JSON."""
+        """Return the content of a JSON line."""
         return {"f": type(self).__name__.lower()} | {
             part.name: getattr(self, part.name) for part in fields(self)
         }
@@ -84,7 +84,7 @@ class Send(Operation):
 
 @dataclass(slots=True, kw_only=True)
 class Poll(Operation):
-    """What one call gave, by partition, in the order given.
+    """The result of one call, by partition, in the order of delivery.
 
     ``resets_to_latest``: a consumer whose next record was deleted continues at the log end.
     ``topic_ids``: of a member of the consumer group, by partition of ``records``.
@@ -97,14 +97,14 @@ class Poll(Operation):
 
 @dataclass(slots=True, kw_only=True)
 class EndOffsets(Operation):
-    """The ends of what consumers may see."""
+    """End offsets for consumers."""
 
     ends: dict[TopicPartition, Offset] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
 class StartOffsets(Operation):
-    """Where partitions' logs start."""
+    """Log start offsets of partitions."""
 
     starts: dict[TopicPartition, Offset] = field(default_factory=dict)
 
@@ -123,7 +123,7 @@ class TimeLookup(Operation):
 
 @dataclass(slots=True, kw_only=True)
 class Deletion(Operation):
-    """An attempt to delete the records below ``before``. ``start``: where the log starts then."""
+    """An attempt to delete the records below ``before``. ``start``: log start offset afterwards."""
 
     partition: TopicPartition
     before: Offset
@@ -140,7 +140,7 @@ class Commit(Operation):
 
 @dataclass(slots=True, kw_only=True)
 class Committed(Operation):
-    """What the consumer group is said to have committed; nothing of what is left out."""
+    """Reported committed offsets of the consumer group; none for missing partitions."""
 
     offsets: dict[TopicPartition, Offset] = field(default_factory=dict)
 
@@ -157,12 +157,12 @@ class Owning(Operation):
 
 @dataclass(slots=True, kw_only=True)
 class Recreation(Operation):
-    """The topic is deleted, and another one of its name is made."""
+    """The topic is deleted, and another one with its name is created."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Other(Operation):
-    """Something that is only counted."""
+    """An operation that is only counted."""
 
     what: str
 
@@ -183,7 +183,7 @@ AnyOperation: TypeAlias = (
 
 
 class History:
-    """Operations, in the order of their beginnings."""
+    """Operations, in the order of their invocations."""
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self.operations: list[AnyOperation] = []
@@ -290,7 +290,7 @@ class History:
         return operation
 
     def end(self, operation: Operation, outcome: Outcome, error: object = "") -> None:
-        """Note how an operation ended, now."""
+        """Record the end of an operation, at the current time."""
         operation.completed_ns = self._now_ns()
         operation.outcome = outcome
         operation.error = str(error)
@@ -304,7 +304,7 @@ class History:
         return [operation for operation in self.operations if isinstance(operation, Send)]
 
     def counts(self) -> dict[str, int]:
-        """How many operations there are of each kind and outcome, such as ``"send ok"``."""
+        """Return the number of operations by kind and outcome, such as ``"send ok"``."""
         found: dict[str, int] = {}
         for operation in self.operations:
             what = operation.what if isinstance(operation, Other) else type(operation).__name__

@@ -1,12 +1,12 @@
 """Virtual time: one heap of events for all processes, and an asyncio event loop for each of them.
 
-``SimLoop`` is the world's: it holds the heap and the time, and runs events one by one, in the order
-of (time, sequence). ``NodeLoop`` is what one process sees of it: a real asyncio event loop whose
-clock may be off and may drift, that can be paused (SIGSTOP) and killed (SIGKILL: not one handle
-more, no ``finally``, no goodbye). No threads, no sockets, no real time.
+``SimLoop`` belongs to the simulation: it has the heap and the time, and runs events one by one, in
+the order of (time, sequence). ``NodeLoop`` belongs to one process: an asyncio event loop whose
+clock may be wrong and may drift. It can be paused (SIGSTOP) and killed (SIGKILL: no further handle
+and no ``finally`` runs). There are no threads, no sockets and no real time.
 
-A turn of the loop takes ``step_ns`` of virtual time, so what spins makes time pass, and processes
-that do things at once do not do them in lock-step.
+A turn of the loop takes ``step_ns`` of virtual time. Busy loops therefore let time pass, and
+simultaneous actions of processes do not run in lock-step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SimulationError(Exception):
 
 
 class Sockets(Protocol):
-    """What gives a process its connections: a ``network.SimNetwork``."""
+    """Provider of a process's connections: a ``network.SimNetwork``."""
 
     async def connect(
         self, loop: NodeLoop, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
@@ -55,7 +55,7 @@ class SimLoop:
     """Simulated time and event order. ``digest`` differs if two runs differ in one event."""
 
     def __init__(self, *, events_max: int = EVENTS_MAX_DEFAULT) -> None:
-        """``events_max``: a run of more events than that is taken for an endless one."""
+        """``events_max``: a run with more events is considered endless."""
         self.now_ns = 0
         self.events = 0
         self.failures: list[str] = []
@@ -67,11 +67,11 @@ class SimLoop:
 
     @property
     def now(self) -> float:
-        """Seconds since the world began."""
+        """Seconds since the start of the simulation."""
         return self.now_ns / NS
 
     def digest(self) -> str:
-        """What has happened so far, in 16 hexadecimal digits."""
+        """Digest of all events so far, in 16 hexadecimal digits."""
         return self._hash.hexdigest()
 
     def note(self, what: str) -> None:
@@ -79,7 +79,7 @@ class SimLoop:
         self._hash.update(f"{self.now_ns} {what}\n".encode())
 
     def push(self, at_ns: int, node: NodeLoop, handle: asyncio.Handle) -> None:
-        """Run ``handle`` on ``node`` at ``at_ns``, after what is due then already."""
+        """Run ``handle`` on ``node`` at ``at_ns``, after the handles already due then."""
         self._sequence += 1
         heapq.heappush(self._heap, (max(at_ns, self.now_ns), self._sequence, node, handle))
 
@@ -131,8 +131,8 @@ class SimLoop:
 class NodeLoop(asyncio.BaseEventLoop):
     """The event loop of one process, from its start to its end.
 
-    ``time`` is its monotonic clock: ``offset_s`` when the world began, and off by ``drift`` (0.01:
-    one per cent fast) from then on.
+    ``time`` is its monotonic clock: ``offset_s`` at the start of the simulation, then with
+    ``drift`` (0.01: one per cent fast).
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class NodeLoop(asyncio.BaseEventLoop):
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def _ns(self, when: float) -> int:
-        """The first virtual time at which ``time()`` is ``when`` or later."""
+        """Return the first virtual time at which ``time()`` is ``when`` or later."""
         exact = (when - self._offset_s) / self._rate
         at_ns = math.ceil(exact) if exact < _FAR_NS else _FAR_NS
         while self._offset_s + at_ns * self._rate < when and at_ns < _FAR_NS:
@@ -235,7 +235,7 @@ class NodeLoop(asyncio.BaseEventLoop):
         port: int,
         **_options: Any,
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """A connection of the simulated network."""
+        """Connect on the simulated network."""
         assert self._sockets is not None, "a process without a network"
         return await self._sockets.connect(self, protocol_factory, host, port)
 
@@ -257,7 +257,7 @@ class NodeLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]  # the stubs have type variables
         self, _executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Run the function at once: the hashes of a client take no virtual time."""
+        """Run the function immediately: hashes of a client take no virtual time."""
         future = self.create_future()
         try:
             future.set_result(func(*args))
@@ -284,27 +284,27 @@ class NodeLoop(asyncio.BaseEventLoop):
         return False
 
     def _timer_handle_cancelled(self, _handle: asyncio.TimerHandle) -> None:
-        """It is passed over when its time comes."""
+        """Do nothing: a cancelled handle is skipped when it is due."""
 
     # -- what is done to it ------------------------------------------------------------------------
 
     def park(self, handle: asyncio.Handle) -> None:
-        """Keep a handle that came due while the process is paused."""
+        """Store a handle that is due while the process is paused."""
         self._parked.append(handle)
 
     def pause(self) -> None:
-        """SIGSTOP: what comes due from now on waits."""
+        """Pause the process (SIGSTOP): handles that are due wait."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """SIGCONT: what has waited runs at once, in its order."""
+        """Resume the process (SIGCONT): waiting handles run immediately, in order."""
         self.is_paused = False
         parked, self._parked = self._parked, []
         for handle in parked:
             self.world.push(self.world.now_ns, self, handle)
 
     def kill(self) -> None:
-        """SIGKILL. What was under way stays as it is until ``bury``. Idempotent."""
+        """Kill the process (SIGKILL). Its coroutines stay suspended until ``bury``. Idempotent."""
         if self.is_alive:
             self.check_tasks()
         self.is_alive = False
@@ -312,10 +312,10 @@ class NodeLoop(asyncio.BaseEventLoop):
         self._parked.clear()
 
     def bury(self) -> None:
-        """Let go of what a killed process has left. Only when nothing can see it any more.
+        """Release the coroutines of a killed process, once nothing can observe them.
 
-        Python runs the ``finally`` blocks of a coroutine that it drops; by now they find nothing
-        that they could change.
+        Python runs the ``finally`` blocks of a released coroutine; they can no longer have an
+        effect.
         """
         assert not self.is_alive, "kill() first"
         while self._tasks:
@@ -329,11 +329,11 @@ class NodeLoop(asyncio.BaseEventLoop):
         self._closed = True
 
     def __del__(self) -> None:
-        """It holds nothing of the system's."""
+        """Do nothing: the loop has no resources of the system."""
 
 
 def _where(error: BaseException | None) -> str:
-    """The innermost frames of a failure."""
+    """Return the innermost frames of a failure."""
     frames = traceback.extract_tb(None if error is None else error.__traceback__)
     return "".join(f" < {frame.filename}:{frame.lineno}" for frame in frames[: -_FRAMES - 1 : -1])
 

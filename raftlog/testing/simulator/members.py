@@ -30,15 +30,15 @@ from raftlog.types import Offset, OffsetAndMetadata, TopicPartition
 
 GROUP: Final = "readers"
 JOINING_S_MAX: Final = 10.0
-PREFIX: Final = "member-"  # of the names of machines and processes
+PREFIX: Final = "member-"  # of names of machines and processes
 CLOSE_TIMEOUT_MS: Final = 2_000
-QUESTIONS_MAX: Final = 8  # about the group, to one broker
-CATCHING_UP_RECORDS: Final = 500  # of a poll, once the cluster is healed permanently
+QUESTIONS_MAX: Final = 8  # requests about the group, to one broker
+CATCHING_UP_RECORDS: Final = 500  # maximum of a poll after permanent healing
 LEFT_PAUSED_SHARE: Final = 0.3
 
 
 class Members:
-    """All members of one world. None, if its plan has no group."""
+    """All members of one simulation; none if its plan has no group."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
@@ -50,7 +50,7 @@ class Members:
         self._is_disturbed = True
 
     def start(self) -> None:
-        """Start them, and let some time pass for all partitions to have an owner."""
+        """Start all members, and wait until all partitions can have an owner."""
         plan = self._workload.plan.group
         if plan is None:
             return
@@ -74,12 +74,12 @@ class Members:
 
     @property
     def names(self) -> list[str]:
-        """Of their machines."""
+        """Names of their machines."""
         return [machine.name for machine in self._machines]
 
     def leave_one_paused(self) -> None:
-        """Disturb no member any more. One may stand still from now on, until ``resume``: others
-        get what it has.
+        """End the faults of members. One may be paused until ``resume``: then others receive its
+        partitions.
         """
         self._is_disturbed = False
         random = self._workload.world.random("core/members")
@@ -93,14 +93,14 @@ class Members:
             self._left_paused.resume()
             self._left_paused = None
 
-    # -- what goes wrong with them
+    # -- faults
 
     def _disturb_later(self, plan: GroupPlan) -> None:
         seconds = self._random.expovariate(1 / plan.disturbs_s)
         self._loop.call_later(seconds, self._disturb, plan)
 
     def _disturb(self, plan: GroupPlan) -> None:
-        """One is killed, and started again later; stands still for a while; or is cut off."""
+        """Kill, pause or isolate a member for some time."""
         if self._workload.is_over or not self._is_disturbed:
             return
         machine = self._random.choice(self._machines)
@@ -121,7 +121,7 @@ class Members:
         return machine.loop.resume
 
     def _cut_off(self, machine: ClientMachine) -> Callable[[], None]:
-        """From all brokers, or from one."""
+        """Isolate the machine from all brokers, or from one. Returns a function that ends this."""
         network, brokers = self._workload.world.network, self._workload.world.brokers
         names = [broker.name for broker in brokers]
         if self._random.random() < 0.5:
@@ -139,12 +139,12 @@ class Members:
         if not machine.is_running:
             machine.start()
 
-    # -- what they do
+    # -- operations
 
     async def _be_member(self, plan: GroupPlan, machine: ClientMachine) -> None:
         workload = self._workload
         owned = self._owned.setdefault(machine.name, {})
-        forget(workload, owned)  # of the process before this one, which was killed
+        forget(workload, owned)  # of the previous process, which was killed
         session = 0
         while not workload.is_over:
             session += 1
@@ -180,7 +180,7 @@ def forget(workload: Workload, owned: dict[TopicPartition, Owning]) -> None:
 
 
 class _Member:
-    """One consumer, from its making to its end."""
+    """One consumer, from its creation to its end."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class _Member:
         self._process = process
         self._owned = owned
         self._assignments = 0
-        self._done: dict[TopicPartition, Offset] = {}  # the next offset of each
+        self._done: dict[TopicPartition, Offset] = {}  # next offset of each partition
 
     async def run(self) -> None:
         await self._consumer.subscribe(
@@ -225,7 +225,7 @@ class _Member:
         except RaftlogError as error:
             self._history.end(poll, Outcome.FAIL, repr(error))
             raise
-        # Where a partition comes back, it is read from where the group is.
+        # A partition that is assigned again is read from the committed offset of the group.
         poll.process = f"{self._process}@{self._assignments}"
         poll.records = by_partition(records)
         poll.topic_ids = self._topic_ids(poll.records)
@@ -279,7 +279,7 @@ class _Member:
 
 
 async def ask_once(workload: Workload, machine: ClientMachine) -> None:
-    """Ask what the group has committed, however long it takes."""
+    """Request the committed offsets of the group until this succeeds."""
     while True:
         admin = workload.admin(machine)
         try:
@@ -294,7 +294,7 @@ async def ask_once(workload: Workload, machine: ClientMachine) -> None:
 
 
 async def ask_committed(workload: Workload, machine: ClientMachine, admin: AsyncAdmin) -> None:
-    """Observe what the group has committed. Raises what the client does."""
+    """Record the committed offsets of the group. Raises the errors of the client."""
     asking = workload.history.committed(machine.name)
     try:
         found = await admin.group_offsets(GROUP)

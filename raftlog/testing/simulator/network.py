@@ -1,9 +1,9 @@
-"""The network between simulated processes: who can reach whom, how long it takes, what gets lost.
+"""The network between simulated processes: reachability, latency and loss.
 
-Hosts have names; a process is on the host that its loop is named after. Connections are TCP's:
-bytes arrive in their order or not at all. A cut link does not end them: what is sent over it is
-sent again until the link is mended, or until one end, or both, give up. So a connection may be
-half-open for long, and bytes may come very late.
+Hosts have names; a process runs on the host with the name of its loop. Connections behave like
+TCP: bytes arrive in order or not at all. A cut link does not end a connection: bytes are sent again
+until the link is restored, or until one end or both time out. A connection may therefore be
+half-open for a long time, and bytes may arrive very late.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from raftlog import limits
 from raftlog.testing.simulator.loop import NS, NodeLoop, SimLoop
 from raftlog.testing.simulator.transport import Factory, Mark, SimTransport, Wire, wire_up
 
-# When TCP sends the first packet of a connection again, in seconds after the time before.
+# When TCP resends the first packet of a connection, in seconds after the previous attempt.
 CONNECT_RETRIES_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0)
 CONNECT_LAST_WAIT_S: Final = 16.0
-GIVE_UP_S: Final = (0.5, 20.0)  # how long an end may be without an answer before it gives up
-RETRANSMIT_S_MAX: Final = 1.0  # from the mending of a link to the next attempt
+GIVE_UP_S: Final = (0.5, 20.0)  # range of the timeout of an end without a response
+RETRANSMIT_S_MAX: Final = 1.0  # from the end of a cut to the next attempt
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long packets travel: never less than ``least_s``, on average ``mean_s`` longer."""
+    """Travel time of packets: at least ``least_s``, on average ``mean_s`` longer."""
 
     least_s: float = 50e-6
     mean_s: float = 200e-6
 
 
 class SimSocket:
-    """A listening socket, as far as a broker looks at one."""
+    """A listening socket, with the methods that a broker uses."""
 
     def __init__(self, host: str, port: int) -> None:
         self._name = (host, port)
@@ -48,7 +48,7 @@ class SimSocket:
 
 
 class SimServer(asyncio.AbstractServer):
-    """A process that listens, until it is closed or the process ends."""
+    """A listening process, until ``close`` or the end of the process."""
 
     def __init__(
         self, network: SimNetwork, loop: NodeLoop, factory: Factory, address: tuple[str, int]
@@ -68,17 +68,17 @@ class SimServer(asyncio.AbstractServer):
         return self._network.listener(*self.address) is self
 
     async def start_serving(self) -> None:
-        """It does."""
+        """Do nothing: it serves already."""
 
     async def serve_forever(self) -> None:
-        """It serves without that."""
+        """Do nothing: it serves already."""
 
     async def wait_closed(self) -> None:
-        """It is."""
+        """Do nothing: ``close`` takes effect immediately."""
 
 
 class SimNetwork:
-    """Everything is drawn from ``random``. It is its transports' ``Carrier``."""
+    """The simulated network, and the ``Carrier`` of its transports. Random only by ``random``."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class SimNetwork:
         socket_bytes: int = 64 * limits.KIB,
         slicing: float = 0.0,
     ) -> None:
-        """``socket_bytes``: what the sockets of a connection hold in each direction. ``slicing``:
-        the share of reads that get only some of the bytes that are there.
+        """``socket_bytes``: socket buffers of a connection in each direction. ``slicing``: share of
+        reads that return only a part of the available bytes.
         """
         self.latency = latency or Latency()
         self.socket_bytes = socket_bytes
@@ -108,10 +108,10 @@ class SimNetwork:
         self._ends: dict[SimTransport, None] = {}
         self._next_port: dict[str, int] = {}
 
-    # -- what processes do -------------------------------------------------------------------------
+    # -- calls from processes ----------------------------------------------------------------------
 
     def listen(self, loop: NodeLoop, factory: Factory, host: str, port: int) -> SimServer:
-        """Take connections to ``host:port``. Raises ``OSError`` when another does."""
+        """Accept connections to ``host:port``. Raises ``OSError`` if the address is in use."""
         if self.listener(host, port) is not None:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         server = self._listeners[host, port] = SimServer(self, loop, factory, (host, port))
@@ -122,14 +122,14 @@ class SimNetwork:
             del self._listeners[server.address]
 
     def listener(self, host: str, port: int) -> SimServer | None:
-        """Who takes connections there."""
+        """Return the server that listens on this address; None without one."""
         server = self._listeners.get((host, port))
         return server if server is not None and server.loop.is_alive else None
 
     async def connect(
         self, loop: NodeLoop, factory: Factory, host: str, port: int
     ) -> tuple[SimTransport, asyncio.BaseProtocol]:
-        """A connection. Raises ``OSError``: refused, or no answer after half a minute."""
+        """Connect. Raises ``OSError`` if refused, or without a response within half a minute."""
         source = loop.name
         for wait_s in CONNECT_RETRIES_S:
             await asyncio.sleep(wait_s)
@@ -160,10 +160,10 @@ class SimNetwork:
         near.open(protocol)
         return near, protocol
 
-    # -- what is done to it ------------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------------
 
     def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
-        """Let nothing through between two hosts; ``one_way``: from ``a`` to ``b``."""
+        """Block all packets between two hosts; ``one_way``: only from ``a`` to ``b``."""
         links = [(a, b)] if one_way else [(a, b), (b, a)]
         fresh = [link for link in links if link not in self._cut]
         self._cut |= dict.fromkeys(fresh)
@@ -180,7 +180,7 @@ class SimNetwork:
             self._send_again(end.out)
 
     def partition(self, *groups: Sequence[str]) -> None:
-        """A netsplit: cut every link between two of the groups. Who is in none reaches all."""
+        """Cut all links between the groups. Hosts in no group still reach all others."""
         for number, group in enumerate(groups):
             for other in groups[number + 1 :]:
                 for a in group:
@@ -188,44 +188,44 @@ class SimNetwork:
                         self.cut(a, b)
 
     def heal(self, hosts: Collection[str] | None = None) -> None:
-        """Mend every link, or every one between ``hosts``, and make none of them slow."""
+        """End cuts and slowness of all links, or of those between ``hosts``."""
         for link in [*self._slow, *self._cut]:
             if hosts is None or (link[0] in hosts and link[1] in hosts):
                 self._slow.pop(link, None)
                 self.mend(*link)
 
     def slow(self, a: str, b: str, added_s: float) -> None:
-        """Every packet from ``a`` to ``b`` travels so much longer; 0 ends that."""
+        """Delay every packet from ``a`` to ``b`` by ``added_s``; 0 ends the delay."""
         self._slow[a, b] = added_s
 
     def reset_connections(self, a: str, b: str) -> int:
-        """Something between two hosts resets what goes through it. How many connections it was."""
+        """Reset all connections between two hosts, as a middlebox does. Returns their number."""
         ends = list(self._between(a, b))
         for end in ends:
             end.reset()
         return len(ends) // 2
 
     def connected_to(self, host: str) -> list[str]:
-        """Other hosts that have connections with ``host``, be they open at both ends or at one."""
+        """Return the other hosts that have connections with ``host``, also half-open ones."""
         found = {end.out.receiver.host: None for end in self._ends if end.host == host}
         return [other for other in found if other != host]
 
     def process_died(self, loop: NodeLoop) -> None:
-        """A process was killed: its kernel closes its sockets."""
+        """Close the sockets of a killed process, as its kernel does."""
         for end in [end for end in self._ends if end.loop is loop]:
             end.die()
             self.over(end)
         self._forget_listeners(loop)
 
     def power_failed(self, loop: NodeLoop) -> None:
-        """A host is off: its peers hear nothing of it."""
+        """Turn a host off. Its peers are not notified."""
         self._down[loop.name] = None
         for end in [end for end in self._ends if end.host == loop.name]:
             end.shut()
         self._forget_listeners(loop)
 
     def power_on(self, host: str) -> None:
-        """Peers that have sent it something are told, some time, that it knows nothing of them."""
+        """Turn a host on. Peers that sent it packets while it was off receive a reset later."""
         self._down.pop(host, None)
         for end in [end for end in self._ends if end.host == host and end.is_shut]:
             if end.incoming_wire.unanswered:
@@ -234,7 +234,7 @@ class SimNetwork:
             self._send_again(end.incoming_wire)
 
     def reaches(self, a: str, b: str) -> bool:
-        """Whether a packet from ``a`` gets to ``b``, if that has power."""
+        """Return whether a packet from ``a`` reaches ``b``, if ``b`` has power."""
         return (a, b) not in self._cut
 
     @property
@@ -258,12 +258,12 @@ class SimNetwork:
     # -- packets -----------------------------------------------------------------------------------
 
     def carry(self, wire: Wire, packet: memoryview | Mark) -> None:
-        """Have ``packet`` arrive after those before it, unless the link is cut."""
+        """Deliver ``packet`` after the earlier ones, unless the link is cut."""
         a, b = wire.sender.host, wire.receiver.host
         if a in self._down:
             return
         if not self.reaches(a, b):
-            if packet is not Mark.RESET:  # TCP sends no reset again
+            if packet is not Mark.RESET:  # TCP does not resend a reset
                 wire.held.append(packet)
             return
         at_ns = self._world.now_ns + round(self._travel_s(a, b) * NS)

@@ -30,36 +30,36 @@ WORLD_BEGAN_MS: Final[TimestampMs] = 1_700_000_000_000
 DRIFT_MAX: Final = 0.01
 BROKER_PORT: Final = 9_100
 DATA_DIRECTORY: Final = "data"
-LOG_DIRECTORY: Final = "disk-2"  # of brokers with two disks: the second one
-SYNC_MEANS_S: Final = (0.2e-3, 1e-3, 10e-3, 50e-3)  # of an fdatasync, on disks of several kinds
-CACHED_S: Final = 50e-6  # of an operation that waits for no disk
-RESTART_S: Final = 0.5  # after a process that ended by itself, its supervisor starts it again
+LOG_DIRECTORY: Final = "disk-2"  # second disk of brokers with two
+SYNC_MEANS_S: Final = (0.2e-3, 1e-3, 10e-3, 50e-3)  # of an fdatasync, by kind of disk
+CACHED_S: Final = 50e-6  # mean duration of a cached operation
+RESTART_S: Final = 0.5  # after which the supervisor restarts a process that ended
 
 
 class RunningBroker(Protocol):
-    """What the world needs of a broker."""
+    """Interface of a broker for the simulation."""
 
     async def stop(self) -> None:
-        """End in an orderly way."""
+        """Stop cleanly."""
         ...
 
 
 class Surroundings(Protocol):
-    """What a machine stands in: a ``world.World``."""
+    """Environment of a machine: a ``world.World``."""
 
     time: SimLoop
     network: SimNetwork
-    control: NodeLoop  # never dies: what supervisors and faults run on
-    interleaving: float  # the share of disk work that lets time pass between its operations
+    control: NodeLoop  # loop of supervisors and faults; never ends
+    interleaving: float  # share of disk work during which time passes
 
     @property
     def addresses(self) -> Mapping[int, Address]:
-        """Of the brokers, by their ids."""
+        """Addresses of the brokers, by broker id."""
         ...
 
     @property
     def members(self) -> list[BrokerMachine]:
-        """Of the cluster."""
+        """Brokers of the cluster."""
         ...
 
     def random(self, name: str) -> Random:
@@ -77,7 +77,7 @@ class SimClock:
         self._machine = machine
 
     def wall_ms(self) -> TimestampMs:
-        """The time that people read: it may jump."""
+        """Return the wall-clock time, which may jump."""
         return WORLD_BEGAN_MS + self._machine.wall_offset_ms + int(self._loop.world.now * 1_000)
 
     def monotonic(self) -> float:
@@ -88,13 +88,13 @@ class MachineDisk(SimDisk):
     """A disk whose process may be about to end."""
 
     def stop(self) -> None:
-        """Do nothing more for the process that has it, which is ending."""
+        """Reject all further operations of the process, which is ending."""
         self._stopped = True
 
 
 @dataclass(slots=True)
 class SyncLatency:
-    """How long blocking disk work takes, in seconds: exponential, and now and then a stall."""
+    """Random duration of blocking disk work, in seconds: exponential, with occasional stalls."""
 
     random: Random
     mean_s: float = 0.5e-3
@@ -107,7 +107,7 @@ class SyncLatency:
 
 
 class Machine:
-    """One host. Its process, if any, is the one that lives on ``loop``."""
+    """One host. Its process, if any, runs on ``loop``."""
 
     def __init__(self, world: Surroundings, name: str) -> None:
         self.world = world
@@ -128,7 +128,7 @@ class Machine:
         return self.loop.is_alive
 
     def _new_loop(self) -> NodeLoop:
-        """The event loop of a new process."""
+        """Create the event loop of a new process."""
         loop = NodeLoop(
             self.world.time,
             self.name,
@@ -147,23 +147,23 @@ class Machine:
         self.clock = SimClock(self.loop, self)
 
     def kill(self) -> None:
-        """SIGKILL. What was written stays."""
+        """Send SIGKILL. Written data remains."""
         if self.is_running:
             self.loop.kill()
             self.world.network.process_died(self.loop)
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         if self.is_running:
             self.loop.pause()
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         if self.is_running:
             self.loop.resume()
 
     def bury(self) -> None:
-        """The world has ended: let go of everything."""
+        """Release all objects at the end of the simulation."""
         self.loop.kill()
         for loop in self._graves:
             loop.bury()
@@ -176,7 +176,7 @@ class BrokerMachine(Machine):
     def __init__(
         self, world: Surroundings, broker_id: int, make_broker: MakeBroker, *, boot_s: float = 0.05
     ) -> None:
-        """``boot_s``: how long a process takes to begin."""
+        """``boot_s``: seconds that a process takes to start."""
         super().__init__(world, f"broker-{broker_id}")
         self.broker_id = broker_id
         self.address = Address(self.name, BROKER_PORT)
@@ -185,25 +185,25 @@ class BrokerMachine(Machine):
         self.latency.mean_s = self.latency.random.choice(SYNC_MEANS_S)
         self.broker: RunningBroker | None = None
         self.has_power = True
-        self.power_fails_next = False  # at the next end of the process in one of its calls
-        self.refusals: list[str] = []  # why it did not start, or ended by itself
-        self.is_kept_down = False  # the supervisor leaves it alone
-        self.log_dirs: tuple[str, ...] = ()  # of the setting
-        self._unmounted: dict[str, Node] = {}  # what was stored in a directory that is gone
-        self.is_outside = False  # it has yet to join the cluster, or was removed from it
+        self.power_fails_next = False  # when the process next ends in one of its calls
+        self.refusals: list[str] = []  # reasons why it did not start, or ended
+        self.is_kept_down = False  # the supervisor does not start it
+        self.log_dirs: tuple[str, ...] = ()  # setting ``log.dirs``
+        self._unmounted: dict[str, Node] = {}  # content of unmounted directories
+        self.is_outside = False  # not in the cluster yet, or removed
         self._make_broker = make_broker
         self._boot_s = boot_s
         self._hangs: list[Hang] = []
-        self._turns: DiskTurns | None = None  # of the process that runs now
+        self._turns: DiskTurns | None = None  # of the current process
         self._interleaving = Interleaving(
             random=world.random(f"{self.name}/interleaving"), share=world.interleaving
         )
-        self._wanted = 0  # the boot that the supervisor waits for: others are out of date
+        self._wanted = 0  # number of the latest start request; others are obsolete
 
     # -- what a broker is built from ---------------------------------------------------------------
 
     def workers(self, loop: AbstractEventLoop, *, count: int, name: str) -> SimWorkers:
-        """What stands in for ``Workers`` in the process that runs now."""
+        """Return the replacement of ``Workers`` in the current process."""
         assert loop is self.loop, name
         return SimWorkers(
             self.loop,
@@ -214,18 +214,18 @@ class BrokerMachine(Machine):
         )
 
     def listening(self) -> SimSocket:
-        """What the broker listens on."""
+        """Return the socket on which the broker listens."""
         return SimSocket(self.address.host, self.address.port)
 
     def on_fatal(self, error: StorageFailedError) -> None:
-        """The broker's ``on_fatal``: ends the process there and then."""
+        """End the process immediately (``on_fatal`` of the broker)."""
         self.world.trace(f"{self.name} ends: {error}")
         self.refusals.append(str(error))
         self._die()
         raise Stopped
 
     def on_removed(self, reason: str) -> None:
-        """The broker's ``on_removed``: it stops, and is not started again."""
+        """Stop the process, and do not restart it (``on_removed`` of the broker)."""
         self.world.trace(f"{self.name} was removed: {reason}")
         self.is_outside = self.is_kept_down = True
         self.stop()
@@ -237,7 +237,7 @@ class BrokerMachine(Machine):
         self.world.control.call_soon(self._died, self.loop)
 
     def _end_process(self) -> None:
-        """Its event loop and its threads do nothing more."""
+        """End the event loop and the threads of the process."""
         self.loop.kill()
         if self._turns is not None:
             self._turns.abandon()
@@ -251,7 +251,7 @@ class BrokerMachine(Machine):
             else:
                 self._ended()
 
-    # -- its life ----------------------------------------------------------------------------------
+    # -- processes ---------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the process, unless one runs or there is no power."""
@@ -270,28 +270,28 @@ class BrokerMachine(Machine):
         self.loop.create_task(self._run())
 
     def _pause_s(self, operation: str) -> float:
-        """Before one of the operations of a piece of work; most are done in the page cache."""
+        """Return a random pause before an operation; most operations only use the page cache."""
         mean_s = self.latency.mean_s if operation in SYNCS else CACHED_S
         return self._interleaving.random.expovariate(1 / mean_s)
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Of the logs."""
+        """Directories of the logs."""
         return (DATA_DIRECTORY, *self.log_dirs)
 
     def unmount(self, directory: str) -> None:
-        """Let a directory vanish until ``mount``."""
+        """Remove a directory until ``mount``."""
         self._unmounted[directory] = self.disk.image(directory)
         self.disk.lose(directory)
 
     def mount(self) -> None:
-        """Let all directories return that vanished."""
+        """Restore all unmounted directories."""
         for directory, image in self._unmounted.items():
             self.disk.put_back(directory, image)
         self._unmounted.clear()
 
     def hang(self, hang: Hang) -> None:
-        """Let operations on the disk not end until ``hang`` is over, or ``heal``."""
+        """Block operations on the disk until the end of ``hang``, or ``heal``."""
         self._hangs.append(hang)
 
     @property
@@ -299,7 +299,7 @@ class BrokerMachine(Machine):
         return any(not hang.is_over for hang in self._hangs)
 
     def start_later(self, seconds: float) -> None:
-        """Start it in a while, unless something else happens to it until then."""
+        """Start the process in ``seconds``, unless a later request or a power cut comes first."""
         self._wanted += 1
         self.world.control.call_later(seconds, self._start_if, self._wanted)
 
@@ -318,7 +318,7 @@ class BrokerMachine(Machine):
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL; the supervisor starts it again in ``RESTART_S``."""
+        """Send SIGKILL. The supervisor restarts the process after ``RESTART_S``."""
         if self.is_running:
             self.world.trace(f"{self.name} is killed")
             self._end_process()
@@ -331,7 +331,7 @@ class BrokerMachine(Machine):
         self.start_later(RESTART_S)
 
     def power_cut(self) -> None:
-        """The host is off: what was not synced may be lost. It stays off until ``power_on``."""
+        """Turn the host off until ``power_on``. Unsynced changes may be lost."""
         self.world.trace(f"{self.name} loses power")
         self.has_power = False
         self._end_process()
@@ -347,7 +347,7 @@ class BrokerMachine(Machine):
             self.world.network.power_on(self.name)
 
     def heal(self) -> None:
-        """End every fault: of the disk, of the power, of the process's scheduling."""
+        """End all faults of the disk, the power and the scheduling of the process."""
         for hang in self._hangs:
             hang.end()
         self.mount()
@@ -371,7 +371,7 @@ class BrokerMachine(Machine):
         super().bury()
 
     def stop(self) -> None:
-        """SIGTERM: an orderly end, after which the supervisor starts it again."""
+        """Send SIGTERM: the process stops cleanly. Then the supervisor restarts it."""
         if self.is_running and self.broker is not None:
             self.world.trace(f"{self.name} is asked to stop")
             self.loop.create_task(self._stop(self.broker))
@@ -395,7 +395,7 @@ class ClientMachine(Machine):
 
     def __init__(self, world: Surroundings, name: str, main: Program) -> None:
         super().__init__(world, name)
-        self.is_done = False  # its program came to its end
+        self.is_done = False  # its program has ended
         self._main = main
         self._clients: list[LoopBound] = []
 
@@ -408,7 +408,7 @@ class ClientMachine(Machine):
         self.is_done = True
 
     def host(self) -> ClientEnvironment:
-        """What a client takes from its surroundings."""
+        """Return the clock and the random sources of a client."""
         return ClientEnvironment(
             clock=self.clock, chance=self.random.random, entropy=self.random.randbytes
         )
@@ -420,6 +420,6 @@ class ClientMachine(Machine):
     def bury(self) -> None:
         for client in self._clients:
             client._closed = True
-            if isinstance(client, AsyncProducer):  # it would be kept, to report at the exit
+            if isinstance(client, AsyncProducer):  # else it is stored, to be reported at exit
                 producer._unclosed.discard(client._core)
         super().bury()
