@@ -1,6 +1,6 @@
 """raftlog: a partitioned commit log. The names that users import; no logic.
 
-Names are found when they are first used, so that ``raftlog --help`` does not wait for numpy.
+Names are imported at their first use, so that ``raftlog --help`` does not import numpy.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ __all__ = [
     "open",
 ]
 
-# Public name -> the module that has it; a name that is a module itself stands under its own name.
+# Public name -> its module; a name that is a module has its own path as the value.
 _HOMES: Final = {
     "AclDecision": "raftlog.client.access",
     "Admin": "raftlog.client.admin",
@@ -153,7 +153,7 @@ def __getattr__(name: str) -> Any:
         if error.name != home:
             raise
         raise ImportError(
-            f"raftlog.{name} is not in raftlog-client, which has clients only: pip install raftlog"
+            f"raftlog.{name} is not in raftlog-client, which has only clients: pip install raftlog"
         ) from None
     return module if home == f"raftlog.{name}" else getattr(module, name)
 

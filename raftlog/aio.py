@@ -1,7 +1,7 @@
 """raftlog for asyncio: ``AsyncProducer``, ``AsyncConsumer``, ``AsyncAdmin``. Names only.
 
-The same arguments, and the same methods as coroutines, as ``raftlog.Producer``, ``Consumer`` and
-``Admin`` have. Other event loops of asyncio's kind, uvloop among them, work as well.
+Same arguments as ``raftlog.Producer``, ``Consumer`` and ``Admin``, and the same methods as
+coroutines. Compatible event loops, such as uvloop, are supported.
 """
 
 from raftlog.client.aio.admin import AsyncAdmin

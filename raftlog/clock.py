@@ -1,4 +1,4 @@
-"""The only module that reads the time. Other modules get a ``Clock`` or a number."""
+"""The only module that reads the system clocks. Other modules receive a ``Clock`` or a number."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ class SystemClock:
     def wall_ms(self) -> TimestampMs:
         return time.time_ns() // 1_000_000
 
-    monotonic = staticmethod(time.monotonic)  # the function itself: it is called for each request
+    monotonic = staticmethod(time.monotonic)  # no wrapper: called for each request

@@ -1,38 +1,38 @@
-"""The error tree: one class per failure, grouped by what the caller may do next.
+"""Error classes: one per failure, grouped by how the caller can react.
 
     RaftlogError
     ├── RetriableError               nothing was done: back off, refresh metadata, send it again
     │   ├── NotLeaderError           another broker leads the partition
-    │   ├── BrokerUnavailableError   no connection to a broker could be made
-    │   ├── ThrottledError           a named limit is full at the moment
+    │   ├── BrokerUnavailableError   cannot connect to a broker
+    │   ├── ThrottledError           a named limit is reached
     │   │   └── GroupFullError       the consumer group has group.max.size members
-    │   ├── DiskFullError            the disk is full; reads go on, writes resume with room
-    │   ├── FencedLeaderEpochError   the request carries an older leader epoch than the broker's
-    │   ├── UnknownLeaderEpochError  a newer leader epoch than this broker knows: wait for it
+    │   ├── DiskFullError            disk full: reads continue; writes resume with free space
+    │   ├── FencedLeaderEpochError   the request has an older leader epoch than the broker
+    │   ├── UnknownLeaderEpochError  the request has a newer leader epoch than the broker: wait
     │   ├── NotEnoughReplicasError   fewer in-sync replicas than min.insync.replicas
-    │   ├── LeaderNotAvailableError  the partition has no live leader at the moment
+    │   ├── LeaderNotAvailableError  the partition has no live leader
     │   ├── ClusterNotReadyError     the cluster group has no leader yet
     │   ├── NotCoordinatorError      another broker coordinates the consumer group
     │   ├── CoordinatorLoadingError  the coordinator is still reading the group's state
-    │   ├── StaleMemberEpochError    the group has gone on: repeat with the newest member epoch
-    │   ├── DiskHungError            the broker's disk ends no sync; nothing was appended
+    │   ├── StaleMemberEpochError    the member epoch has increased: repeat with the newest one
+    │   ├── DiskHungError            the broker's disk completes no sync; nothing was appended
     │   └── RebalanceInProgressError the classic group forms a new generation: join again
-    ├── OutcomeUnknownError          maybe done, maybe not: safe to repeat only with a sequence
-    │   ├── ConnectionLostError      the connection closed before the answer came
-    │   ├── RequestTimedOutError     no answer within the request timeout
-    │   ├── DeliveryTimedOutError    the delivery timeout passed while an answer was outstanding
+    ├── OutcomeUnknownError          may have been done: safe to repeat only with a sequence
+    │   ├── ConnectionLostError      the connection closed before the response arrived
+    │   ├── RequestTimedOutError     no response within the request timeout
+    │   ├── DeliveryTimedOutError    the delivery timeout passed while a request was in flight
     │   └── CommitUnknownError       appended; leadership or the ISR changed before it was committed
-    ├── RefusedError                 the request is wrong: the same again gives the same answer
+    ├── RefusedError                 invalid request: sending it again gives the same response
     │   ├── InvalidRequestError      a field is missing, has the wrong type or is out of range
-    │   │   └── KeyRequiredError     a record without a key, for a topic that is compacted
-    │   ├── UnsupportedApiError      the broker does not know this API
-    │   ├── UnsupportedVersionError  the broker does not speak this version of the API
-    │   ├── FrameError               no frame, or one over the limit; the connection ends
-    │   ├── InvalidTopicError        not a legal topic name
+    │   │   └── KeyRequiredError     a record without a key for a compacted topic
+    │   ├── UnsupportedApiError      the broker does not have this API
+    │   ├── UnsupportedVersionError  the broker does not have this version of the API
+    │   ├── FrameError               no frame, or one over the limit; the connection closes
+    │   ├── InvalidTopicError        not a valid topic name
     │   ├── TopicExistsError         a topic of that name exists
     │   ├── UnknownTopicError        no topic of that name (or id)
     │   ├── UnknownPartitionError    the topic has no such partition
-    │   ├── InvalidPartitionsError   a partition count or replication factor that cannot be met
+    │   ├── InvalidPartitionsError   an impossible partition count or replication factor
     │   ├── InvalidConfigError       an unknown config key, or a value outside its range
     │   ├── OffsetOutOfRangeError    the offset is below the log start or above the log end
     │   ├── RecordTooLargeError      over the topic's max.message.bytes
@@ -41,9 +41,9 @@
     │   │   ├── CorruptBatchError    bytes that are not a valid record batch
     │   │   └── DeserializationError a deserializer of the consumer raised
     │   ├── OutOfOrderSequenceError  a producer's sequence number leaves a gap
-    │   │   └── UnknownProducerError the partition has no batch of the producer any more
+    │   │   └── UnknownProducerError all batches of the producer in the partition are deleted
     │   ├── ProducerFencedError      a newer epoch of the same producer exists
-    │   ├── UnsupportedFeatureError  a feature that this release or this set-up does not have
+    │   ├── UnsupportedFeatureError  not available in this release or deployment
     │   ├── ClosedError              the client was closed
     │   ├── AccessDeniedError        no access rule allows it, or the cluster secret is missing
     │   │   ├── AuthenticationError      wrong credentials, or none where they are required
@@ -55,15 +55,15 @@
     │   │   └── TokenRequestNotAllowedError  of a connection without TLS, or with a token
     │   ├── BrokerIdInUseError       another live broker has this broker id
     │   ├── WrongClusterError        the peer belongs to another cluster
-    │   ├── StaleBrokerError         a data directory that has gone back: a copy, or a cut journal
+    │   ├── StaleBrokerError         an older data directory: a copy, or a truncated journal
     │   ├── BrokerRemovedError       the broker of this data directory was decommissioned
-    │   ├── ChainMismatchError       a replica's batch does not continue the chain of its log
-    │   ├── InvalidGroupError        not a legal name of a group, or of one of its instances
+    │   ├── ChainMismatchError       a replica's batch does not continue the hash chain of its log
+    │   ├── InvalidGroupError        not a valid name of a group, or of one of its instances
     │   ├── UnknownGroupError        no group of that name
     │   ├── UnknownMemberError       the group has no such member: it left, or its session ended
-    │   ├── FencedMemberError        the member's epoch is not one that the group gave to it
+    │   ├── FencedMemberError        the group has not assigned this epoch to the member
     │   ├── InstanceFencedError      a newer member has the same group.instance.id
-    │   ├── PartitionNotOwnedError   another member of the group has the partition
+    │   ├── PartitionNotOwnedError   the partition is assigned to another member of the group
     │   ├── GroupNotEmptyError       the group has members: stop them first
     │   ├── UnknownAssignorError     the coordinator has no assignor of that name
     │   ├── InconsistentGroupProtocolError  the group's members use another group protocol
@@ -72,15 +72,15 @@
     │   ├── UnknownUserError         no user of that name
     │   ├── UnknownTokenError        no delegation token of that ID
     │   └── TokenExpiredError        the delegation token has expired
-    └── StorageError                 this process's own disk: an operator has to look
+    └── StorageError                 the disk of this process: an operator must check it
         ├── DataDirectoryError       in use, another broker's, unreadable or unwritable
-        ├── DamagedLogError          stored bytes below the durable point are bad
+        ├── DamagedLogError          stored bytes below the durable end offset are corrupt
         ├── StorageFailedError       a write or fsync failed; the state of the disk is unknown
-        └── DamagedJournalError      the consensus journal is damaged: this broker may not vote
+        └── DamagedJournalError      the consensus journal is corrupt: this broker must not vote
 
 Each leaf has a wire code (0 is success). A code that this release does not know becomes the base
-class of its range, so that an old client still does the right thing: 1-99 retriable, 100-199
-outcome unknown, 200-299 refused, 300-399 storage.
+class of its range, so that an old client still reacts correctly: 1-99 retriable, 100-199 outcome
+unknown, 200-299 refused, 300-399 storage.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ from raftlog import limits
 
 
 class RaftlogError(Exception):
-    """Base of every error that raftlog raises on purpose. ``code`` is its number on the wire."""
+    """Base class of all errors of raftlog. ``code`` is the number in the protocol."""
 
     code: ClassVar[int] = -1
 
     @property
     def wire_text(self) -> str:
-        """The text for a response: encodable, at most ``ERROR_MESSAGE_CHARS_MAX`` characters."""
+        """Text for a response: encodable, at most ``ERROR_MESSAGE_CHARS_MAX`` characters."""
         # A path that is not valid UTF-8 contains surrogates, which cannot be encoded.
         text = str(self)[: limits.ERROR_MESSAGE_CHARS_MAX]
         return text.encode("utf-8", "replace").decode("utf-8")
@@ -112,19 +112,19 @@ class RetriableError(RaftlogError):
 
 
 class NotLeaderError(RetriableError):
-    """The broker asked does not lead the partition."""
+    """The broker does not lead the partition."""
 
     code = 2
 
 
 class BrokerUnavailableError(RetriableError):
-    """No connection could be made. The message names each address tried and what to check."""
+    """Cannot connect. The message contains each address that was tried and what to check."""
 
     code = 3
 
 
 class ThrottledError(RetriableError):
-    """A named limit is full at the moment. The message names it."""
+    """A limit is reached. The message names it."""
 
     code = 4
 
@@ -136,86 +136,86 @@ class GroupFullError(ThrottledError):
 
 
 class DiskFullError(RetriableError):
-    """The disk is full: nothing was written, reads go on, and writes resume when there is room."""
+    """Disk full: nothing was written. Reads continue; writes resume when space is available."""
 
     code = 5
 
 
 class FencedLeaderEpochError(RetriableError):
-    """The request carries an older leader epoch than this broker knows: refresh metadata."""
+    """The request has an older leader epoch than the broker: refresh metadata."""
 
     code = 6
 
 
 class UnknownLeaderEpochError(RetriableError):
-    """The request carries a newer leader epoch than this broker knows. Wait: it will learn."""
+    """The request has a newer leader epoch than the broker. Wait for its metadata update."""
 
     code = 7
 
 
 class NotEnoughReplicasError(RetriableError):
-    """Fewer replicas are in sync than ``min.insync.replicas`` asks for: nothing was appended."""
+    """Fewer replicas are in sync than ``min.insync.replicas``: nothing was appended."""
 
     code = 8
 
 
 class LeaderNotAvailableError(RetriableError):
-    """The partition has no live leader at the moment. An election may be under way."""
+    """The partition has no live leader. An election may be in progress."""
 
     code = 9
 
 
 class ClusterNotReadyError(RetriableError):
-    """The cluster group has no leader yet: too few of its voters have met."""
+    """The cluster group has no leader yet: too few of its voters are connected."""
 
     code = 10
 
 
 class NotCoordinatorError(RetriableError):
-    """The broker asked does not coordinate the group. Find the coordinator again."""
+    """The broker does not coordinate the group. Look up the coordinator again."""
 
     code = 11
 
 
 class CoordinatorLoadingError(RetriableError):
-    """The broker has just become the group's coordinator, and is still reading its state."""
+    """The broker is the new coordinator of the group, and is still reading its state."""
 
     code = 12
 
 
 class StaleMemberEpochError(RetriableError):
-    """The member's epoch has grown since the request was made: repeat it with the newest one."""
+    """The member epoch has increased since the request was sent: repeat it with the newest one."""
 
     code = 13
 
 
 class DiskHungError(RetriableError):
-    """The broker's disk ends no sync, so nothing was appended. Another broker may lead soon."""
+    """The broker's disk completes no sync; nothing was appended. Another broker may lead soon."""
 
     code = 14
 
 
 class RebalanceInProgressError(RetriableError):
-    """The classic consumer group forms a new generation: the member has to join again."""
+    """The classic consumer group forms a new generation: the member must join again."""
 
     code = 15
 
 
 class OutcomeUnknownError(RaftlogError):
-    """It may or may not have been done. Repeating is safe only for an idempotent request."""
+    """The request may have been processed. Repeating it is safe only if it is idempotent."""
 
     code = 100
 
 
 class ConnectionLostError(OutcomeUnknownError):
-    """The connection closed after the request was sent and before its answer came."""
+    """The connection closed after the request was sent and before its response arrived."""
 
     code = 101
-    by_peer = False  # whether the peer's system closed it: the peer was not merely out of reach
+    by_peer = False  # whether the peer's system closed it: the peer was reachable
 
 
 class RequestTimedOutError(OutcomeUnknownError):
-    """No answer came within the request timeout."""
+    """No response arrived within the request timeout."""
 
     code = 102
 
@@ -227,13 +227,13 @@ class DeliveryTimedOutError(OutcomeUnknownError):
 
 
 class CommitUnknownError(OutcomeUnknownError):
-    """Appended, but leadership or the ISR changed before it was committed: kept, or not."""
+    """Appended, but leadership or the ISR changed before the commit: it may be lost."""
 
     code = 104
 
 
 class RefusedError(RaftlogError):
-    """The request is wrong. Sending it again gives the same answer."""
+    """The request is invalid. Sending it again gives the same response."""
 
     code = 200
 
@@ -251,25 +251,25 @@ class KeyRequiredError(InvalidRequestError):
 
 
 class UnsupportedApiError(RefusedError):
-    """The broker does not know this API."""
+    """The broker does not have this API."""
 
     code = 202
 
 
 class UnsupportedVersionError(RefusedError):
-    """The broker does not speak this version of the API. The message names the ones it does."""
+    """The broker does not have this version of the API. The message lists its versions."""
 
     code = 203
 
 
 class FrameError(RefusedError):
-    """The bytes on the connection are no frame, or a frame over its limit. The connection ends."""
+    """The received bytes are not a frame, or a frame over its limit. The connection closes."""
 
     code = 204
 
 
 class InvalidTopicError(RefusedError):
-    """Not a legal topic name. The message says what is."""
+    """Not a valid topic name. The message specifies valid ones."""
 
     code = 205
 
@@ -293,7 +293,7 @@ class UnknownPartitionError(RefusedError):
 
 
 class InvalidPartitionsError(RefusedError):
-    """A partition count or replication factor that cannot be met."""
+    """An impossible partition count or replication factor."""
 
     code = 209
 
@@ -330,8 +330,8 @@ class KafkaBatchFault(Enum):
 class KafkaBatchError(RefusedError):
     """A batch of a Kafka client that is not stored.
 
-    ``kind``: the reason. ``rows``: the records that are the reason, counted from 0, if it is one
-    of theirs: at most ``KEYLESS_ROWS_MAX``.
+    ``kind``: the reason. ``rows``: the indexes of the invalid records, from 0, if records are the
+    reason; at most ``KEYLESS_ROWS_MAX``.
     """
 
     code = 234
@@ -350,9 +350,9 @@ class KafkaBatchError(RefusedError):
 class BadRecordError(RefusedError):
     """A record that cannot be read.
 
-    Raised by a consumer, it names the record (of a corrupt batch: the first that is missing) in
-    ``topic``, ``partition`` and ``offset``, and ``skip`` has the consumer continue after it. Until
-    then the consumer's position stays, and the next ``poll`` reads the record again.
+    If a consumer raises it, ``topic``, ``partition`` and ``offset`` identify the record (of a
+    corrupt batch: the first missing one), and ``skip`` makes the consumer continue after it. Until
+    then the position does not change, and the next ``poll`` reads the record again.
     """
 
     code = 231
@@ -362,15 +362,15 @@ class BadRecordError(RefusedError):
     _skip: Callable[[], None] | None = None
 
     def at(self, topic: str, partition: int, offset: int, *, skip: Callable[[], None]) -> Self:
-        """The error, with the place of the record."""
+        """Set the position of the record. Returns the error."""
         self.topic, self.partition, self.offset, self._skip = topic, partition, offset, skip
         return self
 
     def skip(self) -> None:
         """Set the consumer's position after the record, or after its batch if that is corrupt.
 
-        Does not block; not a coroutine with ``AsyncConsumer`` either. Raises ``RuntimeError`` if
-        no consumer raised the error.
+        Does not block, and is not a coroutine, also with ``AsyncConsumer``. Raises ``RuntimeError``
+        if no consumer raised the error.
         """
         if self._skip is None:
             raise RuntimeError("this error was not raised by a consumer: there is nothing to skip")
@@ -378,7 +378,7 @@ class BadRecordError(RefusedError):
 
 
 class CorruptBatchError(BadRecordError):
-    """Bytes that are not a valid record batch. The message says what is wrong, and where."""
+    """Bytes that are not a valid record batch. The message has the reason and the position."""
 
     code = 213
 
@@ -396,21 +396,19 @@ class OutOfOrderSequenceError(RefusedError):
 
 
 class UnknownProducerError(OutOfOrderSequenceError):
-    """A batch with a sequence number above 0, of a producer whose earlier batches are all
-    deleted.
-    """
+    """A batch with a sequence number above 0 of a producer whose earlier batches are deleted."""
 
     code = 235
 
 
 class ProducerFencedError(RefusedError):
-    """A newer epoch of the same producer id has written; this one may not any more."""
+    """A newer epoch of the same producer id exists: this one must not write."""
 
     code = 215
 
 
 class UnsupportedFeatureError(RefusedError):
-    """A feature that this release, or this way of running it, does not have."""
+    """A feature that this release or deployment does not have."""
 
     code = 216
 
@@ -422,7 +420,7 @@ class ClosedError(RefusedError):
 
 
 class AccessDeniedError(RefusedError):
-    """Not permitted: no access rule allows it, or the cluster secret was not proved."""
+    """Not permitted: no access rule allows it, or the client has not proved the cluster secret."""
 
     code = 218
 
@@ -464,7 +462,7 @@ class TokenOwnerError(AccessDeniedError):
 
 
 class TokenRequestNotAllowedError(AccessDeniedError):
-    """The connection may not manage delegation tokens: it has no TLS, no user, or used one."""
+    """The connection cannot manage tokens: it has no TLS, no user, or authenticated with one."""
 
     code = 254
 
@@ -482,10 +480,10 @@ class WrongClusterError(RefusedError):
 
 
 class StaleBrokerError(RefusedError):
-    """A data directory that has gone back: a copy from a backup, or a journal without its end.
+    """An older state of a data directory: a copy from a backup, or a truncated journal.
 
-    The others have seen a later boot of it, or have heard of more than its journal holds. Votes and
-    acknowledgements that it gave are missing from it, so it may not take part under the same
+    Other brokers know a later boot number of it, or a later sequence of its journal. Votes and
+    acknowledgements that the broker has sent are missing, so it must not rejoin with the same
     directory id. Start the broker with an empty directory.
     """
 
@@ -499,13 +497,13 @@ class BrokerRemovedError(RefusedError):
 
 
 class ChainMismatchError(RefusedError):
-    """A replica's batch does not continue the chain of its log: the two logs differ below it."""
+    """A replica's batch does not continue its hash chain: the two logs differ below it."""
 
     code = 222
 
 
 class InvalidGroupError(RefusedError):
-    """Not a legal name of a consumer group, or of an instance. The message says what is allowed."""
+    """Not a valid name of a consumer group or an instance. The message specifies valid ones."""
 
     code = 223
 
@@ -517,37 +515,37 @@ class UnknownGroupError(RefusedError):
 
 
 class UnknownMemberError(RefusedError):
-    """The group has no such member: it has left, or was not heard of for its session timeout."""
+    """The group has no such member: it has left, or its session has expired."""
 
     code = 225
 
 
 class FencedMemberError(RefusedError):
-    """The member's epoch is not one that the group has given to it: it has to join again."""
+    """The group has not assigned this epoch to the member: it must join again."""
 
     code = 226
 
 
 class InstanceFencedError(RefusedError):
-    """A newer member has the same ``group.instance.id``: this one may not go on."""
+    """A newer member has the same ``group.instance.id``: this one must stop."""
 
     code = 227
 
 
 class PartitionNotOwnedError(RefusedError):
-    """Another member of the group has the partition, so this one may not commit for it."""
+    """The partition is assigned to another member, so this one cannot commit its offsets."""
 
     code = 228
 
 
 class GroupNotEmptyError(RefusedError):
-    """The group has members, and this needs one without: stop its consumers first."""
+    """The request requires a group without members: stop its consumers first."""
 
     code = 229
 
 
 class UnknownAssignorError(RefusedError):
-    """The coordinator has no assignor of that name. The message names those that it has."""
+    """The coordinator has no assignor of that name. The message lists the available ones."""
 
     code = 230
 
@@ -586,13 +584,13 @@ class UnknownTokenError(RefusedError):
 
 
 class TokenExpiredError(RefusedError):
-    """The delegation token has expired, or has reached its maximal lifetime."""
+    """The delegation token has expired, or has reached its maximum lifetime."""
 
     code = 252
 
 
 class StorageError(RaftlogError):
-    """This process's own disk or files. An operator has to look."""
+    """The disk or files of this process. An operator must check them."""
 
     code = 300
 
@@ -604,7 +602,7 @@ class DataDirectoryError(StorageError):
 
 
 class DamagedLogError(StorageError):
-    """Stored bytes below the durable point are bad. The partition serves what lies before them."""
+    """Stored bytes below the durable end are corrupt. The partition serves the bytes before."""
 
     code = 302
 
@@ -612,16 +610,16 @@ class DamagedLogError(StorageError):
 class StorageFailedError(StorageError):
     """A write or an fsync failed in a way that leaves the state of the disk unknown.
 
-    Retrying an fsync is no cure (the kernel may have dropped the dirty pages): the process ends and
-    recovery reads what the disk really holds. See Rebello et al., "Can Applications Recover from
-    fsync Failures?", USENIX ATC 2020.
+    Retrying an fsync does not help (the kernel may have dropped the dirty pages). The process ends,
+    and recovery reads the actual contents of the disk. See Rebello et al., "Can Applications
+    Recover from fsync Failures?", USENIX ATC 2020.
     """
 
     code = 303
 
 
 class DamagedJournalError(StorageError):
-    """The consensus journal is damaged, and not only at its torn end: this broker may not vote."""
+    """The consensus journal is corrupt, not only torn at its end: this broker must not vote."""
 
     code = 304
 
@@ -634,7 +632,7 @@ ERRORS_BY_CODE: Final[dict[int, type[RaftlogError]]] = {
     error.code: error for error in _tree(RaftlogError)
 }
 
-# First code of each range and the class that stands in for a code of that range we do not know.
+# First code of each range, and the class for unknown codes of that range.
 _RANGES: Final = (
     (300, StorageError),
     (200, RefusedError),
@@ -644,7 +642,7 @@ _RANGES: Final = (
 
 
 def from_code(code: int, message: str) -> RaftlogError:
-    """The error for a wire ``code``; an unknown code gives the base class of its range."""
+    """Return the error for a wire ``code``; for an unknown code, the base class of its range."""
     known = ERRORS_BY_CODE.get(code)
     if known is not None:
         return known(message)

@@ -1,4 +1,4 @@
-"""Names of settings in Kafka's Python clients: the error for one gives raftlog's name."""
+"""Names of settings in Kafka's Python clients. The error for each contains raftlog's name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES: Final[Mapping[str, str]] = {
     "bootstrap_servers": "bootstrap",
     "compression_codec": "compression",
     "compression_type": "compression",
-    "consumer_timeout_ms": "use poll(timeout_ms=...): iteration waits without end",
+    "consumer_timeout_ms": "use poll(timeout_ms=...): iteration waits indefinitely",
     "default_offset_commit_callback": "use commit_async(callback=...)",
     "enable_auto_commit": "auto_commit",
     "enable_idempotence": "idempotent",
@@ -55,9 +55,9 @@ _SECURITY_PREFIXES: Final = ("sasl_", "security_", "ssl_")  # of arguments that 
 
 
 def answers_kafka_names(client: C) -> C:
-    """A class decorator: a keyword of ``NAMES`` raises ``TypeError`` with the name to use.
+    """Decorate a client class: an argument in ``NAMES`` raises ``TypeError`` with the name to use.
 
-    So does raftlog's own name with dots, such as ``linger.ms``.
+    raftlog's names with dots, such as ``linger.ms``, also raise it.
     """
     construct: Callable[..., None] = client.__init__  # type: ignore[misc]
     arguments = frozenset(signature(construct).parameters)
@@ -69,7 +69,7 @@ def answers_kafka_names(client: C) -> C:
             return use
         if use in arguments or ("security" in arguments and use.startswith(_SECURITY_PREFIXES)):
             return f"use {use}"
-        return "remove it: there is no such setting here" if plain in NAMES else None
+        return "remove it: there is no such setting" if plain in NAMES else None
 
     @wraps(construct)
     def checked(self: object, *args: Any, **kwargs: Any) -> None:

@@ -1,8 +1,7 @@
-"""Every bound in one place, each with its unit in its name.
+"""All fixed limits, each with its unit in its name.
 
-A length, count or rate that comes from outside is compared with one of these before memory is taken
-for it. What an operator may set lives in ``raftlog.config``; these are the walls behind those
-settings.
+A length, count or rate from outside is compared with one of these before memory is allocated for
+it. ``raftlog.config`` has the settings of operators; no setting can exceed these limits.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ CONFIG_KEYS_PER_TOPIC_MAX: Final = 256
 
 # -- clusters --------------------------------------------------------------------------------------
 BROKERS_PER_CLUSTER_MAX: Final = 63
-VOTERS_PER_CLUSTER_MAX: Final = 15  # of the group that holds the cluster's own state
-REMOVED_BROKERS_MAX: Final = 1_000  # the newest decommissioned ones, which may not return
+VOTERS_PER_CLUSTER_MAX: Final = 15  # of the Raft group with the cluster state
+REMOVED_BROKERS_MAX: Final = 1_000  # the newest decommissioned ones, which must not rejoin
 CLUSTER_CHANGES_KEPT_MAX: Final = 1_000  # for brokers without a vote; others get a snapshot
 CLUSTER_CHANGES_KEPT_BYTES_MAX: Final = 4 * 1024 * 1024
 CLUSTER_STATE_WAIT_MS_MAX: Final = 10_000  # of a request for changes of the cluster state
-PARTITIONS_PER_CLUSTER_MAX: Final = 100_000  # one broker may have a part in all of them
+PARTITIONS_PER_CLUSTER_MAX: Final = 100_000  # one broker may have a replica of each
 MOVE_THROTTLE_DEFAULT: Final = 0  # bytes per second that moves copy to each broker; 0: no limit
-MOVE_THROTTLE_BYTES_PER_S_MIN: Final = 1_024  # less would look like moves that hang
+MOVE_THROTTLE_BYTES_PER_S_MIN: Final = 1_024  # slower moves would appear to hang
 MOVE_THROTTLE_BYTES_PER_S_MAX: Final = 1_000_000_000_000
 REPLICATION_FACTOR_MAX: Final = 15
-REPLICATION_FACTOR_DEFAULT: Final = 3  # where there are as many brokers
-PRODUCERS_PER_REQUEST_MAX: Final = 10_000  # that describe_producers asks for, over all partitions
+REPLICATION_FACTOR_DEFAULT: Final = 3  # or the number of brokers
+PRODUCERS_PER_REQUEST_MAX: Final = 10_000  # that describe_producers requests, of all partitions
 ID_CHARS_MAX: Final = 64  # of a cluster, a data directory or a topic
 HOST_CHARS_MAX: Final = 255
 RACK_CHARS_MAX: Final = 256
 CLUSTER_SECRET_CHARS_MIN: Final = 16
 CLUSTER_SECRET_CHARS_MAX: Final = 4_096
-LOSS_ID_CHARS_MAX: Final = 12  # hexadecimal: two losses have the same with a chance of 2^-48
+LOSS_ID_CHARS_MAX: Final = 12  # hexadecimal: probability of equal ids 2^-48
 PRINCIPAL_NAME_CHARS_MAX: Final = 256  # of a user; a distinguished name fits
 
 # -- authentication --------------------------------------------------------------------------------
@@ -52,7 +51,7 @@ USERS_PER_REQUEST_MAX: Final = 100  # changes, or names to describe
 PASSWORD_CHARS_MIN: Final = 8
 PASSWORD_CHARS_MAX: Final = 256
 SCRAM_ITERATIONS_MIN: Final = 4_096  # RFC 7677
-SCRAM_ITERATIONS_MAX: Final = 16_384  # Kafka's; bounds what one attempt costs a broker or a client
+SCRAM_ITERATIONS_MAX: Final = 16_384  # Kafka's; limits the cost of one attempt
 SCRAM_ITERATIONS_DEFAULT: Final = 4_096
 SCRAM_SALT_BYTES_MIN: Final = 12
 SCRAM_SALT_BYTES_MAX: Final = 128
@@ -60,11 +59,11 @@ SASL_MESSAGE_BYTES_MAX: Final = 16 * KIB  # of one message of an exchange; token
 SCRAM_MESSAGE_BYTES_MAX: Final = 1_536  # the longest name, each character as "=2C", fits
 JWKS_BYTES_MAX: Final = 256 * KIB  # public keys of an identity provider
 PRINCIPAL_RULES_CHARS_MAX: Final = 4_096  # of ssl.principal.mapping.rules
-CERTIFICATE_NAME_CHARS_MAX: Final = 1_024  # longer names of client certificates name no user
+CERTIFICATE_NAME_CHARS_MAX: Final = 1_024  # a client certificate with a longer name has no user
 OAUTH_TEXT_CHARS_MAX: Final = 1_024  # of an issuer, an audience, or the name of a claim
 TOKEN_LIFETIME_S_MAX: Final = 7 * 86_400  # of a session, however long its token is valid
 TOKEN_COMMAND_S: Final = 30.0  # for the command of a client that prints a bearer token
-JWKS_TIMEOUT_S: Final = 10.0  # for each answer of the provider's server
+JWKS_TIMEOUT_S: Final = 10.0  # for each response of the provider
 JWKS_RETRY_S: Final = 10.0  # between two loads of them for tokens with unknown keys
 DELEGATION_TOKENS_PER_CLUSTER_MAX: Final = 10_000
 DELEGATION_TOKENS_PER_OWNER_MAX: Final = 100
@@ -74,9 +73,9 @@ DELEGATION_TOKEN_LIFETIME_MS_MAX: Final = 366 * 86_400_000  # of delegation.toke
 DELEGATION_TOKEN_KEPT_MS: Final = 3_600_000  # in the cluster state after it has expired, at least
 DELEGATION_TOKEN_CHECK_S: Final = 0.5  # between two comparisons of the clock with its expiry
 AUTHENTICATION_FAILURES_MAX: Final = 20  # of one address at a time; further attempts are refused
-AUTHENTICATION_FAILURE_S: Final = 0.5  # then one failure of the address is forgiven
-AUTHENTICATION_DELAY_S: Final = 0.5  # before a client learns that its attempt failed
-FAILING_ADDRESSES_MAX: Final = 10_000  # that a broker remembers; the oldest are forgotten
+AUTHENTICATION_FAILURE_S: Final = 0.5  # after which one failure of the address is deducted
+AUTHENTICATION_DELAY_S: Final = 0.5  # delay of the response to a failed attempt
+FAILING_ADDRESSES_MAX: Final = 10_000  # per broker; the oldest are removed
 AUTHENTICATION_S: Final = 30.0  # for a new connection, if authentication is required
 UNAUTHENTICATED_BYTES_MAX: Final = 64 * KIB  # of a request before authentication, if it is required
 ACL_RESOURCE_CHARS_MAX: Final = 256  # name or prefix of a topic, a group or a producer
@@ -87,7 +86,7 @@ ACL_FILTERS_PER_REQUEST_MAX: Final = 100  # each is compared with every rule
 QUOTAS_PER_CLUSTER_MAX: Final = 10_000
 QUOTAS_PER_REQUEST_MAX: Final = 1_000
 QUOTA_MAX: Final = 1e15  # bytes per second, percent or connections
-QUOTA_BURST_S: Final = 1.0  # of a rate: what may be used at once after a rest
+QUOTA_BURST_S: Final = 1.0  # of a rate: burst after an idle time
 QUOTA_BUCKETS_MAX: Final = 10_000  # users, client ids and addresses that a broker counts
 THROTTLE_MS_MAX: Final = 10_000  # for which a broker does not read from a connection
 AUDIT_EVENTS_PENDING_MAX: Final = 1_000  # of a broker, until they are stored
@@ -115,33 +114,33 @@ INITIAL_REBALANCE_DELAY_MS: Final = 3_000  # Kafka's group.initial.rebalance.del
 CLASSIC_PROTOCOLS_MAX: Final = 100  # assignors that a member of a classic group offers
 CLASSIC_METADATA_BYTES_MAX: Final = MIB  # a subscription, or an assignment
 CLASSIC_GROUP_BYTES_MAX: Final = 8 * MIB  # all subscriptions, or all assignments, of a group
-GROUP_ANSWERS_WAITING_MAX: Final = 10_000  # for one partition's log, besides parked heartbeats
-COORDINATOR_LOOKUPS_MAX: Final = 10_000  # that wait for __consumer_offsets to be made
+GROUP_ANSWERS_WAITING_MAX: Final = 10_000  # for one partition's log, without waiting heartbeats
+COORDINATOR_LOOKUPS_MAX: Final = 10_000  # that wait for the creation of __consumer_offsets
 
 # -- record batches --------------------------------------------------------------------------------
 BATCH_BYTES_MAX: Final = 64 * MIB  # the highest max.message.bytes that a topic may have
-BATCH_UNCOMPRESSED_BYTES_MAX: Final = 64 * MIB  # what a payload may decompress to
+BATCH_UNCOMPRESSED_BYTES_MAX: Final = 64 * MIB  # of a decompressed payload
 RECORDS_PER_BATCH_MAX: Final = 1 << 20
 HEADERS_PER_BATCH_MAX: Final = 1 << 22
 TIMESTAMP_MS_MAX: Final = (
-    253_402_300_799_999  # the end of the year 9999, as datetime and Spark have it
+    253_402_300_799_999  # the end of the year 9999, the maximum of datetime and Spark
 )
 OFFSET_DELTA_MAX: Final = (1 << 31) - 1  # offsets of a batch after its first: 32 bits, as in Kafka
 CODEC_BLOCKS_MAX: Final = 1 << 16  # of a Kafka batch: 64 MiB in the smallest of snappy-java
 KEYLESS_ROWS_MAX: Final = 100  # records without a key that a rejected Kafka batch lists
 CODEC_STATES_KEPT_MAX: Final = 4  # spare zstd (de)compressors, for each level
-CODEC_STATE_BYTES_MAX: Final = 4 * MIB  # a spare that has grown larger is dropped
+CODEC_STATE_BYTES_MAX: Final = 4 * MIB  # a larger spare is freed
 
 # -- frames and connections ------------------------------------------------------------------------
 FRAME_BYTES_MAX: Final = 100 * MIB  # Kafka's socket.request.max.bytes
 FRAME_HEADER_BYTES_MAX: Final = 8 * MIB  # the msgpack header inside a frame
-FRAME_SMALL_BYTES_MAX: Final = 16 * KIB  # what has come of a frame up to this size is copied aside
-FRAME_TRUSTED_BYTES_MAX: Final = 2 * MIB  # that a client takes on the word of a broker's length
+FRAME_SMALL_BYTES_MAX: Final = 16 * KIB  # received parts of frames up to this size are copied
+FRAME_TRUSTED_BYTES_MAX: Final = 2 * MIB  # allocated by a client before the frame arrives
 FIRST_FRAME_BYTES_MAX: Final = 64 * KIB  # the first request of a connection: api_versions fits
 REQUEST_HEADER_BYTES_MAX: Final = 256 * KIB  # the header of a request that lists no partitions
-PARTITIONS_HEADER_BYTES_MAX: Final = 4 * MIB  # of one that does: 10,000 with the longest names
+PARTITIONS_HEADER_BYTES_MAX: Final = 4 * MIB  # header of a request that does: 10,000 longest names
 PRODUCERS_HEADER_BYTES_MAX: Final = 512 * KIB  # of describe_producers: 10,000 ids
-RECEIVE_BYTES: Final = 256 * KIB  # scratch that all connections of one event loop read into
+RECEIVE_BYTES: Final = 256 * KIB  # receive buffer of all connections of one event loop
 SUBSCRIPTION_PATTERN_CHARS_MAX: Final = 4_096  # of a regular expression of a Kafka member
 SUBSCRIPTION_PATTERN_BYTES_MAX: Final = MIB  # of memory to evaluate it
 CLIENT_ID_CHARS_MAX: Final = 256
@@ -156,15 +155,15 @@ TLS_HANDSHAKES_MAX: Final = 1_024  # unfinished at a time, on a broker
 TLS_HANDSHAKE_S: Final = 5.0  # then the broker closes the connection
 TLS_SHUTDOWN_S: Final = 1.0  # for the peer's close_notify, when the broker closes a connection
 TLS_RELOAD_S: Final = 5.0  # between two checks of a broker for changed certificate files
-LOBBY_CONNECTIONS_MAX: Final = 128  # beyond max.connections, that have yet to prove to be brokers
+LOBBY_CONNECTIONS_MAX: Final = 128  # beyond max.connections, not authenticated as brokers yet
 REQUESTS_IN_FLIGHT_MAX: Final = 256  # per connection, on the broker
 FETCH_WAIT_MS_MAX: Final = 60_000
 FETCH_BYTES_MAX: Final = 52_428_800  # Kafka's fetch.max.bytes
 ERROR_MESSAGE_CHARS_MAX: Final = 2_000
-WRITE_BUFFER_HIGH_BYTES: Final = 64 * KIB  # answers a client has not taken, before it has to wait
-WRITE_BUFFER_LOW_BYTES: Final = 16 * KIB  # and until when
-ADMIN_REQUESTS_PENDING_MAX: Final = 1_000  # changes to topics that wait for their turn, on a broker
-SYNC_THREADS: Final = 4  # per log directory: fdatasyncs under way at a time
+WRITE_BUFFER_HIGH_BYTES: Final = 64 * KIB  # unread responses, above which writing pauses
+WRITE_BUFFER_LOW_BYTES: Final = 16 * KIB  # below which writing resumes
+ADMIN_REQUESTS_PENDING_MAX: Final = 1_000  # queued changes of topics, per broker
+SYNC_THREADS: Final = 4  # per log directory: concurrent fdatasyncs
 LOG_DIRS_MAX: Final = 64  # per broker, besides data.dir
 VERIFIED_BYTES_MAX: Final = 4 * MIB  # of a log, by one verify_copy request
 TURN_SECONDS: Final = 0.005  # of one turn of a broker's loop, for all requests
@@ -174,17 +173,17 @@ VALIDATED_ON_LOOP_BYTES_MAX: Final = 2 * MIB  # uncompressed, of a batch: takes 
 PRODUCE_UNCOMPRESSED_BYTES_MAX: Final = 128 * MIB  # of all batches of a produce request
 
 assert BATCH_BYTES_MAX < FRAME_BYTES_MAX, "the largest batch must fit a frame"
-assert BATCH_BYTES_MAX <= BATCH_UNCOMPRESSED_BYTES_MAX, "storage.admission goes by the smaller"
-assert FETCH_BYTES_MAX <= FRAME_BYTES_MAX, "the largest fetch answer must fit a frame"
+assert BATCH_BYTES_MAX <= BATCH_UNCOMPRESSED_BYTES_MAX, "storage.admission checks the smaller"
+assert FETCH_BYTES_MAX <= FRAME_BYTES_MAX, "the largest fetch response must fit a frame"
 assert LOBBY_CONNECTIONS_MAX >= 2 * BROKERS_PER_CLUSTER_MAX, "all may reconnect at a time"
 assert FRAME_SMALL_BYTES_MAX <= RECEIVE_BYTES, "a small frame must fit the scratch"
 
 # -- Kafka's protocol ------------------------------------------------------------------------------
-KAFKA_REQUESTS_IN_FLIGHT_MAX: Final = 64  # per connection: responses leave in order
+KAFKA_REQUESTS_IN_FLIGHT_MAX: Final = 64  # per connection: responses are sent in order
 KAFKA_ITEMS_MAX: Final = 100_000  # elements of one array in a request
 KAFKA_ITEMS_PER_REQUEST_MAX: Final = 25_000  # of all its arrays, except of numbers
 KAFKA_TAGS_MAX: Final = 10_000  # tagged fields of one structure in a request
-KAFKA_REQUEST_BYTES_MAX: Final = 8 * MIB  # of a request that carries no records
+KAFKA_REQUEST_BYTES_MAX: Final = 8 * MIB  # of a request without records
 
 # -- storage ---------------------------------------------------------------------------------------
 SEGMENT_BYTES_MIN: Final = 16 * KIB
@@ -192,7 +191,7 @@ SEGMENT_BYTES_MAX: Final = 2 * GIB - 1  # positions in an index are 32 bits
 STATE_FILE_BYTES_MAX: Final = 64 * MIB
 RESYNC_BYTES_MAX: Final = 256 * MIB  # of a file, searched for valid batches behind a bad one
 RESYNC_CANDIDATES_MAX: Final = 100_000  # places there that look like the start of a batch
-COPIES_SAVE_MS: Final = 1_000  # between two records of how far logs are durable
+COPIES_SAVE_MS: Final = 1_000  # between two saves of durable end offsets
 OPEN_SEALED_SEGMENTS_MAX: Final = 4  # per partition; the rest are opened when they are read
 PRODUCERS_PER_PARTITION_MAX: Final = 100_000
 PRODUCER_BATCHES_REMEMBERED: Final = (
@@ -225,27 +224,27 @@ CONSOLE_DESCRIPTIONS_MAX: Final = 8  # kept: of the cluster and of topics
 CONSOLE_GROUPS_KEPT_MAX: Final = 64  # groups whose lag is remembered
 CONSOLE_POINTS_MAX: Final = 150  # of a plot
 CLUSTER_SUMMARY_PARTITIONS_MAX: Final = 500  # with a problem, which a summary names
-METRICS_KEPT_S: Final = 1.0  # for which the values of a request serve later ones
-METRICS_TOPICS_MAX: Final = 1_000  # with their own series; the others are counted only
+METRICS_KEPT_S: Final = 1.0  # for which values are cached
+METRICS_TOPICS_MAX: Final = 1_000  # with separate series; the others are only counted
 METRICS_LAG_PARTITIONS_MAX: Final = 2_000  # whose lag in seconds is exported
 METRICS_LAG_SAMPLES_MAX: Final = 32  # of the high watermark of one partition
 METRICS_GROUPS_MAX: Final = 1_000  # the same: pairs of a consumer group and a topic
 EVENTS_KEPT_MAX: Final = 5_000  # per broker, in memory
 
 # -- clocks (``replication.trusted_time``) ---------------------------------------------------------
-CLOCK_STEP_MS: Final = 60_000  # clocks that differ by more do not agree
-CLOCK_SLEW: Final = 0.05  # of the time that passes: how fast smaller differences are followed
-CLOCK_SETTLE_S: Final = 600.0  # for so long a step is agreed on before it is followed
-CLOCK_SAMPLE_S_MAX: Final = 30.0  # age of what a peer's clock is known by
-CLOCK_ROUND_TRIP_S_MAX: Final = 10.0  # of the request that brought it
+CLOCK_STEP_MS: Final = 60_000  # clocks with a larger difference do not agree
+CLOCK_SLEW: Final = 0.05  # part of elapsed time; correction rate of smaller differences
+CLOCK_SETTLE_S: Final = 600.0  # agreement on a step must last this long before it applies
+CLOCK_SAMPLE_S_MAX: Final = 30.0  # age of a sample of a peer's clock
+CLOCK_ROUND_TRIP_S_MAX: Final = 10.0  # of the request for the sample
 CLOCK_SAVE_S: Final = 15.0  # between two times that are saved for the next start
 
 # -- clients ---------------------------------------------------------------------------------------
 PRODUCER_BATCH_BYTES_MAX: Final = 12 * MIB  # the highest batch_bytes_max that a producer may have
-CLIENT_WRITE_BYTES_MAX: Final = 4 * MIB  # written to a connection and not yet taken by the system
-PRODUCE_REQUEST_BYTES_MAX: Final = 32 * MIB  # batches of several partitions that travel together
+CLIENT_WRITE_BYTES_MAX: Final = 4 * MIB  # written, but not accepted by the system
+PRODUCE_REQUEST_BYTES_MAX: Final = 32 * MIB  # batches of several partitions in a request
 FETCHES_IN_FLIGHT_MAX: Final = 4  # per broker, each for other partitions
-FETCHES_OUTSTANDING_MAX: Final = 32  # the same, with those that a seek has made useless
+FETCHES_OUTSTANDING_MAX: Final = 32  # including those that a seek has made obsolete
 PREFETCH_BYTES_MAX: Final = 64 * MIB  # fetched and not yet read by the application, per consumer
 PREFETCH_FETCHES_MAX: Final = 8  # the same for one partition, in max_partition_fetch_bytes
 WAIT_MS_MAX: Final = 86_400_000 * 365  # that a caller may ask a client to wait

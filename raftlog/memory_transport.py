@@ -89,7 +89,7 @@ class MemoryTransport(asyncio.Transport):
         self._reading = True
         self._deliver_soon()
 
-    # -- the end
+    # -- closing
 
     def is_closing(self) -> bool:
         return self._closing

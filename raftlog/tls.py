@@ -37,7 +37,7 @@ def server_context(
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = MIN_VERSIONS[min_version]
-    context.options |= ssl.OP_NO_RENEGOTIATION  # of TLS 1.2: costs a broker more than a client
+    context.options |= ssl.OP_NO_RENEGOTIATION  # TLS 1.2: expensive for a broker
     _load_certificate(context, certificate, key)
     if client_ca:
         _load(client_ca, lambda: context.load_verify_locations(client_ca))

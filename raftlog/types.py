@@ -1,4 +1,4 @@
-"""The nouns that every layer shares. Plain values only: no behaviour beyond validation, no I/O."""
+"""Value types that all layers share. Only validation, no I/O."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from raftlog.kafka_names import answers_kafka_names
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Offset: TypeAlias = int  # of a record in its partition, from 0
-LeaderEpoch: TypeAlias = int  # grows by one at every election of the partition
+LeaderEpoch: TypeAlias = int  # incremented at every leader election of the partition
 TimestampMs: TypeAlias = int  # milliseconds since 1970-01-01T00:00Z
 Header: TypeAlias = tuple[str, bytes | None]
 Headers: TypeAlias = tuple[Header, ...]
 
-# What the key_deserializer and the value_deserializer of a consumer return; without them, bytes.
-# Type checkers know the default of a type variable (PEP 696); Python does from 3.13 on.
+# Result types of a consumer's key_deserializer and value_deserializer; without them, bytes.
+# Type checkers support the default of a type variable (PEP 696); Python does from 3.13 on.
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
@@ -36,11 +36,11 @@ else:
 NO_TIMESTAMP: Final[TimestampMs] = -1
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
-NO_BASE_OFFSET: Final = -1  # of a batch that any offset suits
+NO_BASE_OFFSET: Final = -1  # of a batch without a required base offset
 AUDIT_TOPIC: Final = "__audit"  # authentication failures, denials and administrative requests
-OFFSETS_TOPIC: Final = "__consumer_offsets"  # in which the brokers keep the consumer groups
+OFFSETS_TOPIC: Final = "__consumer_offsets"  # state of the consumer groups
 
-INTERNAL_TOPIC_PREFIX: Final = "__"  # of topics that only the brokers make, write and drop
+INTERNAL_TOPIC_PREFIX: Final = "__"  # only brokers create, write and delete these topics
 
 _TOPIC_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{limits.TOPIC_NAME_CHARS_MAX}}}")
 
@@ -92,7 +92,7 @@ class ConsumerRecord(msgspec.Struct, Generic[K, V], frozen=True, gc=False):
     def as_tuple(
         self,
     ) -> tuple[str, int, Offset, K | None, V | None, Headers, TimestampMs, LeaderEpoch]:
-        """The fields in the order of their declaration."""
+        """Return the fields as a tuple, in declaration order."""
         return msgspec.structs.astuple(self)
 
 
@@ -104,10 +104,10 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """What a consumer group has committed for a partition: the offset to go on from, and a note.
+    """Committed offset of a consumer group in a partition, from which it continues, and metadata.
 
     ``metadata``: up to 4,096 characters, for the application. ``leader_epoch``: of the last record
-    that was read; -1 where it is not known.
+    that was read; -1 if it is not known.
     """
 
     offset: Offset
@@ -116,7 +116,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """A consumer as a member of its group. ``member_epoch`` is 0 while it is none."""
+    """A consumer as a member of its group. ``member_epoch`` is 0 while it is not a member."""
 
     group: str
     member_id: str
@@ -124,18 +124,18 @@ class GroupMetadata(NamedTuple):
     instance_id: str | None
 
 
-# Called with the partitions that a consumer has got, or has to give up. A coroutine function will
-# do with ``raftlog.aio``.
+# Called with the partitions that were assigned to a consumer, or revoked from it. With
+# ``raftlog.aio`` it can be a coroutine function.
 RebalanceListener: TypeAlias = Callable[[list[TopicPartition]], object]
 
 
 @answers_kafka_names
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. ``config`` holds Kafka-named keys as text, such as ``retention.ms``.
+    """A topic to create. ``config``: settings as text by Kafka's names, such as ``retention.ms``.
 
-    ``replication_factor`` 0: the cluster's default (``default.replication.factor``, else 3, or as
-    many as there are brokers).
+    ``replication_factor`` 0: the cluster's default (``default.replication.factor``, else 3, or the
+    number of brokers if there are fewer).
     """
 
     name: str
@@ -145,7 +145,7 @@ class NewTopic:
 
 
 def check_topic_name(name: str) -> str:
-    """``name`` if it is a legal topic name (Kafka's rule), else raise ``InvalidTopicError``."""
+    """Return ``name`` if it is a valid topic name (Kafka's rule). Raises ``InvalidTopicError``."""
     if name in {".", ".."} or not _TOPIC_NAME.fullmatch(name):
         raise InvalidTopicError(
             f"{name[:300]!r} is not a topic name: use 1 to {limits.TOPIC_NAME_CHARS_MAX} of the "
@@ -155,22 +155,22 @@ def check_topic_name(name: str) -> str:
 
 
 def is_internal_topic(name: str) -> bool:
-    """Whether only the brokers make, write and drop the topic. Clients may read it."""
+    """Return whether only brokers create, write and delete the topic. Clients can read it."""
     return name.startswith(INTERNAL_TOPIC_PREFIX)
 
 
 def check_group_id(name: str) -> str:
-    """``name`` if it is a legal name of a consumer group, else raise ``InvalidGroupError``."""
+    """Return ``name`` if it is a valid group name, else raise ``InvalidGroupError``."""
     return _check_name(name, "a consumer group", limits.GROUP_ID_CHARS_MAX)
 
 
 def check_instance_id(name: str) -> str:
-    """``name`` if it is a legal ``group.instance.id``, else raise ``InvalidGroupError``."""
+    """Return ``name`` if it is a valid ``group.instance.id``, else raise ``InvalidGroupError``."""
     return _check_name(name, "a group instance", limits.INSTANCE_ID_CHARS_MAX)
 
 
 def _check_name(name: str, whose: str, chars_max: int) -> str:
-    """Any text of a sane length that prints; no spaces at its ends, which are invisible."""
+    """Require 1 to ``chars_max`` printable characters without (invisible) spaces at the ends."""
     if not (0 < len(name) <= chars_max and name.isprintable() and name.strip() == name):
         shown = repr(name) if len(name) <= chars_max else f"{name[:60]!r}... ({len(name)})"
         raise InvalidGroupError(
@@ -181,9 +181,9 @@ def _check_name(name: str, whose: str, chars_max: int) -> str:
 
 
 def check_not_internal(name: str) -> None:
-    """Raise ``InvalidTopicError`` for a topic that is not a client's to make, write or change."""
+    """Raise ``InvalidTopicError`` for a topic that clients must not create, write or change."""
     if is_internal_topic(name):
         raise InvalidTopicError(
-            f"{name[:300]!r} is internal: only the brokers make, write and drop topics whose names "
-            f"begin with {INTERNAL_TOPIC_PREFIX!r}. Choose another name"
+            f"{name[:300]!r} is internal: only brokers create, write and delete topics whose names "
+            f"begin with {INTERNAL_TOPIC_PREFIX!r}. Use another name"
         )
