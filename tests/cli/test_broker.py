@@ -97,7 +97,7 @@ def test_it_stops_when_its_starter_closes_standard_input(
         (["--id", "-1"], 2, "--id"),
         (["--voters", "1@127.0.0.1"], 2, "HOST:PORT"),
         (["--voters", "2@127.0.0.1:1,3@127.0.0.1:2"], 1, "does not contain this broker"),
-        (["--voters", "1@127.0.0.1:1,2@127.0.0.1:2"], 1, "no secret"),
+        (["--voters", "1@127.0.0.1:1,2@127.0.0.1:2"], 1, "without a secret"),
         (["--cluster-secret-file", "/nowhere/secret"], 2, "/nowhere/secret"),
         (["--join", "127.0.0.1:1"], 1, "join without a secret"),
         (["--join", "127.0.0.1:0"], 2, "port"),

@@ -146,7 +146,7 @@ def test_a_group_is_described_and_reset_after_a_preview(
         assert "The group has 1 member." in text_of(browser.get(preview))
         fields = {"name": name, "to": "earliest", "topic": ""}
         status, text = browser.post("/group/reset", **fields)
-        assert (status, "stop its consumers" in text) == (409, True)
+        assert (status, "Stop its consumers" in text) == (409, True)
         used.close()
         html = browser.get(preview)
         assert f"{topic}:0 4 0 -4" in text_of(html)
