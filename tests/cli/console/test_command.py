@@ -45,7 +45,7 @@ def test_the_url_of_a_broker_that_responds(
 
 def test_a_console_that_cannot_be_found(raftlog: Raftlog, tmp_path: Path) -> None:
     ran = raftlog("console", "--data-dir", tmp_path, "--no-browser")
-    assert (ran.status, "Pass its --data-dir, or pass --url" in ran.err) == (1, True)
+    assert (ran.status, "Pass its --data-dir, or --url" in ran.err) == (1, True)
     (down,) = free_ports(1)
     ran = raftlog("console", "--url", f"http://127.0.0.1:{down}", "--no-browser")
     assert (ran.status, "no broker responds" in ran.err) == (1, True)
