@@ -802,8 +802,9 @@ def _directories(
         topic = f"{root}/topics/{partition.topic}"
         names = [topic_id] if topic_id else disk.list_dir(topic)
         topics += [f"{topic}/{name}" for name in names]
+    paths = [f"{topic}/{partition.partition}" for topic in topics if disk.exists(topic)]
     # A partition without records may have no directory in that of its topic.
-    return [f"{topic}/{partition.partition}" for topic in topics if disk.exists(topic)]
+    return [path for path in paths if disk.exists(path)] or paths
 
 
 def _finish_compaction(machine: BrokerMachine, partition: TopicPartition, topic_id: str) -> None:
