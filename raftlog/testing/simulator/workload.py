@@ -1,8 +1,8 @@
-"""The operations of simulated clients: produce, consume, request ends, and administrate.
+"""Operations of simulated clients: produce, consume, request offsets, and administrate topics.
 
-They use the real asyncio clients, each on a separate machine, and are recorded in a ``History``.
-Operations are drawn from the world's seed (``plans``). Errors of raftlog are expected; any other
-exception ends the simulation.
+The clients are the real asyncio clients, each on a separate machine. A ``History`` records their
+operations, which are drawn from the simulation's seed (``plans``). Errors of raftlog are expected;
+any other exception ends the simulation.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from raftlog.types import (
 )
 
 TOPIC: Final = "events"
-ADMINISTRATOR: Final = "admin"  # where clients authenticate: a super user
-USER: Final = "client"  # of the other clients
+ADMINISTRATOR: Final = "admin"  # user of admin clients, if clients authenticate: a super user
+USER: Final = "client"  # user of all other clients
 PASSWORD: Final = "the same for all"  # noqa: S105 - of simulated users
-PATIENCE_S: Final = 0.2  # after an error, before the next attempt
+PATIENCE_S: Final = 0.2  # seconds from an error to the next attempt
 OUTSTANDING_MAX: Final = 40
-DELETIONS_PER_S: Final = 2.0  # where nothing else is administrated
-QUESTIONS_MAX: Final = 20  # to one broker, by a client that reaches no other
-SENDS_ASKED_FOR_MAX: Final = 100  # the last ones, whose times are looked up
-NAME_HEADER: Final = "name"  # of a record without a value
+DELETIONS_PER_S: Final = 2.0  # if there are no other operations of the admin client
+QUESTIONS_MAX: Final = 20  # requests to one broker, by a client that reaches no other
+SENDS_ASKED_FOR_MAX: Final = 100  # newest sends; a time lookup selects one of them
+NAME_HEADER: Final = "name"  # header with the name of a tombstone
 
-# Errors that say that a send had no effect. All others leave it open.
+# A send that fails with one of these had no effect. With any other error its outcome is unknown.
 WITHOUT_EFFECT: Final = (
     RetriableError,
     CorruptBatchError,
@@ -67,13 +67,13 @@ WITHOUT_EFFECT: Final = (
 
 @dataclass(slots=True)
 class Workload:
-    """The clients of one world. ``prepare``, then ``start``, then ``finish``."""
+    """The clients of one simulation, and their history. ``start`` starts them."""
 
     world: World
     plan: WorkloadPlan
     history: History = field(init=False)
-    is_over: bool = False  # clients come to their end
-    core: Collection[int] | None = None  # brokers that have to work from now on
+    is_over: bool = False  # clients must end
+    core: Collection[int] | None = None  # IDs of the brokers that must work from now on
     _machines: list[ClientMachine] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class Workload:
 
     @property
     def is_done(self) -> bool:
-        """Whether every client has come to its end."""
+        """Whether every client has ended."""
         return all(machine.is_done for machine in self._machines)
 
     @property
@@ -108,14 +108,14 @@ class Workload:
             self.add(f"asker-{number}", asker)
 
     def add(self, name: str, main: Program) -> ClientMachine:
-        """Start a client, which has to come to its end once all is over."""
+        """Start a client. Its program must end once ``is_over`` is set."""
         machine = self.world.add_client(name, main)
         self._machines.append(machine)
         machine.start()
         return machine
 
     def reach_only(self, machine: ClientMachine) -> BrokerMachine:
-        """Cut a client off from all brokers but one, which is drawn, and returned."""
+        """Isolate a client from all brokers except a random one. Returns that broker."""
         network = self.world.network
         chosen = machine.random.choice(self.world.brokers)
         for broker in self.world.brokers:
@@ -124,10 +124,10 @@ class Workload:
                 network.cut(machine.name, broker.name)
         return chosen
 
-    # -- what its clients share
+    # -- creation of clients
 
     def security(self, user: str) -> SecurityArguments:
-        """The security arguments of a client; none where clients do not authenticate."""
+        """Return the security arguments of a client; none if clients do not authenticate."""
         if not self.plan.is_secured:
             return {}
         return {
@@ -138,7 +138,7 @@ class Workload:
         }
 
     def admin(self, machine: ClientMachine, bootstrap: str | None = None) -> AsyncAdmin:
-        """``bootstrap``: every broker's address by default."""
+        """Create an admin client. ``bootstrap``: default: the addresses of all brokers."""
         admin = AsyncAdmin(
             self.world.bootstrap if bootstrap is None else bootstrap,
             request_timeout_ms=2_000,
@@ -185,7 +185,7 @@ class Workload:
 
 
 async def create_topic(workload: Workload, machine: ClientMachine) -> None:
-    """Create the topic, however long it takes."""
+    """Create the topic. Retries until it exists."""
     plan = workload.plan
     topic = NewTopic(TOPIC, plan.partitions, plan.replication_factor, plan.topic_config)
     admin = workload.admin(machine)
@@ -203,7 +203,7 @@ async def create_topic(workload: Workload, machine: ClientMachine) -> None:
 
 
 def outcome_of(error: RaftlogError) -> Outcome:
-    """What an error says about a send."""
+    """Return the outcome of a send that failed with ``error``."""
     return Outcome.FAIL if isinstance(error, WITHOUT_EFFECT) else Outcome.INFO
 
 
@@ -213,7 +213,7 @@ def outcome_of(error: RaftlogError) -> Outcome:
 async def produce(
     workload: Workload, plan: ProducerPlan, machine: ClientMachine, user: str = USER
 ) -> None:
-    """Produce, in one session after the other, until all is over."""
+    """Run producer sessions, one after another, until the workload is over."""
     session = 0
     while not workload.is_over:
         session += 1
@@ -228,7 +228,7 @@ class _Record(NamedTuple):
 
 
 class _Producing:
-    """One producer, from its making to its end."""
+    """One producer session, from the creation of the producer to its close."""
 
     def __init__(
         self,
@@ -288,7 +288,9 @@ class _Producing:
         return send, _Record(value, key.encode() if key else None, ())
 
     def _end(self, sends: list[Send], error: RaftlogError | None, *, is_whole: bool) -> None:
-        """``is_whole``: the error is about all of them."""
+        """Record the outcome of sends. ``is_whole``: ``error`` applies to every one of them;
+        otherwise a failure leaves their outcome unknown.
+        """
         self._outstanding -= len(sends)
         outcome = Outcome.OK
         if error is not None:
@@ -337,7 +339,7 @@ class _Producing:
                 for offset in range(part.first, part.last + 1)
                 if part.first >= 0
             ]
-            for send, offset in zip(sends, offsets, strict=False):  # acks=0: there are none
+            for send, offset in zip(sends, offsets, strict=False):  # acks=0: no offsets
                 send.offset = offset
         self._end(sends, error, is_whole=False)
 
@@ -397,7 +399,7 @@ async def _consume_session(
 async def ask_ends(
     workload: Workload, consumer: AsyncConsumer, process: str
 ) -> dict[TopicPartition, Offset]:
-    """Observe the end of every partition."""
+    """Request and record the end offset of every partition."""
     asking = workload.history.end_offsets(process)
     try:
         asking.ends = await consumer.end_offsets(workload.partitions)
@@ -411,7 +413,7 @@ async def ask_ends(
 async def ask_starts(
     workload: Workload, consumer: AsyncConsumer, process: str
 ) -> dict[TopicPartition, Offset]:
-    """Observe the start of every partition."""
+    """Request and record the log start offset of every partition."""
     asking = workload.history.start_offsets(process)
     try:
         asking.starts = await consumer.beginning_offsets(workload.partitions)
@@ -433,13 +435,13 @@ def by_partition(records: list[ConsumerRecord]) -> dict[TopicPartition, list[See
 
 
 def record_name(value: bytes | None, headers: Headers) -> str:
-    """The name of a record, without its padding: a tombstone has it in a header."""
+    """Return the name of a record without padding. A tombstone has its name in a header."""
     if value is None:
         value = dict(headers).get(NAME_HEADER)
     return (value or b"").split(b" ", 1)[0].decode(errors="backslashreplace")
 
 
-# -- clients that reach one broker -----------------------------------------------------------------
+# -- clients that reach only one broker ------------------------------------------------------------
 
 
 Question: TypeAlias = Callable[[Workload, ClientMachine, AsyncAdmin], Awaitable[None]]
@@ -453,10 +455,11 @@ async def ask_each_broker(
     questions_max: int,
     pause_s: tuple[float, float],
 ) -> None:
-    """Ask one broker after the other, each as if it were the only one.
+    """Send requests to one broker after another, each time without a connection to the others.
 
-    A broker that no longer leads a partition, and does not know it, is asked as any other.
-    ``questions_max``: for one broker. ``pause_s``: the least and the most between two.
+    These requests also reach former leaders that do not know their successor.
+    ``ask``: sends one request. ``questions_max``: requests to one broker. ``pause_s``: minimum and
+    maximum seconds between two requests.
     """
     random = machine.random
     while not workload.is_over:
@@ -498,7 +501,9 @@ async def _ask(workload: Workload, machine: ClientMachine, admin: AsyncAdmin) ->
 
 
 async def _ask_for_time(workload: Workload, machine: ClientMachine, admin: AsyncAdmin) -> None:
-    """Look up the time of a record that was acknowledged: it, or an earlier one, is found."""
+    """Look up the timestamp of an acknowledged record. The lookup must find this record or an
+    earlier one.
+    """
     history = workload.history
     known = [
         send
@@ -587,8 +592,10 @@ async def _describe(_workload: Workload, admin: AsyncAdmin, _random: Random) -> 
 
 
 async def _transfer(workload: Workload, admin: AsyncAdmin, random: Random) -> None:
-    """Have the preferred broker lead, or any one, whether it can or not. While a core has to work,
-    only brokers of the core: others may have a full disk, and give the leadership back each time.
+    """Request a transfer to the preferred leader or to a random broker, even if it cannot lead.
+
+    While a core must work, the target is a broker of the core: any other broker may have a full
+    disk and transfer the leadership back each time.
     """
     partition = random.choice(workload.partitions)
     to = random.choice(workload.world.brokers).broker_id
@@ -617,12 +624,12 @@ ACTS: Final = (
 ACTS_IN_CLUSTERS: Final = (*ACTS, _transfer)
 
 
-# -- the end ---------------------------------------------------------------------------------------
+# -- final read ------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Reading:
-    """A fresh consumer that reads all partitions from their start to their end."""
+    """Result of a new consumer that reads all partitions from their start to their end."""
 
     records: dict[TopicPartition, list[Seen]] = field(default_factory=dict)
     starts: dict[TopicPartition, Offset] = field(default_factory=dict)
@@ -641,13 +648,16 @@ class Reading:
             self.records[partition] += seen
 
     def reached(self, partition: TopicPartition, position: Offset) -> None:
-        """All below ``position`` was read: not its last record, which may be gone by compaction."""
+        """Note that the consumer has read all records below ``position``.
+
+        Records cannot show this: compaction may have removed the last one.
+        """
         if position >= self.left.get(partition, 0):
             self.left.pop(partition, None)
 
 
 async def read_all(workload: Workload, reading: Reading, machine: ClientMachine) -> None:
-    """Fill ``reading``, however long it takes."""
+    """Fill ``reading``. Restarts with a new consumer after each error until all is read."""
     partitions = workload.partitions
     while True:
         consumer = workload.consumer(machine, auto_offset_reset="earliest", fetch_max_wait_ms=100)
