@@ -1,9 +1,9 @@
 """Simulated TCP connections: two ends, and a wire in each direction that keeps the order of bytes.
 
-An end behaves as an asyncio socket transport does where a protocol can tell, and as the kernel
-behind it: it takes what arrives while its process is paused, and answers with a reset what arrives
-when the socket is closed or its process is dead. How long a packet travels, and whether it may, is
-the network's to say (``Carrier``).
+An end behaves towards its protocol like an asyncio socket transport, and towards its peer like a
+kernel: it receives packets while its process is paused, and responds with a reset to data for a
+closed socket or an ended process. The network (``Carrier``) determines whether and when a packet
+arrives.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ HIGH_BYTES_DEFAULT: Final = 64 * limits.KIB
 class Mark(Enum):
     """Packets without bytes."""
 
-    ACCEPT = "accept"  # the first on a connection's way to its listener
+    ACCEPT = "accept"  # the first packet of a connection, to the listener
     END = "end"  # FIN
     RESET = "reset"  # RST
 
 
 class Carrier(Protocol):
-    """What ends and wires need of their network."""
+    """Interface of the network for the ends of connections."""
 
     socket_bytes: int
 
     def carry(self, wire: Wire, packet: memoryview | Mark) -> None:
-        """Have ``packet`` arrive, some time, after those before it on the wire."""
+        """Deliver ``packet`` later, after the earlier packets of ``wire``."""
         ...
 
     def chance(self) -> float:
-        """As ``random.random``."""
+        """Return a random number like ``random.random``: in [0, 1)."""
         ...
 
     def read_size(self, available: int) -> int:
-        """How many of the bytes that are there a read gets: at least one."""
+        """Return the number of bytes that one read returns: 1 to ``available``."""
         ...
 
     def over(self, end: SimTransport) -> None:
-        """An end is lost to its protocol."""
+        """Note that ``end`` no longer has a protocol or a process."""
         ...
 
 
@@ -62,14 +62,14 @@ class Wire:
     def __init__(self, sender: SimTransport, receiver: SimTransport) -> None:
         self.sender = sender
         self.receiver = receiver
-        self.arrives_ns = 0  # when the last packet does: the next comes after it
-        self.epoch = 0  # packets of an older one are lost on their way
-        self.held: list[memoryview | Mark] = []  # TCP resends them until they are received
-        self.unanswered = False  # something was lost that TCP will send again
-        self.unread_bytes = 0  # written, and not yet taken by the receiver's protocol
+        self.arrives_ns = 0  # time of the last packet's arrival; the next packet arrives later
+        self.epoch = 0  # packets of an older epoch are lost in flight
+        self.held: list[memoryview | Mark] = []  # not received because of a cut; TCP resends it
+        self.unanswered = False  # a packet was lost that TCP will resend
+        self.unread_bytes = 0  # written, and not yet read by the receiver's protocol
 
     def lose_all(self) -> None:
-        """Forget what is on its way."""
+        """Lose all packets that have not arrived."""
         self.epoch += 1
         self.held.clear()
 
@@ -83,17 +83,17 @@ class SimTransport(asyncio.Transport):
         super().__init__()
         self.loop = loop
         self.host = host
-        self.is_shut = False  # to the kernel: nothing more is sent, and what arrives is refused
+        self.is_shut = False  # closed in the kernel: sends nothing more, refuses arriving data
         self.out: Wire  # set by ``wire_up``
         self.incoming_wire: Wire
         self._carrier = carrier
         self._names = {"sockname": name, "peername": peer}
-        self._protocol: asyncio.BaseProtocol | None = None  # of an accepted one: a moment later
+        self._protocol: asyncio.BaseProtocol | None = None  # set by ``open``
         self._incoming: deque[memoryview] = deque()
         self._incoming_bytes = 0
-        self._peer_ended = False  # after what is incoming the end of the stream comes
-        self._peer_reset = False  # after what is incoming the connection is lost
-        self._delivering = False  # a delivery is due on the loop
+        self._peer_ended = False  # the end of the stream follows the incoming bytes
+        self._peer_reset = False  # the connection is lost after the incoming bytes
+        self._delivering = False  # a delivery is scheduled on the loop
         self._reading = True
         self._writing_ended = False
         self._closing = False
@@ -103,7 +103,7 @@ class SimTransport(asyncio.Transport):
         self._low = HIGH_BYTES_DEFAULT // 4
 
     def open(self, protocol: asyncio.BaseProtocol) -> None:
-        """Give the connection to a protocol. On the loop of its process."""
+        """Attach the connection to a protocol. Must run on the loop of the protocol's process."""
         self._protocol = protocol
         protocol.connection_made(self)
         self._deliver_soon()
@@ -112,7 +112,7 @@ class SimTransport(asyncio.Transport):
 
     def write(self, data: Buffer) -> None:
         if self._writing_ended or self.is_shut:
-            return  # as a socket's transport: connection_lost reports the loss
+            return  # like asyncio's socket transport: connection_lost reports the loss
         view = memoryview(data).cast("B")
         if not view:
             return
@@ -143,11 +143,11 @@ class SimTransport(asyncio.Transport):
         return self._low, self._high
 
     def get_write_buffer_size(self) -> int:
-        """What the sockets' own buffers have no room for."""
+        """Return the number of bytes that do not fit into the socket buffers."""
         return max(0, self.out.unread_bytes - self._carrier.socket_bytes)
 
     def _drained(self) -> None:
-        """The peer took some of what we wrote."""
+        """Resume writing, or finish ``close``, after the peer has read bytes."""
         size = self.get_write_buffer_size()
         if self._writer_paused and size <= self._low:
             self._writer_paused = False
@@ -171,13 +171,15 @@ class SimTransport(asyncio.Transport):
         self._reading = True
         self._deliver_soon()
 
-    # -- the end, as the protocol asks for it
+    # -- end of the connection, requested by the protocol
 
     def is_closing(self) -> bool:
         return self._closing
 
     def close(self) -> None:
-        """Deliver what was written, then end. What is unread, or still comes, makes it a reset."""
+        """End the connection after the written bytes. Bytes that are unread, or arrive later, cause
+        a reset.
+        """
         if self._closing:
             return
         self._closing = True
@@ -192,7 +194,7 @@ class SimTransport(asyncio.Transport):
             self.loop.call_soon(self._lose, None)
 
     def abort(self) -> None:
-        """End at once."""
+        """End the connection immediately with a reset."""
         if self._lost:
             return
         self._closing = True
@@ -210,14 +212,14 @@ class SimTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._names.get(name, default)
 
-    # -- the end, as others bring it about
+    # -- end of the connection for other reasons
 
     def shut(self) -> None:
-        """End the process without any message to the peer: the power failed."""
+        """Close this end without a packet to the peer, as a power failure does."""
         self.is_shut = True
 
     def die(self) -> None:
-        """The process is gone, and its kernel closes the socket."""
+        """Close the socket of a killed process, as its kernel does."""
         if self.is_shut:
             return
         if self._incoming_bytes or self._carrier.chance() < 0.2:
@@ -227,18 +229,21 @@ class SimTransport(asyncio.Transport):
         self.is_shut = True
 
     def give_up(self) -> None:
-        """The kernel ends a connection to an unresponsive peer, which cannot be notified."""
+        """End the connection to an unresponsive peer with ``ETIMEDOUT``, as the kernel does.
+
+        The peer receives no packet.
+        """
         if not self._lost:
             self.is_shut = True
             self._fail(OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
 
     def reset(self) -> None:
-        """Something on the way (a firewall, a load balancer) resets the connection at this end."""
+        """Reset the connection at this end, as a firewall or a load balancer on the path does."""
         if not self._lost:
             self._arrive_reset()
 
     def _reset_peer(self) -> None:
-        """What is on its way may be lost by it: the peer's kernel drops what was not read yet."""
+        """Send a reset. Packets in flight may be lost: the peer's kernel discards unread bytes."""
         if self.is_shut:
             return
         self.is_shut = True
@@ -246,10 +251,10 @@ class SimTransport(asyncio.Transport):
             self.out.lose_all()
         self._carrier.carry(self.out, Mark.RESET)
 
-    # -- what the network brings: on no process's loop, as a kernel works
+    # -- packets from the network: processed outside of any process, as by a kernel
 
     def arrive(self, packet: memoryview | Mark) -> None:
-        """A packet is here."""
+        """Process a packet that has arrived."""
         if packet is Mark.RESET:
             if not self._lost:
                 self._arrive_reset()
@@ -269,12 +274,12 @@ class SimTransport(asyncio.Transport):
         self.is_shut = True
         self.out.lose_all()
         if self._reading and self._incoming and self._carrier.chance() < 0.5:
-            self._peer_reset = True  # what was received may still be read
+            self._peer_reset = True  # bytes received before the reset can still be read
             self._deliver_soon()
         else:
             self._fail(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
 
-    # -- delivery, always from the loop
+    # -- delivery to the protocol, always on the loop of its process
 
     def _deliver_soon(self) -> None:
         if not self._delivering and not self._lost:
@@ -282,7 +287,7 @@ class SimTransport(asyncio.Transport):
             self.loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        """One read from the socket, as big as chance has it."""
+        """Perform one read from the socket. The network determines its size (``read_size``)."""
         self._delivering = False
         protocol = self._protocol
         if self._closing or self._lost or not self._reading or protocol is None:
@@ -334,7 +339,7 @@ class SimTransport(asyncio.Transport):
 
 
 def wire_up(left: SimTransport, right: SimTransport) -> None:
-    """Join two ends."""
+    """Connect two ends by two wires."""
     left.out = right.incoming_wire = Wire(left, right)
     right.out = left.incoming_wire = Wire(right, left)
 
