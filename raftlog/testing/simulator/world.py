@@ -37,9 +37,10 @@ from raftlog.testing.simulator.process import (
     RunningBroker,
 )
 
-SESSION_MS: Final = 3_000  # of clients that authenticate
+SESSION_MS: Final = 3_000  # lifetime of an authenticated session, then clients re-authenticate
 BOOT_LIMIT_S: Final = 60.0
-# Nearly all objects of a world live as long as it: frequent collections cost a seventh of the time.
+# Nearly all objects of a simulation live until its end. More frequent garbage collections would
+# take a seventh of the time.
 COLLECTION_OBJECTS: Final = 50_000
 CLUSTER_SECRET: Final = "known to all of them"  # noqa: S105 - of simulated brokers
 
@@ -57,15 +58,16 @@ def broker_config(
     has_watermarks: bool = True,
     is_secured: bool = False,
 ) -> BrokerConfig:
-    """One of a cluster of all machines; alone, if there is one. What is periodic comes often.
+    """Return the configuration of a broker: in a cluster of all machines, or in single-broker mode
+    if there is only one machine. Most periodic tasks run more often than by default.
 
-    ``replacement_delay_ms``: after which a replica that is gone is replaced by a witness.
-    ``cleaner_interval_ms``: between two looks at what is to be compacted. ``scrub_interval_ms``: in
-    which everything is read once. ``stall_ms``: a sync that takes so long means that the disk
-    hangs. ``bootstrap_without``: voters that a new cluster does not wait for.
-    ``offsets_partitions``: of the topic that keeps the consumer groups. ``rack``: where it is.
-    ``has_watermarks``: of free disk space; without, only a full disk refuses writes.
-    ``is_secured``: clients must authenticate, from time to time again.
+    ``replacement_delay_ms``: unavailability after which a witness replaces a replica.
+    ``cleaner_interval_ms``: check interval of the log cleaner. ``scrub_interval_ms``: time in which
+    the scrub reads all records once. ``stall_ms``: duration of a sync after which the disk counts
+    as hung. ``bootstrap_without``: IDs of the voters for which a new cluster does not wait.
+    ``offsets_partitions``: number of partitions of ``__consumer_offsets``. ``rack``: of the broker.
+    ``has_watermarks``: watermarks of free disk space; if False, the broker rejects writes only when
+    the disk is full. ``is_secured``: clients must authenticate, and again every ``SESSION_MS``.
     """
     addresses = machine.world.addresses
     config = BrokerConfig(
@@ -103,9 +105,9 @@ def _is_sound(machine: BrokerMachine) -> bool:
 async def start_broker(
     machine: BrokerMachine, *, config: BrokerConfig | None = None, **settings: Any
 ) -> RunningBroker:
-    """The real broker, with a machine's devices for surroundings.
+    """Start the real broker with the clock, disk, network and random numbers of a machine.
 
-    ``config``: the broker's; without, that of ``broker_config`` with ``settings``.
+    ``config``: default: the result of ``broker_config`` with ``settings``.
     """
     return await Broker.start(
         broker_config(machine, **settings) if config is None else config,
@@ -123,9 +125,9 @@ async def start_broker(
 
 
 class World:
-    """Everything that happens in it follows from ``seed`` and from what is called when.
+    """One simulation. ``seed`` and the sequence of calls determine all events.
 
-    A context manager, which ends every process and lets go of it.
+    A context manager, which ends every process and releases its objects.
     """
 
     def __init__(
@@ -141,10 +143,10 @@ class World:
         events_max: int = EVENTS_MAX_DEFAULT,
         on_trace: Callable[[str], None] | None = None,
     ) -> None:
-        """``make_broker``: starts the broker of a machine, on the machine's loop. ``latency``,
-        ``socket_bytes``, ``slicing``: see ``SimNetwork``. ``interleaving``: the share of disk work
-        that lets time pass between its operations. ``events_max``: see ``SimLoop``. ``on_trace``:
-        hears what happens.
+        """``brokers``: number of broker machines. ``make_broker``: starts the broker of a machine,
+        on the machine's loop. ``latency``, ``socket_bytes``, ``slicing``: see ``SimNetwork``.
+        ``interleaving``: share of disk work during which time passes between operations.
+        ``events_max``: see ``SimLoop``. ``on_trace``: called with each line of the trace.
         """
         self.seed = seed
         self.interleaving = interleaving
@@ -162,7 +164,7 @@ class World:
         self.clients: list[ClientMachine] = []
 
     def random(self, name: str) -> Random:
-        """Return a separate random generator for ``name``: draws of one part do not affect
+        """Return a separate random generator for ``name``: draws of one component do not affect
         another."""
         return Random(f"{self.seed}/{name}")
 
@@ -173,21 +175,21 @@ class World:
 
     @property
     def addresses(self) -> dict[int, Address]:
-        """Of the brokers, by their ids."""
+        """Addresses of the brokers, by broker ID."""
         return {machine.broker_id: machine.address for machine in self.brokers}
 
     @property
     def members(self) -> list[BrokerMachine]:
-        """The brokers that are part of the cluster, or join it."""
+        """The brokers that are in the cluster or are joining it."""
         return [machine for machine in self.brokers if not machine.is_outside]
 
     @property
     def bootstrap(self) -> str:
-        """Every broker's address."""
+        """Addresses of all brokers, separated by commas."""
         return ",".join(str(machine.address) for machine in self.brokers)
 
     def add_client(self, name: str, main: Program) -> ClientMachine:
-        """A machine that runs ``main`` once it is started."""
+        """Add a machine that runs ``main``. The caller starts it."""
         machine = ClientMachine(self, name, main)
         self.clients.append(machine)
         return machine
@@ -195,15 +197,16 @@ class World:
     # -- time --------------------------------------------------------------------------------------
 
     def run_for(self, seconds: float) -> None:
-        """Let so much virtual time pass. Raises ``SimulationError``."""
+        """Run for ``seconds`` of virtual time. Raises ``SimulationError``."""
         self.time.run_until(self.time.now + seconds)
 
     def run_until(
         self, holds: Callable[[], bool], *, limit_s: float, every_s: float = 0.05
     ) -> bool:
-        """Let time pass until ``holds()``, which is looked at ``every_s``; False if it never did.
+        """Run until ``holds()`` is true. Returns False if it is still false after ``limit_s``.
 
-        ``limit_s``: how long, in virtual seconds from now.
+        ``every_s``: check interval. ``limit_s``, ``every_s``: virtual seconds. Raises
+        ``SimulationError``.
         """
         reached: asyncio.Future[bool] = self.control.create_future()
         deadline = self.time.now + limit_s
@@ -221,7 +224,7 @@ class World:
         return reached.result()
 
     def boot(self) -> None:
-        """Start all brokers that are not kept down, and wait until they are up."""
+        """Start all brokers that are not kept down, and run until they are up."""
         for machine in self.brokers:
             if not machine.is_kept_down:
                 machine.start()
@@ -229,13 +232,13 @@ class World:
         assert up, [machine.refusals for machine in self.brokers]
 
     def is_up(self) -> bool:
-        """Whether every broker that may be is up."""
+        """Return whether every broker that is not kept down is up."""
         return all(machine.broker is not None or machine.is_kept_down for machine in self.brokers)
 
     def heal(self, hosts: Collection[str] | None = None) -> None:
-        """End every fault at ``hosts`` (all of them) and on the links between them.
+        """End every fault of ``hosts`` and of the links between them.
 
-        ``hosts``: names of machines. Their clocks stay as they are.
+        ``hosts``: names of machines; None: all. Their clocks are not corrected.
         """
         self.network.heal(hosts)
         for machine in self.brokers:
@@ -257,7 +260,7 @@ class World:
     # -- the end -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End every process. Idempotent."""
+        """End every process and release its objects. Idempotent."""
         machines: list[Machine] = [*self.brokers, *self.clients]
         for machine in machines:
             machine.loop.kill()
