@@ -1,11 +1,12 @@
-"""Checks the invariants of all brokers of a cluster during a run.
+"""Invariant checks of all brokers of a cluster, during a simulation.
 
-After each event of a broker, its copies of one topic's partitions are checked: the stored records,
-the high watermark, and the agreed state of the partition's group. Without changes this costs a few
-comparisons. The observer changes no state and adds no event: a run is the same with and without it.
+After each event of a broker, the observer checks the broker's replicas of one topic: the stored
+records, the high watermark, and the agreed state of each partition's Raft group. Without a change
+this costs a few comparisons. The observer changes no state and adds no event: a simulation has the
+same events with and without it.
 
-The invariants are those of Kafka's KRaft simulation and of Vanlightly's specifications, as far as
-they can be observed from outside (``INVARIANTS``).
+``INVARIANTS`` are the invariants of Kafka's KRaft simulation and of Vanlightly's specifications
+that can be observed from outside.
 """
 
 from __future__ import annotations
@@ -37,32 +38,32 @@ from raftlog.testing.simulator.world import World
 from raftlog.types import OFFSETS_TOPIC, LeaderEpoch, Offset, TimestampMs, TopicPartition
 
 INVARIANTS: Final[Mapping[str, str]] = {
-    "TWO-CLUSTERS": "all brokers belong to one cluster, permanently",
-    "TWO-LEADERS": "in one epoch of a partition one run of one broker leads",
-    "EPOCH-BACK": "in one run of a broker, no leader epoch and no version of a state goes back",
-    "SPLIT-STATE": "what a partition's group has agreed on is the same for all, by version",
-    "WITNESS-LEADS": "who leads a partition is one of its replicas",
-    "INCOMPLETE": "every member of the ISR and of the ELR has all that was ever committed, as "
-    "durably as was asked for, or says itself that it may lack some",
-    "TOO-FEW-COPIES": "committed records are on disks of min.insync.replicas members of the ISR",
-    "NOT-MAXIMAL": "a leader counts all members that the group considers in sync for a commit",
+    "TWO-CLUSTERS": "all brokers belong to the same cluster, permanently",
+    "TWO-LEADERS": "in each epoch of a partition, at most one incarnation of one broker leads",
+    "EPOCH-BACK": "in one incarnation of a broker, leader epoch and state version do not decrease",
+    "SPLIT-STATE": "all brokers have the same agreed state of a partition at the same version",
+    "WITNESS-LEADS": "the leader of a partition is one of its replicas",
+    "INCOMPLETE": "every member of the ISR and of the ELR has all committed records, as durably as "
+    "flush.policy requires, or reports that records may be missing",
+    "TOO-FEW-COPIES": "committed records are durable on min.insync.replicas members of the ISR",
+    "NOT-MAXIMAL": "for a commit, a leader counts all members of the agreed ISR",
     "WATERMARK-AHEAD": "no broker treats records as committed that no leader committed",
-    "WATERMARK-BACK": "while it runs, a copy's high watermark does not decrease, unless it is in "
-    "no ISR and restarts from an empty log",
-    "CHAIN": "logs that end at one offset in one epoch hold the same",
-    "EARLY-ACK": "what is acknowledged with acks=all is committed",
-    "EARLY-READ": "what a consumer is given is committed",
-    "STALE-END": "an end that a client is given is no lower than what was committed when it asked",
-    "DELETED-TOO-MUCH": "a leader drops no more than retention and clients have asked for",
-    "EARLIEST-REGRESSION": "where a log starts, as clients are given it, does not go back",
-    "TIME-MISSED": "a time is looked up in all that was committed when the client asked",
+    "WATERMARK-BACK": "in one incarnation, a replica's high watermark does not decrease, unless it "
+    "is in neither ISR nor ELR and restarts from an empty log",
+    "CHAIN": "logs that end at the same offset in the same epoch have the same content",
+    "EARLY-ACK": "records acknowledged with acks=all are committed",
+    "EARLY-READ": "records returned to consumers are committed",
+    "STALE-END": "an end offset is not lower than the committed offset when the request began",
+    "DELETED-TOO-MUCH": "a leader deletes no more than retention and clients have requested",
+    "EARLIEST-REGRESSION": "the log start offsets that clients receive do not decrease",
+    "TIME-MISSED": "a time lookup covers all records that were committed when it began",
 }
 VIOLATIONS_MAX: Final = 20
-VOTERS_MIN: Final = 3  # of a group, so that a majority is left without one of them
+VOTERS_MIN: Final = 3  # of a group, so that a majority remains without one of them
 
 
 class _Copy:
-    """One broker's copy of a partition in one run, as it was after the broker's last event."""
+    """The replica of a partition in one incarnation of a broker, after the broker's last event."""
 
     __slots__ = ("boots", "host", "seen", "state")
 
@@ -74,26 +75,27 @@ class _Copy:
 
 
 class _Known(NamedTuple):
-    """What was so when an operation began, by partition."""
+    """Offsets when an operation began, by partition: highest committed, and highest log start."""
 
     committed: dict[int, Offset]
     starts: dict[int, Offset]
 
 
 class Observer:
-    """Checks a world. ``violations`` grows during the run. ``states``: the newest states that any
-    broker knows.
+    """Checks one simulation. ``violations`` grows during the run. ``states``: the newest agreed
+    state of each partition on any broker.
 
-    ``committed``: the highest committed offset of a leader, for each partition. ``starts``: the
-    highest log start of each partition that a client received. ``retained_from``: where logs may
-    start by the topic's ``retention.bytes``. ``topic_id``: of the topic; when another topic
-    replaces it, all these fields are reset. ``former_led_ns``: end of the last leadership of a
-    partition of a former topic; -1 if there was none. ``former_known_ns``: the last time when a
-    coordinator of consumer groups knew a former topic.
+    ``committed``: the highest offset that a leader committed, by partition. ``starts``: the highest
+    log start that a client received, by partition. ``retained_from``: offsets below which the
+    topic's ``retention.bytes`` allows deletion. ``topic_id``: of the checked topic. When another
+    topic replaces it, ``states``, ``committed`` and ``starts`` are reset. ``former_led_ns``: last
+    time when a broker led a partition of a former topic; -1 if there is no former topic.
+    ``former_known_ns``: last time when a group coordinator knew a former topic; -1 if there is no
+    former topic.
     """
 
     def __init__(self, world: World, partitions: Sequence[TopicPartition]) -> None:
-        """``partitions``: of one topic."""
+        """``partitions``: the partitions to check, of one topic."""
         self.violations: list[Violation] = []
         self.topic_id = ""
         self.former_led_ns = self.former_known_ns = -1
@@ -102,33 +104,33 @@ class Observer:
         self.starts: dict[int, Offset] = {}
         self.retained_from: dict[TopicPartition, Offset] = {}
         self._deleting: dict[int, Offset] = {}  # by partition: records below may be deleted
-        self._known_at: dict[int, _Known] = {}  # by the id of an operation that is under way
+        self._known_at: dict[int, _Known] = {}  # by ``id()`` of an operation in progress
         self._world = world
         self._cluster_id = ""
         self._topic = partitions[0].topic
         self._partitions = [partition.partition for partition in partitions]
-        self._groups: list[tuple[int, str]] = []  # partitions with their Raft groups
-        self._former: dict[str, list[str]] = {}  # Raft groups of former topics, by id
-        self._version = 0  # the newest version of the cluster's state that has the topic
-        self._is_deleted = False  # a newer one has it no longer
+        self._groups: list[tuple[int, str]] = []  # partitions with their Raft group IDs
+        self._former: dict[str, list[str]] = {}  # Raft group IDs of former topics, by topic ID
+        self._version = 0  # newest version of the cluster state that contains the topic
+        self._is_deleted = False  # a newer version does not contain it
         self._first_ns: dict[str, int] = {}  # when each process began its first operation
-        # What is certainly in the present topic, with its timestamp.
+        # Records that are certainly in the current topic, with their timestamps.
         self._stored: set[tuple[TopicPartition, Offset, TimestampMs]] = set()
         self._machines = {machine.name: machine for machine in world.brokers}
-        self._directories: dict[str, str] = {}  # the last one seen of each machine
-        self._lost: set[str] = set()  # directories lost with their disk
-        self._lost_copies: set[tuple[int, str]] = set()  # partition and directory: files vanished
+        self._directories: dict[str, str] = {}  # last directory ID of each machine
+        self._lost: set[str] = set()  # IDs of directories on lost disks
+        self._lost_copies: set[tuple[int, str]] = set()  # partition, directory: vanished files
         self._copies: dict[tuple[str, int], _Copy] = {}
         self._durable: dict[tuple[int, str], Offset] = {}  # by partition and directory
-        self._doubtful: set[tuple[int, str]] = set()  # of those: what may lack something
+        self._doubtful: set[tuple[int, str]] = set()  # the same keys; records may be missing
         self._leaders: dict[tuple[int, LeaderEpoch], tuple[str, int]] = {}
         self._chains: dict[tuple[int, Offset, LeaderEpoch], tuple[int, str]] = {}
         world.time.on_event = self._after
 
-    # -- what is asked -----------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------
 
     def log_ends(self, partition: int) -> set[Offset]:
-        """Where the copies end that running brokers have open."""
+        """Return the log end offsets of the replicas that running brokers have open."""
         return {
             copy.host.log.log_end_offset
             for (name, number), copy in self._copies.items()
@@ -139,11 +141,11 @@ class Observer:
         }
 
     def leaders(self) -> set[int]:
-        """The brokers that lead partitions, by the newest that is known."""
+        """Return the leaders of the partitions, by the newest states."""
         return {state.leader for state in self.states.values() if state.leader is not None}
 
     def is_lost_to(self, core: Collection[int]) -> set[int]:
-        """The partitions none of whose members that may lead is one of ``core``."""
+        """Return the partitions that no broker of ``core`` is eligible to lead."""
         return {
             partition
             for partition, state in self.states.items()
@@ -151,22 +153,27 @@ class Observer:
         }
 
     def has_voters(self, brokers: int) -> bool:
-        """Whether each group has as many voters as survive the loss of one, or ``brokers``."""
+        """Return whether each Raft group has at least ``VOTERS_MIN`` voters, or ``brokers`` voters
+        if that is less.
+        """
         fewest = min(VOTERS_MIN, brokers)
         nodes = self._nodes().values()
         return all(len(voters) >= fewest for node in nodes for voters in _voters(node))
 
     def is_group_lost_to(self, core: Collection[int]) -> bool:
-        """Whether none of ``core`` may lead the partition that has the consumer group."""
+        """Return whether no broker of ``core`` is eligible to lead the consumer group's partition.
+
+        False if no running broker knows that partition.
+        """
         state = max(self._group_states(), key=lambda state: state.version, default=None)
         return state is not None and not {*state.isr, *state.elr} & set(core)
 
     def _nodes(self) -> dict[int, ClusterNode]:
-        """The members that are up, by broker."""
+        """Return the nodes of the running members of the cluster, by broker ID."""
         return {m.broker_id: node for m in self._world.members if (node := node_of(m))}
 
     def _group_states(self) -> Iterator[PartitionState]:
-        """Of the partition that has the consumer groups, as each running broker knows it."""
+        """Yield the state of the consumer group's partition on each running broker."""
         for machine in self._machines.values():
             node = node_of(machine)
             topic = None if node is None else node.machine.topics.get(OFFSETS_TOPIC)
@@ -176,14 +183,15 @@ class Observer:
                     yield state
 
     def may_lose(self, machines: Collection[BrokerMachine]) -> bool:
-        """The budget for lost disks: only when nothing is missing anywhere.
+        """Return whether all disks of ``machines`` may be lost now (fault budget). Requires that:
 
-        Every broker is up and in the cluster; of every partition all replicas are in sync, and it
-        has a leader; every group has enough voters, all of them on the disks that they have. Of
-        several at once, a replica of each partition and a voter of the cluster group have to be
-        left, on brokers that run: without such a voter, no recovery is possible (ADR 40). While
-        replicas move, one of their new places has to be left: the others may be removed any time.
-        A copy whose files have vanished is missing, also while the broker has not detected it.
+        - every member runs and is in the cluster;
+        - every partition has a leader, and all its replicas are in sync;
+        - no replica in the ISR or the ELR has lost files, even if its broker has not detected this;
+        - every Raft group has enough voters, all of them on their current disks;
+        - an in-sync replica of each partition and a voter of the cluster group remain. Without such
+          a voter, recovery is impossible (ADR 40);
+        - one target replica of each move remains: the old replicas may be removed at any time.
         """
         if any(
             (partition, directory) in self._lost_copies
@@ -205,24 +213,24 @@ class Observer:
             and not any(target <= lost for node in nodes.values() for target in _targets(node))
         )
 
-    # -- what happens ------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def disk_lost(self, machine: BrokerMachine) -> None:
-        """The machine's disk is empty from now on."""
+        """Note that the content of the machine's disk is lost."""
         directory = self._directories.get(machine.name)
         if directory is not None:
             self._lost.add(directory)
 
     def files_lost(self, machine: BrokerMachine) -> None:
-        """Files of the machine's partitions are gone, or older. Until its copies have left the ISR
-        and the ELR, they need not hold what is committed.
+        """Note that partition files of the machine have vanished or become older. Its replicas may
+        lack committed records until they have left the ISR and the ELR.
         """
         directory = self._directories.get(machine.name)
         if directory is not None:
             self._lost_copies.update((partition, directory) for partition in self._partitions)
 
     def began(self, operation: Operation) -> None:
-        """A client begins an operation."""
+        """Note that a client has begun an operation."""
         self._first_ns.setdefault(operation.process, operation.invoked_ns)
         if isinstance(operation, EndOffsets | StartOffsets | TimeLookup):
             self._known_at[id(operation)] = _Known(dict(self.committed), dict(self.starts))
@@ -231,7 +239,7 @@ class Observer:
             self._deleting[partition] = max(self._deleting.get(partition, 0), operation.before)
 
     def ended(self, operation: Operation) -> None:
-        """A client's operation has ended."""
+        """Check an operation of a client that has ended."""
         known = self._known_at.pop(id(operation), None)
         if not operation.is_ok or self._may_be_of_former(operation):
             return
@@ -261,10 +269,12 @@ class Observer:
                     )
 
     def _may_be_of_former(self, operation: Operation) -> bool:
-        """Whether it may be about a former topic: a broker led that when it began, or later.
+        """Return whether ``operation`` may have used a former topic: a broker led a partition of
+        that topic when the operation began, or later.
 
-        What a consumer is given, it may have fetched at any time since it began. A member of a
-        consumer group knows the topic ID of what it is given.
+        A consumer may have fetched the records of a poll at any time since its first operation. A
+        member of a consumer group knows the topic ID of its records. A time lookup used the current
+        topic if the record that it must find is certainly in that topic.
         """
         since_ns = operation.invoked_ns
         if isinstance(operation, Poll) and operation.topic_ids:
@@ -277,17 +287,17 @@ class Observer:
         return since_ns <= self.former_led_ns
 
     def _check_answer(self, operation: Operation, known: _Known) -> None:
-        """An answer is no older than what some broker had committed, or told, at the question."""
+        """Check that a response is not older than the offsets known when the operation began."""
         who = operation.process
         if isinstance(operation, EndOffsets):
             for partition, end in operation.ends.items():
                 if end < (committed := known.committed.get(partition.partition, 0)):
-                    self._violated("STALE-END", f"{partition}: {end} of {committed} for {who}")
+                    self._violated("STALE-END", f"{partition}: end {end} < {committed} for {who}")
         elif isinstance(operation, StartOffsets):
             for partition, start in operation.starts.items():
                 if start < (told := known.starts.get(partition.partition, 0)):
                     self._violated(
-                        "EARLIEST-REGRESSION", f"{partition}: {start} after {told} for {who}"
+                        "EARLIEST-REGRESSION", f"{partition}: start {start} after {told} for {who}"
                     )
         elif isinstance(operation, TimeLookup):
             partition = operation.partition
@@ -295,7 +305,7 @@ class Observer:
             if not is_found and self._deleting.get(partition.partition, 0) <= operation.known:
                 self._violated(
                     "TIME-MISSED",
-                    f"{partition}: {operation.found} for {who}, though offset {operation.known} "
+                    f"{partition}: {operation.found} for {who}, but offset {operation.known} "
                     f"has timestamp {operation.timestamp_ms}",
                 )
 
@@ -306,7 +316,7 @@ class Observer:
         return partition.topic != self._topic or offset < self.committed.get(partition[1], 0)
 
     def _after(self, loop: NodeLoop) -> None:
-        """An event has run on ``loop``."""
+        """Check the machine of ``loop`` after an event has run on it."""
         machine = self._machines.get(loop.name)
         if machine is None or machine.loop is not loop:
             return
@@ -333,7 +343,9 @@ class Observer:
                 self._observe_replica(machine, node, number, member.machine.state, member.host)
 
     def _watch_former(self, machine: BrokerMachine, node: ClusterNode) -> None:
-        """Note the time if a machine leads a partition of a former topic, or coordinates it."""
+        """Note the time if a machine leads a partition of a former topic, or its group coordinator
+        knows a former topic.
+        """
         for group in chain.from_iterable(self._former.values()):
             member = node.partitions.hosted.get(group)
             if member is not None and member.host is not None and member.host.leadership:
@@ -342,7 +354,7 @@ class Observer:
             self.former_known_ns = self._world.time.now_ns
 
     def _begin(self, topic_id: str) -> None:
-        """There is a topic, or another one in its place."""
+        """Start to check a topic: the first one, or one that replaces the former topic."""
         if self.topic_id:
             self._former[self.topic_id] = [group for _, group in self._groups]
             self.former_led_ns = self.former_known_ns = self._world.time.now_ns
@@ -397,7 +409,7 @@ class Observer:
             self._take_host(machine, node, partition, copy, host)
             copy.host, copy.seen = host, seen
 
-    # -- what was agreed on ------------------------------------------------------------------------
+    # -- agreed states -----------------------------------------------------------------------------
 
     def _take_state(
         self, machine: BrokerMachine, partition: int, copy: _Copy, state: PartitionState
@@ -414,7 +426,7 @@ class Observer:
             self._lost_copies = {
                 lost for lost in self._lost_copies if lost[0] != partition or lost[1] in members
             }
-            self._check_members(partition, f"{machine.name} knows of {state}")
+            self._check_members(partition, f"{machine.name} has applied {state}")
         elif state.version == newest.version and state != newest:
             self._violated("SPLIT-STATE", f"{machine.name}, {partition}: {newest}, and {state}")
 
@@ -429,10 +441,10 @@ class Observer:
             if durable < committed and not is_lost and key not in self._doubtful:
                 self._violated(
                     "INCOMPLETE",
-                    f"{partition}: broker {broker} has {durable} of {committed}; {why}",
+                    f"{partition}: broker {broker} has {durable} of {committed} offsets; {why}",
                 )
 
-    # -- what a copy holds -------------------------------------------------------------------------
+    # -- content of replicas -----------------------------------------------------------------------
 
     def _take_host(
         self,
@@ -460,18 +472,18 @@ class Observer:
         is_doubtful = host.log.damage or host.log.doubt
         (self._doubtful.add if is_doubtful else self._doubtful.discard)(key)
         if not is_doubtful and durable >= self.committed.get(partition, 0):
-            self._lost_copies.discard(key)  # what has vanished was not part of it
+            self._lost_copies.discard(key)  # the vanished files were not part of it
         has_less = durable < self._durable.get(key, 0)
         has_less |= was_doubtful and key not in self._doubtful
         self._durable[key] = durable
         if host.high_watermark > self.committed.get(partition, 0):
             self._commit(who, partition, host)
         elif has_less:
-            self._check_members(partition, f"{who} has less than before")
+            self._check_members(partition, f"{who} has fewer records")
 
     def _may_cut(self, machine: BrokerMachine, partition: int, host: Partition) -> bool:
-        """Whether a copy may have less than it had: it counts for nothing, and may lack tombstones
-        (``following.must_restart``).
+        """Return whether a replica may restart from an empty log: it is in neither ISR nor ELR, and
+        may lack tombstones (``following.must_restart``).
         """
         state = self.states.get(partition)
         return (
@@ -493,18 +505,21 @@ class Observer:
             self._violated("WITNESS-LEADS", f"{partition}: {machine.name}")
 
     def _check_start(self, who: str, partition: int, log: Log) -> None:
-        """A leader has dropped records: what is left is as much as is to be kept."""
+        """Check that a leader that has deleted records still has ``retention.bytes``.
+
+        Deletions that clients requested are excepted.
+        """
         start, kept = log.log_start_offset, log.config.retention_bytes
         if kept < 0 or start <= self._deleting.get(partition, 0):
             return
         left = sum(segment.size_bytes for segment in log._segments)
         if left < kept:
-            self._violated("DELETED-TOO-MUCH", f"{who}: {left} bytes are left from {start} on")
+            self._violated("DELETED-TOO-MUCH", f"{who}: {left} bytes remain from offset {start}")
         name = TopicPartition(self._topic, partition)
         self._deleting[partition] = self.retained_from[name] = start
 
     def _check_chain(self, who: str, partition: int, host: Partition) -> None:
-        """The chain value sums up all that is below."""
+        """Compare the hash-chain value at the log end, which covers all records of the log."""
         log = host.log
         if log.log_end_offset == log.log_start_offset or log.damage:
             return
@@ -517,21 +532,21 @@ class Observer:
         key = partition, log.log_end_offset, log.last_epoch
         known = self._chains.setdefault(key, (chain, who))
         if known[0] != chain:
-            self._violated("CHAIN", f"{who} and {known[1]} at offset {key[1]}, epoch {key[2]}")
+            self._violated("CHAIN", f"{who} and {known[1]} differ: offset {key[1]}, epoch {key[2]}")
 
     def _commit(self, who: str, partition: int, host: Partition) -> None:
-        """Some broker's high watermark is the highest that there was."""
+        """Check a high watermark that is above all earlier ones of the partition."""
         leadership, offset = host.leadership, host.high_watermark
         if leadership is None:
-            if not self._is_deleted:  # a leader that has deleted the topic may have committed it
-                self._violated("WATERMARK-AHEAD", f"{who} has committed up to {offset}")
+            if not self._is_deleted:  # a leader that has deleted the topic may have committed this
+                self._violated("WATERMARK-AHEAD", f"{who}: high watermark {offset}")
             return
         self.committed[partition] = offset
         self._check_members(partition, f"{who} has committed")
         state, newest = leadership.state, self.states.get(partition)
         copies = [self._durable.get((partition, directory), 0) for directory in state.isr.values()]
         if sum(durable >= offset for durable in copies) < state.min_isr:
-            self._violated("TOO-FEW-COPIES", f"{who} has committed {offset}; on disk: {copies}")
+            self._violated("TOO-FEW-COPIES", f"{who} has committed {offset}; durable: {copies}")
         if newest is not None and newest.leader_epoch == state.leader_epoch:
             lacking = newest.isr.items() - leadership.maximal_isr()
             if lacking:
@@ -544,13 +559,15 @@ class Observer:
 
 
 def node_of(machine: BrokerMachine) -> ClusterNode | None:
-    """The part of a machine's broker that is in a cluster; None while it is not up."""
+    """Return the cluster node of a machine's broker; None in single-broker mode, or while the
+    broker is not running.
+    """
     broker = machine.broker
     return broker.context.cluster if isinstance(broker, Broker) else None
 
 
 def _coordinated(machine: BrokerMachine) -> Iterator[str]:
-    """The IDs of the topics that a machine's coordinator of consumer groups knows."""
+    """Yield the IDs of the topics that a machine's group coordinator knows."""
     broker = machine.broker
     if isinstance(broker, Broker):
         for shard in broker.context.coordinator._shards.values():
@@ -559,14 +576,14 @@ def _coordinated(machine: BrokerMachine) -> Iterator[str]:
 
 
 def _is_whole(node: ClusterNode, nodes: Mapping[int, ClusterNode]) -> bool:
-    """Whether nothing is missing, as far as one broker knows."""
+    """Return whether no voter, replica, leader or file is missing, by the state of one broker."""
     directories = {broker: other.me.directory_id for broker, other in nodes.items()}
     for voters in _voters(node):
         if len(voters) < VOTERS_MIN or voters.items() - directories.items():
             return False
     for member in node.partitions.hosted.values():
         if node.plane.status(member.group_id).role == "observer":
-            continue  # a former voter, whose state is older
+            continue  # a former voter with an older state
         state, log = member.state, member.host and member.host.log
         if log and (log.damage or not all(segment.is_in_place() for segment in log._segments)):
             return False
@@ -578,7 +595,7 @@ def _is_whole(node: ClusterNode, nodes: Mapping[int, ClusterNode]) -> bool:
 
 
 def _targets(node: ClusterNode) -> Iterator[set[int]]:
-    """The new replicas of each partition whose replicas move."""
+    """Yield the target replicas of each partition whose replicas move."""
     for record in node.machine.topics.values():
         for assignment in record.partitions:
             if assignment.target is not None:
