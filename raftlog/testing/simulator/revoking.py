@@ -1,8 +1,9 @@
-"""Simulations in which clients authenticate: a user is created and deleted while it produces.
+"""Authentication in the simulation: a user is created and deleted repeatedly while it produces.
 
-A broker that has applied the deletion accepts nothing more from the user. One that is isolated from
-the majority applies it later. So the checked times begin when all running brokers have applied it:
-a write that the user begins then must not be acknowledged until the user is created again.
+A broker that has applied the deletion rejects all requests of the user. A broker that is isolated
+from the majority applies the deletion later. A checked period therefore starts when all running
+brokers have applied the deletion, and ends before the user is created again. No write that the user
+starts and completes in this period may be acknowledged.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from raftlog.testing.simulator.workload import (
 from raftlog.testing.simulator.world import CLUSTER_SECRET
 
 REVOKED: Final = "revoked"  # name of the user, and of its machine
-LOOK_S: Final = 0.05  # between two checks if all brokers have applied a deletion
-STAY_S: Final = (0.3, 1.5)  # how long the user exists, and then does not
+LOOK_S: Final = 0.05  # interval of the checks whether all brokers have applied a deletion
+STAY_S: Final = (0.3, 1.5)  # range of the time for which the user exists, and then does not exist
 PLAN: Final = ProducerPlan(
     acks=-1,
     idempotent=True,
@@ -50,7 +51,7 @@ PLAN: Final = ProducerPlan(
 
 
 async def admit(workload: Workload, machine: ClientMachine) -> None:
-    """Create the users of the workload and their access rules, however long it takes."""
+    """Create the users of the workload and their access rules. Retries without a time limit."""
     admin = AsyncAdmin(
         workload.world.bootstrap,
         request_timeout_ms=2_000,
@@ -70,7 +71,7 @@ async def admit(workload: Workload, machine: ClientMachine) -> None:
 
 
 async def _persist(workload: Workload, change: Callable[[], Awaitable[object]]) -> bool:
-    """Make a change of users, again and again. Returns False if all was over before."""
+    """Retry ``change`` until it has taken effect. Returns False if the workload ended before."""
     while not workload.is_over:
         try:
             await change()
@@ -85,11 +86,11 @@ async def _persist(workload: Workload, change: Callable[[], Awaitable[object]]) 
 
 
 class Revoking:
-    """The user that is created and deleted, and the client that does it."""
+    """The user that is created and deleted, and the client that creates and deletes it."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
-        self._revoked_ns: list[tuple[int, int]] = []  # in which no broker knew the user
+        self._revoked_ns: list[tuple[int, int]] = []  # the user exists on no running broker
 
     def start(self) -> None:
         self._workload.add("revoker", self._run)
@@ -107,17 +108,17 @@ class Revoking:
                 await asyncio.sleep(LOOK_S)
             since_ns = workload.world.time.now_ns
             await asyncio.sleep(random.uniform(*STAY_S))
-            if not self._is_known():  # a creation whose outcome was unknown may have come late
+            if not self._is_known():  # a creation with unknown outcome may take effect late
                 self._revoked_ns.append((since_ns, workload.world.time.now_ns))
         await admin.close()
 
     def _is_known(self) -> bool:
-        """Whether a running broker still has the user."""
+        """Return whether the user exists on a running broker."""
         nodes = map(node_of, self._workload.world.brokers)
         return any(REVOKED in node.machine.users for node in nodes if node is not None)
 
     def violations(self) -> list[Violation]:
-        """Acknowledged writes that the user began while it was deleted."""
+        """Return the acknowledged writes that the user started and completed while deleted."""
         return [
             Violation("REVOKED", f"{entry.process} wrote {entry.value} after its user was deleted")
             for entry in self._workload.history.operations
