@@ -1,7 +1,7 @@
-"""An operator who moves replicas of the checked topic, throttled or not, changes their number, and
-cancels moves.
+"""Simulated operator that moves replicas of the checked topic, with and without a throttle, changes
+the replication factor, and cancels moves.
 
-Every move has to end once the faults have stopped: ``still_moving`` lists those that do not.
+Every move must complete after the faults have ended: ``still_moving`` returns one that has not.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from raftlog.testing.simulator.process import ClientMachine
 from raftlog.testing.simulator.workload import TOPIC, Workload
 from raftlog.testing.simulator.world import World
 
-CANCELS: Final = 0.2  # the share of requests that cancel the moves in progress
-CHANGES_FACTOR: Final = 0.3  # the share of the others that change the number of replicas
+CANCELS: Final = 0.2  # share of requests that cancel the moves in progress
+CHANGES_FACTOR: Final = 0.3  # share of the other requests that change the replication factor
 
-THROTTLED: Final = 0.2  # the share of requests before which the throttle changes
+THROTTLED: Final = 0.2  # share of requests before which the throttle changes
 THROTTLES: Final = (0, 20_000, 100_000)  # bytes per second; 0 for none
 
 
 class Moving:
-    """A client that moves replicas until all is over."""
+    """A client that moves replicas until the workload ends."""
 
     def __init__(self, workload: Workload, *, every_s: float, changes_factor: bool) -> None:
-        """``every_s``: seconds between two requests, on average."""
+        """``every_s``: average seconds between two requests. ``changes_factor``: whether some
+        requests change the replication factor.
+        """
         self._workload = workload
         self._every_s = every_s
         self._changes_factor = changes_factor
@@ -59,7 +61,7 @@ class Moving:
         brokers = [machine.broker_id for machine in self._workload.world.members]
         partitions = [each.partition for each in self._workload.partitions]
         if self._changes_factor and random.random() < CHANGES_FACTOR:
-            # Fewer replicas than the workload's do not survive the faults that are drawn.
+            # With fewer replicas than planned, the faults of the run could lose records.
             fewest = self._workload.plan.replication_factor
             factor = random.randint(fewest, len(brokers))
             replicas = {partition: random.sample(brokers, factor) for partition in partitions}
@@ -72,7 +74,7 @@ class Moving:
 
 
 def still_moving(world: World) -> str:
-    """The moves in progress, as any broker knows them; "" without one."""
+    """Describe one move that is in progress in the state of any broker; "" if there is none."""
     for machine in world.brokers:
         node = node_of(machine)
         record = None if node is None else node.machine.topic(TOPIC)
