@@ -1,8 +1,8 @@
-"""An operator who adds brokers to a simulated cluster, and decommissions others, live or lost. Some
-removals of live brokers are cancelled.
+"""Simulated operator that adds brokers to the cluster and decommissions others, live or lost. It
+cancels some removals of live brokers.
 
-Every removal has to end once the faults have stopped, and the cluster group must have its voters:
-``still_changing`` lists what does not.
+After the faults have ended, every removal must complete, and the cluster group must have the
+required number of voters. ``still_changing`` describes a violation of this.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raftlog.testing.simulator.process import DATA_DIRECTORY, BrokerMachine, Cli
 from raftlog.testing.simulator.workload import Workload
 from raftlog.testing.simulator.world import World
 
-LOST_SHARE: Final = 0.3  # of the brokers that leave, if the promise under test allows it
+LOST_SHARE: Final = 0.3  # of the brokers that leave, if the guarantee under test allows it
 CANCELLED_SHARE: Final = 0.3  # of the live brokers that leave
 ATTEMPTS_MAX: Final = 30
 RETRY_S: Final = 1.0
@@ -30,7 +30,7 @@ RETRY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthPlan:
-    """``joins``, ``leaves``: numbers of brokers. ``pause_s``: between two changes, on average."""
+    """``joins``, ``leaves``: numbers of brokers. ``pause_s``: average time between two changes."""
 
     joins: int
     leaves: int
@@ -47,9 +47,10 @@ class GrowthPlan:
 
 
 def joining_config(machine: BrokerMachine, config: BrokerConfig, founders: int) -> BrokerConfig:
-    """Return the settings of a broker of a cluster that was created by brokers 1 to ``founders``.
+    """Return the settings of a broker in a cluster that brokers 1 to ``founders`` created.
 
-    At every other start with a known cluster, those that joined are not given its addresses.
+    A broker that joined later has the other addresses in ``join``, except at every second start
+    with saved addresses (the file ``brokers``).
     """
     voters = config.voters[:founders]
     if machine.broker_id <= founders:
@@ -61,7 +62,7 @@ def joining_config(machine: BrokerMachine, config: BrokerConfig, founders: int) 
 
 
 class Growing:
-    """A client that adds and removes brokers, as planned."""
+    """A client that adds and removes brokers according to a ``GrowthPlan``."""
 
     def __init__(
         self, workload: Workload, observer: Observer, plan: GrowthPlan, *, founders: int
@@ -90,14 +91,14 @@ class Growing:
     def _join(self) -> None:
         new = next((m for m in self._world.brokers if m.is_outside and not m.boots), None)
         if new is not None:
-            self._world.trace(f"{new.name} is to join")
+            self._world.trace(f"{new.name} joins the cluster")
             new.is_outside = new.is_kept_down = False
             new.start()
 
     async def _leave(self, machine: ClientMachine, random: Random) -> None:
         workload, observer = self._workload, self._observer
         leaving = random.choice(self._world.members)
-        self._world.trace(f"{leaving.name} is to leave")
+        self._world.trace(f"{leaving.name} is removed from the cluster")
         is_lost = random.random() < LOST_SHARE and observer.may_lose([leaving])
         if is_lost:
             observer.disk_lost(leaving)
@@ -118,7 +119,10 @@ class Growing:
         request: Callable[[int], Awaitable[object]],
         broker: int,
     ) -> None:
-        """Send a request until it is accepted or refused. Its outcome is unknown otherwise."""
+        """Retry a request until it is accepted; a cancellation also ends when it is rejected.
+
+        After ``ATTEMPTS_MAX`` attempts, the outcome is unknown.
+        """
         history = self._workload.history
         for _attempt in range(ATTEMPTS_MAX):
             other = history.other(machine.name, what)
@@ -135,7 +139,7 @@ class Growing:
 
 
 def still_changing(world: World) -> str:
-    """The removals in progress, and missing voters, as any broker knows them; "" without one."""
+    """Describe removals in progress, or missing voters, in the state of any broker; "" if none."""
     for machine in world.members:
         node = node_of(machine)
         if node is None or not node.machine.cluster_id:
@@ -143,7 +147,7 @@ def still_changing(world: World) -> str:
         brokers, voters = node.machine.brokers, node.subscription.voters
         draining = [broker for broker, record in brokers.items() if record.draining]
         if draining:
-            return f"{machine.name}: brokers {draining} are still there"
+            return f"{machine.name}: brokers {draining} are not removed yet"
         if len(voters) < voters_wanted(len(brokers)) or not voters.keys() <= brokers.keys():
             return f"{machine.name}: voters {voters} of brokers {sorted(brokers)}"
     return ""
