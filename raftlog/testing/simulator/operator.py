@@ -13,16 +13,16 @@ from raftlog.testing.simulator.process import BrokerMachine, ClientMachine
 from raftlog.testing.simulator.world import CLUSTER_SECRET, World
 
 PAUSE_S: Final = 1.0  # between two attempts
-CAREFUL_ATTEMPTS: Final = 4  # before the operator accepts a loss, of which there should be none
-PATIENCE_S: Final = 20.0  # with one attempt: the broker that was asked may be without power
+CAREFUL_ATTEMPTS: Final = 4  # without acceptance of a loss; no loss is expected
+PATIENCE_S: Final = 20.0  # timeout of one attempt: the broker may have no power
 
 
 async def recover(world: World, machine: ClientMachine) -> None:
     """Run ``raftlog cluster recover`` until every partition has a leader.
 
     Only for clusters in which an in-sync replica of each partition remains: then no record is lost,
-    whether or not the brokers can know that. The operator accepts a loss only while all brokers
-    are connected to each other: one that is away, or has just started, may have the records.
+    even if the brokers cannot determine this. The operator accepts a loss only while all brokers
+    are connected to each other, because a disconnected or restarted broker may store the records.
     """
     attempts = 0
     while True:
@@ -39,7 +39,7 @@ async def recover(world: World, machine: ClientMachine) -> None:
                     accepts = attempts > CAREFUL_ATTEMPTS and _are_all_there(world)
                     done = await admin.recover_cluster(accept_loss=accepts)
             except (RaftlogError, TimeoutError) as error:
-                world.trace(f"{machine.name}: recovering failed: {error!r}")
+                world.trace(f"{machine.name}: recovery failed: {error!r}")
             else:
                 world.trace(f"{machine.name}: recovered: {done}")
                 if _is_whole(done):
