@@ -1,4 +1,4 @@
-"""Deletion and recreation of the checked topic, by one client, once."""
+"""A client that deletes and recreates the checked topic once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raftlog.testing.simulator.workload import PATIENCE_S, TOPIC, Workload, crea
 
 
 class Recreating:
-    """A client that deletes and recreates the topic once, also if it is killed during that."""
+    """Deletes and recreates the topic once. Continues after a kill and restart of its process."""
 
     def __init__(self, workload: Workload, after_s: float) -> None:
         self._workload = workload
@@ -36,7 +36,7 @@ class Recreating:
         except UnknownTopicError:
             self._is_deleted = True
         except RaftlogError as error:
-            self._workload.world.trace(f"the topic is not deleted yet: {error}")
+            self._workload.world.trace(f"topic deletion failed, retrying: {error}")
             await asyncio.sleep(PATIENCE_S)
         else:
             self._is_deleted = True
