@@ -1,6 +1,6 @@
-"""``python -m raftlog.testing.simulator``: run seeds, and report the result of each.
+"""``python -m raftlog.testing.simulator``: run seeds, and print the result of each.
 
-Exit status 1 if a seed ended with a violation; its output contains the command that reproduces it.
+The exit status is 1 if a seed failed. The output then contains the command that reproduces it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VIOLATIONS_SHOWN_MAX: Final = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run seeds, and return the exit status."""
+    """Run seeds. Returns the exit status."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.CRITICAL + 1)  # log lines of brokers have no virtual time
     bad = 0
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write(options.history, entries(verdict.workload.history, verdict.ending))
         bad += not verdict.is_good
     if options.count > 1:
-        say(f"{options.count - bad} of {options.count} seeds are good")
+        say(f"{options.count - bad} of {options.count} seeds passed")
     return 1 if bad else 0
 
 
@@ -49,14 +49,14 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m raftlog.testing.simulator",
         description="Run simulated clusters: the real broker and clients on virtual time.",
     )
-    parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
-    parser.add_argument("--count", type=int, default=1, help="how many seeds (default: 1)")
+    parser.add_argument("--seed", type=int, default=0, help="first seed (default: 0)")
+    parser.add_argument("--count", type=int, default=1, help="number of seeds (default: 1)")
     parser.add_argument("--mode", choices=MODES, default="safety")
-    parser.add_argument("--brokers", type=int, default=1, help="how many brokers (default: 1)")
-    parser.add_argument("--light", action="store_true", help="short runs, with little to do")
-    parser.add_argument("--compacted", action="store_true", help="the topic is compacted")
-    parser.add_argument("--history", type=Path, help="write the history of the last seed")
-    parser.add_argument("--trace", action="store_true", help="say what happens, with its time")
+    parser.add_argument("--brokers", type=int, default=1, help="number of brokers (default: 1)")
+    parser.add_argument("--light", action="store_true", help="short runs with a light workload")
+    parser.add_argument("--compacted", action="store_true", help="use a compacted topic")
+    parser.add_argument("--history", type=Path, help="file for the history of the last seed")
+    parser.add_argument("--trace", action="store_true", help="print events with virtual times")
     return parser
 
 
@@ -66,8 +66,9 @@ def say(line: str) -> None:
 
 
 def summary(verdict: Verdict) -> str:
-    """Return one line for a passed seed; for a failed one also the violations and the command to
-    reproduce it."""
+    """Return one line for a seed. For a failed seed, add the violations and the command that
+    reproduces it.
+    """
     scenario = verdict.scenario
     faults = ", ".join(f"{kind} {count}" for kind, count in verdict.faults.items()) or "no faults"
     operations = ", ".join(f"{what} {count}" for what, count in verdict.operations.items())
@@ -77,13 +78,13 @@ def summary(verdict: Verdict) -> str:
     if not verdict.is_good:
         shown = verdict.violations[:VIOLATIONS_SHOWN_MAX]
         lines += [f"  {violation}" for violation in shown]
-        lines.append(f"  violations: {len(verdict.violations)}; to see it again:")
+        lines.append(f"  violations: {len(verdict.violations)}; reproduce with:")
         lines.append(f"  {replay(scenario)}")
     return "\n".join(lines)
 
 
 def replay(scenario: Scenario) -> str:
-    """Return the command that runs this seed again, with a trace."""
+    """Return the command that runs the scenario again, with a trace."""
     options = " --light" * scenario.light + " --compacted" * scenario.is_compacted
     return (
         f"python -m raftlog.testing.simulator --seed {scenario.seed} --mode {scenario.mode} "
