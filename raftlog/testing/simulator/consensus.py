@@ -159,7 +159,7 @@ class _Day:
     # -- operators ---------------------------------------------------------------------------------
 
     def _administer(self) -> None:
-        """Seal with the new directories of wiped voters; else, with these faults, for no reason."""
+        """Seal with the new directories of wiped voters; else, if selected, without a reason."""
         random = self.random
         group_id = random.choice(sorted(self.world.groups))
         members = sorted(self.world.newest(group_id)[1])
@@ -186,13 +186,13 @@ class _Day:
     # -- the end -----------------------------------------------------------------------------------
 
     def _check_progress(self) -> None:
-        """Check that in each group a new command is applied, though one fault does not end."""
+        """Check that each group applies a new command while one fault persists."""
         deadline = self.world.now + PROGRESS_S_MAX
         moved: set[str] = set()
         while len(moved) < len(self.world.groups):
             if self.world.now >= deadline:
                 stuck = sorted(set(self.world.groups) - moved)
-                self.world.checker.violated(f"{PROGRESS_S_MAX} s with one fault: {stuck} got stuck")
+                self.world.checker.violated(f"{PROGRESS_S_MAX} s with one fault: {stuck} stalled")
                 return
             for group_id in self.world.groups:
                 for process in self._processes():
@@ -200,7 +200,7 @@ class _Day:
             self.world.run_until(self.world.now + 1.0)
 
     def _check_recovery(self) -> None:
-        """Check that the cluster recovers within ``HEAL_S_MAX`` of healing."""
+        """Check that the cluster recovers within ``HEAL_S_MAX`` seconds of healing."""
         deadline = self.world.now + HEAL_S_MAX
         while missing := (
             self._all_vote() or self._all_apply() or self._all_agree() or self._all_answered()
@@ -282,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     faults = None if options.mix is None else frozenset(filter(None, options.mix.split(",")))
     if unknown := sorted((faults or frozenset()) - set(FAULTS)):
-        parser.error(f"there is no fault {unknown[0]!r}; there are: {', '.join(FAULTS)}")
+        parser.error(f"unknown fault {unknown[0]!r}. Valid faults: {', '.join(FAULTS)}")
     mix = Mix(
         brokers=options.brokers, groups=options.groups, faults=faults, duration_s=options.seconds
     )

@@ -371,5 +371,5 @@ def test_an_unknown_fault_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit):
         consensus.main(["--mix", "crash,gremlins"])
     printed = capsys.readouterr().err
-    assert "there is no fault 'gremlins'" in printed
+    assert "unknown fault 'gremlins'" in printed
     assert all(fault in " ".join(printed.split()) for fault in FAULTS)
