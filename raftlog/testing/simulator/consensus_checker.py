@@ -118,7 +118,7 @@ class Checker:
         """Check a command that a state machine applies as its ``place``-th one (from 1).
 
         ``entry``: generation, position and entry of the command in the journal of its broker; None
-        if it is not there.
+        if the journal does not contain it.
         """
         history = self.history.setdefault(group_id, [])
         if place <= len(history):
@@ -227,7 +227,7 @@ class Checker:
         if isinstance(outcome, Applied):
             place = outcome.result
             if not isinstance(place, int) or history[place - 1 : place] != [command]:
-                self.violated(f"{group_id}: {command!r}: outcome {outcome}, and is not there")
+                self.violated(f"{group_id}: {command!r}: outcome {outcome}, but not applied there")
             else:
                 self.acked[command] = group_id, place
         elif isinstance(outcome, NotProposed):
