@@ -33,7 +33,7 @@ class Harm:
             HARMS[self.random.choice(self._harms)](self)
 
     def set_out(self) -> None:
-        """Set the properties of connections, disks and clocks for the complete run."""
+        """Set the properties of connections, disks and clocks for the entire run."""
         random, network = self.random, self.world.network
         network.latency_s = random.choice((0.001, 0.005, 0.03, 0.1))
         network.late = 0.5 if self.has("late") else 0.0
