@@ -48,7 +48,7 @@ class Network:
 
 
 class World:
-    """A simulation, see the module. ``counts``: events by kind; they show faults without effect."""
+    """A simulation (see the module). ``counts``: events by kind; they reveal ineffective faults."""
 
     def __init__(self, seed: int, brokers: int, groups: Mapping[str, Mapping[int, str]]) -> None:
         self.random = Random(seed)
