@@ -1,7 +1,7 @@
-"""The history of a simulated run in the format of ``raftlog.testing.history``, and its verdict.
+"""Conversion of a simulated run to the format of ``raftlog.testing.history``, and its check.
 
-Names of values become numbers. In a compacted topic a number determines the key, and whether the
-record is a tombstone: each send gets a number with the key and the kind that it has.
+Each value gets a number. In a compacted topic, the number determines the key and whether the record
+is a tombstone, so each send gets a number that matches its key and kind.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from raftlog.types import Offset, TopicPartition
 
 VALUES_PER_CHUNK: Final = 1 << 16
 Timed: TypeAlias = tuple[int, AnyEntry]  # ns
-Row: TypeAlias = tuple[int, int, int, AnyEntry]  # ns, number of the operation, place in it
+Row: TypeAlias = tuple[int, int, int, AnyEntry]  # ns, index of operation and entry
 
 
 class Copy(NamedTuple):
-    """A partition at the end, from its log start to its end: as a new consumer received it, or as
-    the files of a replica store it."""
+    """Records of a partition at the end of the run, from log start to log end: as received by a new
+    consumer, or as stored in the files of a replica."""
 
     who: str
     partition: TopicPartition
@@ -52,13 +52,14 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What is there at the end, and what clients cannot know.
+    """Final state of a run, and facts that clients cannot observe.
 
-    ``retained_from``: below these offsets records may be deleted by the topic's retention.
-    ``keys``: of each partition of a compacted topic, else 0. ``keeps_tombstones``: the run is too
-    short for a tombstone to be removed. ``topic_id``: of the topic at the end. Of a former topic of
-    its name: ``former_led_ns``, until when a broker led a partition of it, and ``former_known_ns``,
-    until when a coordinator of groups knew it. ``drift_ns``: see ``Limits``.
+    ``retained_from``: retention may delete the records below these offsets. ``keys``: number of
+    keys per partition of a compacted topic; else 0. ``keeps_tombstones``: the run is too short for
+    the removal of tombstones. ``topic_id``: ID of the topic at the end. For a deleted topic of the
+    same name: ``former_led_ns``, the last time at which a broker led a partition of it, and
+    ``former_known_ns``, the last time at which a group coordinator had it in its metadata.
+    ``drift_ns``: see ``Limits``.
     """
 
     readers: Sequence[Copy]
@@ -75,9 +76,9 @@ class Ending:
 def check(
     history: History, ending: Ending, *, durable_acks: Collection[int] = (-1,)
 ) -> list[Violation]:
-    """Judge a run. Returns all anomalies; empty if the run is valid.
+    """Check a run. Returns all anomalies; empty if the run is valid.
 
-    ``durable_acks``: the values of ``acks`` whose acknowledgement guarantees that nothing is lost.
+    ``durable_acks``: values of ``acks`` whose acknowledgement guarantees that no record is lost.
     """
     limits = Limits(
         outage_max_ns=NEVER,  # ``scenario`` requires progress
@@ -92,7 +93,7 @@ def check(
 
 
 def entries(history: History, ending: Ending) -> list[AnyEntry]:
-    """Return the entries of a run, in the order of their times."""
+    """Return the entries of a run in time order."""
     return list(_Conversion(history, ending).run())
 
 
@@ -226,7 +227,7 @@ class _Conversion:
         return _both(commit, make, f"{commit.process}#{self._commits}")  # several are in flight
 
     def _committed(self, asked: simulated.Committed) -> list[Timed]:
-        """Leave out responses that may be about either topic."""
+        """Omit responses that may refer to the deleted or to the new topic."""
         is_former = asked.completed_ns < self._deleted_ns < NEVER_NS
         if not is_former and asked.invoked_ns <= self._ending.former_known_ns:
             return []
@@ -252,7 +253,7 @@ class _Conversion:
         return found
 
     def _recreation(self, recreation: simulated.Recreation) -> list[Timed]:
-        """The deletion has taken effect when no broker leads a partition of the former topic."""
+        """Return the deletion. It ends when no broker leads a partition of the former topic."""
         make = partial(format1.Admin, time=0, process=recreation.process, what="delete")
         topic = self._partitions[0].topic
         return [
@@ -264,7 +265,7 @@ class _Conversion:
 def _both(
     done: AnyOperation, make: Callable[..., AnyEntry], process: str = "", **result: object
 ) -> list[Timed]:
-    """Return the invocation of an operation, and its completion with its result."""
+    """Return the invocation and the completion of an operation. ``result``: of the completion."""
     make = partial(make, time=0, process=process or done.process)
     return [
         (done.invoked_ns, make(type="invoke")),
@@ -296,7 +297,7 @@ def _numbers_of(keys: int, key: int, is_tombstone: bool) -> Iterator[int]:
 
 @lru_cache(maxsize=64)
 def _chunk(keys: int, chunk: int) -> dict[tuple[int, bool], list[int]]:
-    """Return values by key and kind."""
+    """Return the numbers of a chunk by key and kind (True: tombstone)."""
     start = 1 + chunk * VALUES_PER_CHUNK
     values = np.arange(start, start + VALUES_PER_CHUNK, dtype=np.int64)
     found: dict[tuple[int, bool], list[int]] = {}
