@@ -1,8 +1,8 @@
 """The nemesis: faults of a simulation, and their times.
 
-Each seed selects its kinds of fault (swarm testing: runs with few kinds find bugs that runs with
-all kinds hide), then faults one after the other, with pauses between them. Temporary faults end
-automatically; ``World.heal`` ends all faults.
+Each seed selects some kinds of faults (swarm testing: runs with few kinds find bugs that runs with
+all kinds hide). The nemesis then injects faults of these kinds, with random pauses between them.
+Temporary faults end automatically; ``World.heal`` ends all faults.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HANGS: Final[Mapping[str, Callable[[], Hang]]] = {
     "journal": lambda: Hang(JOURNAL),
     "disk": Hang,
 }
-# Jumps of a wall clock, in ms: by NTP, by a wrong time zone, by more than any default retention.
+# Maximum jumps of a wall clock, in ms: NTP step, wrong time zone, more than any default retention.
 JUMPS_MS: Final = (1_000, 120_000, 3_600_000, 2 * 86_400_000, 30 * 86_400_000)
 SECTORS_HARMED_MAX: Final = 8  # by a lost or misdirected write
 TAIL_BYTES: Final = 8_192  # of a segment: written by the last few syncs
@@ -44,7 +44,7 @@ TAIL_BYTES: Final = 8_192  # of a segment: written by the last few syncs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """``kinds``: names from ``KINDS``. ``every_s``: between two faults, on average.
+    """``kinds``: names from ``KINDS``. ``every_s``: average time between two faults.
 
     ``apart``: names from ``APART``, each with a separate average.
     ``harmed``: ids of the brokers whose stored bytes may be corrupted: fewer than replicas, and
@@ -81,7 +81,7 @@ class FaultPlan:
         return replace(self, apart=drawn)
 
     def with_harm(self, random: Random, *, brokers: int, replicas: int) -> FaultPlan:
-        """Add faults of stored bytes, on one broker less than there are replicas."""
+        """Add faults of stored bytes, on one broker fewer than the number of replicas."""
         kinds = tuple(kind for kind in OF_STORED_BYTES if random.random() < 0.6)
         harmed = random.sample(range(1, brokers + 1), replicas - 1)
         plan = replace(self, kinds=(*self.kinds, *kinds), harmed=tuple(sorted(harmed))).on_its_own()
@@ -130,7 +130,7 @@ class Nemesis:
         self.fewest_voters = fewest_voters or len(world.brokers)
         self.on_vanish = on_vanish
         self.leaders = leaders
-        self.images: dict[str, Node] = {}  # by machine: an earlier state of its partitions
+        self.images: dict[str, Node] = {}  # by machine: saved earlier state of its partitions
         self.on_most_wiped = on_most_wiped
         self.counts: dict[str, int] = {}
         self._plan = plan
@@ -160,7 +160,7 @@ class Nemesis:
         self._next()
 
     def may_harm(self, machine: BrokerMachine) -> bool:
-        """Return whether all data of the machine's disk is also on a disk that remains valid."""
+        """Return whether another valid disk stores all data of the machine's disk."""
         return self.is_to_be_harmed(machine) and self.may_wipe([machine])
 
     def is_to_be_harmed(self, machine: BrokerMachine) -> bool:
@@ -286,7 +286,7 @@ def sync_error(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     forgets = nemesis.random.random() < 0.5 and not nemesis.is_cache_lossy
     fault = Fault({"sync"}, errno.EIO, skip=nemesis.random.randrange(5), forgets=forgets)
     machine.disk.faults.append(fault)
-    nemesis.world.trace(f"{machine.name}: a sync will fail{', and forget' if forgets else ''}")
+    nemesis.world.trace(f"{machine.name}: a sync will fail{', losing data' if forgets else ''}")
     return True
 
 
@@ -579,8 +579,8 @@ def isolate(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 def strand(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     """Isolate a broker from all others, but not from clients.
 
-    It may be isolated from one of them first, until it is alone in the ISR: then it may reach no
-    other voter that could confirm its leadership.
+    It may be isolated from one of them first, until it is the only member of the ISR. Afterwards it
+    may reach no other voter that could confirm its leadership.
     """
     network, random = nemesis.world.network, nemesis.random
     others = [other.name for other in nemesis.world.brokers if other is not machine]
