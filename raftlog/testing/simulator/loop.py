@@ -261,7 +261,7 @@ class NodeLoop(asyncio.BaseEventLoop):
         future = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - as a thread passes on
+        except Exception as error:  # noqa: BLE001 - as an executor does
             future.set_exception(error)
         return future
 
@@ -342,6 +342,6 @@ def _close(coroutine: Any) -> None:
     for _ in range(_CLOSES_MAX):
         try:
             coroutine.close()
-        except BaseException:  # noqa: BLE001, S112 - it waits, or fails, where it cleans up: let it
+        except BaseException:  # noqa: BLE001, S112 - its cleanup awaits or fails: close it again
             continue
         return
