@@ -78,7 +78,7 @@ class SimServer(asyncio.AbstractServer):
 
 
 class SimNetwork:
-    """The simulated network, and the ``Carrier`` of its transports. Random only by ``random``."""
+    """The simulated network, and the ``Carrier`` of its transports. Draws from ``random`` only."""
 
     def __init__(
         self,
