@@ -1,4 +1,4 @@
-"""How simulated clients behave, drawn from a seed. Values only.
+"""Plans of the simulated clients, drawn from a seed. Values only.
 
 Records, pauses and guarantees vary widely: a uniform workload would hide anomalies.
 """
@@ -24,7 +24,7 @@ RETENTIONS_MS: Final = (-1, 60 * 60_000, DAY_MS, 7 * DAY_MS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerPlan:
-    """How one producer behaves. Times in seconds; sizes in bytes."""
+    """Behavior of one producer. Times are in seconds, sizes in bytes."""
 
     acks: int
     idempotent: bool
@@ -35,8 +35,8 @@ class ProducerPlan:
     padding_max: int
     many: float  # share of bursts that are sent by ``send_many``
     waits: float  # share of bursts whose outcome the client awaits
-    session_s: float  # then the producer is closed, and another one created
-    close_s: float  # timeout of close; records not acknowledged by then fail
+    session_s: float  # lifetime of a producer; then another one is created
+    close_s: float  # timeout of close; records without acknowledgement then fail
     delivery_timeout_ms: int
 
     @classmethod
@@ -60,15 +60,15 @@ class ProducerPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerPlan:
-    """How one consumer behaves. ``begin``: where each of its sessions starts to read."""
+    """Behavior of one consumer. ``begin``: start position of each of its sessions."""
 
     begin: str
     records_max: int
     wait_ms: int
     fetch_bytes_max: int
-    polls_max: int  # then another session starts
+    polls_max: int  # polls per session
     pause_s: float
-    asks_ends: float  # share of polls after which it requests end offsets
+    asks_ends: float  # share of polls that a request for end offsets follows
     read_from: str = "leader"
     rack: str | None = None  # with "replica": prefers replicas of this rack
 
@@ -87,7 +87,7 @@ class ConsumerPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlan:
-    """How the members of the consumer group behave. Times in seconds, unless named otherwise."""
+    """Behavior of the members of the consumer group. Times are in seconds, unless named ``_ms``."""
 
     members: int
     session_timeout_ms: int
@@ -96,10 +96,10 @@ class GroupPlan:
     read_from: str
     records_max: int
     wait_ms: int
-    polls_max: int  # then it leaves, and rejoins
+    polls_max: int  # after these, a member leaves and rejoins
     pause_s: float
-    commits: float  # share of polls after which it commits
-    waits: float  # share of commits whose result it awaits
+    commits: float  # share of polls that a commit follows
+    waits: float  # share of commits whose result the member awaits
     away_s: float  # maximum time between two memberships
     disturbs_s: float  # average time between two faults of members
 
@@ -165,12 +165,12 @@ class WorkloadPlan:
     administrates: float  # operations on other topics, per second
     deletes: bool  # whether records of the topic are deleted
     alters_min_isr: bool = False  # of the topic, from 1 to its number of replicas
-    askers: int = 0  # clients that reach one broker only, and request log starts and ends
+    askers: int = 0  # clients with one reachable broker, which request log starts and ends
     compaction: CompactionPlan | None = None
     group: GroupPlan | None = None
-    recreates_after_s: float = 0.0  # when the topic is deleted and recreated; 0: never
+    recreates_after_s: float = 0.0  # time until the topic is recreated; 0: never
     moves_every_s: float = 0.0  # average time between two requests to move replicas; 0: none
-    changes_factor: bool = False  # some of those change the number of replicas
+    changes_factor: bool = False  # some moves change the number of replicas
     is_secured: bool = False  # clients authenticate, and a user is created and deleted repeatedly
 
     @classmethod
