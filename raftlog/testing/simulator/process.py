@@ -373,7 +373,7 @@ class BrokerMachine(Machine):
     def stop(self) -> None:
         """Send SIGTERM: the process stops cleanly. Then the supervisor restarts it."""
         if self.is_running and self.broker is not None:
-            self.world.trace(f"{self.name} is asked to stop")
+            self.world.trace(f"{self.name} receives SIGTERM")
             self.loop.create_task(self._stop(self.broker))
 
     async def _stop(self, broker: RunningBroker) -> None:
