@@ -1,8 +1,8 @@
 """One seed, from a new simulation to a verdict.
 
-Safety mode: faults until near the end; then everything is healed, clients end, new consumers read
-all records, and the checker runs. Liveness mode: after some time a core that has to work is healed,
-and the other brokers keep their faults permanently; every client in the core must make progress.
+Safety mode: faults until near the end; then all faults end, clients end, new consumers read all
+records, and the checker runs. Liveness mode: after some time, the faults of a core of hosts end,
+and the other brokers keep their faults permanently. Every client in the core must make progress.
 """
 
 from __future__ import annotations
@@ -356,7 +356,7 @@ class Verdict:
     faults: dict[str, int] = field(default_factory=dict)
     operations: dict[str, int] = field(default_factory=dict)
     violations: list[Violation] = field(default_factory=list)
-    workload: Workload | None = None  # with its history
+    workload: Workload | None = None  # contains the history
     ending: Ending | None = None
 
     @property
@@ -488,10 +488,9 @@ def _progress(
 ) -> list[Violation]:
     """Heal a core, give the others a permanent fault, and check that every client makes progress.
 
-    In a cluster, everything is healed first for as long as replicas need to catch up, and until
-    each partition has enough voters: its topic may have been created while too few brokers ran. A
-    partition that no broker of the core can lead, by its agreed state, correctly waits for an
-    eligible broker.
+    In a cluster, all faults end first, until replicas have caught up and each partition has enough
+    voters: its topic may have been created while too few brokers ran. A partition whose committed
+    state has no eligible leader in the core correctly waits for one.
     """
     random = world.random("core")
     brokers = [machine.name for machine in world.brokers]
@@ -620,9 +619,9 @@ def _has_committed(workload: Workload, name: TopicPartition, since_ns: int) -> b
 def _end(
     world: World, workload: Workload, observer: Observer, scenario: Scenario
 ) -> tuple[Ending, str]:
-    """Heal everything, end all clients, and read all records.
+    """End all faults and all clients, and read all records.
 
-    Returns the final state, and what did not end; "" if all did.
+    Returns the final state, and a description of what did not end; "" if all ended.
     """
     readings = [Reading() for _ in range(READERS)]
     stuck = _bring_to_rest(world, workload, observer, readings)
@@ -672,8 +671,8 @@ def _longest(name: TopicPartition, copies: Sequence[Copy]) -> Copy:
 
 
 def _received(who: str, name: TopicPartition, reading: Reading, scenario: Scenario) -> Copy:
-    """Return what a new consumer received. Without compaction, the log starts at the first record:
-    the start may have increased after the consumer requested it.
+    """Return the records that a new consumer received. Without compaction, the log starts at the
+    first record, because the start may have increased after the consumer requested it.
     """
     records, start, end = reading.records[name], reading.starts[name], reading.ends[name]
     if not scenario.is_compacted:
@@ -684,7 +683,7 @@ def _received(who: str, name: TopicPartition, reading: Reading, scenario: Scenar
 def _bring_to_rest(
     world: World, workload: Workload, observer: Observer, readings: list[Reading]
 ) -> str:
-    """Fill ``readings``. Returns what did not finish within its time limit; "" if all did."""
+    """Fill ``readings``. Returns a description of what exceeded its time limit; else ""."""
     world.heal()
     workload.is_over = True
     if not world.run_until(lambda: world.is_up() and workload.is_done, limit_s=REST_LIMIT_S):
