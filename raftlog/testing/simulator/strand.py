@@ -1,4 +1,4 @@
-"""A blocking call that can be suspended, while virtual time passes.
+"""A blocking call that can be suspended while virtual time passes.
 
 The call has a thread, but never runs at the same time as the loop: each waits while the other runs.
 Its actions and their times therefore depend on the loop's decisions alone. One round trip costs
@@ -63,7 +63,7 @@ class Strand:
         """Run the call, on the strand's thread."""
         try:
             self._work()
-        except BaseException as error:  # noqa: BLE001 - the loop's to judge
+        except BaseException as error:  # noqa: BLE001 - the loop handles it
             self.error = error
         self.is_done = True
 
