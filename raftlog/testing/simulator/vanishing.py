@@ -1,4 +1,4 @@
-"""Stored files that vanish from a simulated broker's disk, or become older.
+"""Loss or rollback of stored files on a simulated broker's disk.
 
 As after a missing mount, fsck or a partial restore: identity, catalog and consensus journal remain.
 """
