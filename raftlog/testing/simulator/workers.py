@@ -239,7 +239,7 @@ class SimWorkers(Workers):
     def _do(self, work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         try:
             return work(), None
-        except (Exception, Stopped) as error:  # noqa: BLE001 - raised, or judged, on the loop
+        except (Exception, Stopped) as error:  # noqa: BLE001 - the loop handles it
             return None, error
 
     def _finish(self, done: Done, result: Any, error: Exception | None) -> None:
