@@ -134,14 +134,14 @@ class ClusterMachine:
     versions (``with_unseen_changes``). A broker without a vote receives the state by ``follow``. It
     may be ahead of the base of the generation in which it gets one. Until the group's log has
     reached the version that is known, queries return the known state, and commands are applied to
-    the group's state only. The known state never goes back.
+    the group's state only. The known version never decreases.
     """
 
     def __init__(self, on_change: Callable[[ClusterChange], None] | None = None) -> None:
         """``on_change``: called after each change, and after a restore with all differences."""
         self.on_change = on_change
         self.changes = ClusterChanges()
-        self._group: ClusterMachine | None = None  # the group's state while it is behind
+        self._group: ClusterMachine | None = None  # the group's state while it lags
         self._records = ClusterRecords()
         self._names: dict[str, str] = {}  # by topic id
         self._loads = Loads()
@@ -450,7 +450,9 @@ class ClusterMachine:
                 f"broker {command.id} has registered again, or is not being decommissioned"
             )
         if uses := self.uses_of(command.id):
-            raise RefusedError(f"broker {command.id} still has a part in {uses} partitions")
+            raise RefusedError(
+                f"broker {command.id} is a current or future voter of {uses} partitions"
+            )
         records = self._records
         del records.brokers[command.id]
         removed = [*records.removed.items(), (held.directory_id, held.id)]
@@ -482,7 +484,7 @@ class ClusterMachine:
         if held is not None:
             raise TopicExistsError(f"topic {name!r} exists already")
         if command.topic_id in self._names:
-            raise TopicExistsError(f"topic id {command.topic_id} is taken: make a new one")
+            raise TopicExistsError(f"topic id {command.topic_id} is in use. Create another id")
         if not 1 <= command.partitions <= limits.PARTITIONS_PER_TOPIC_MAX:
             raise InvalidPartitionsError(
                 f"{command.partitions} partitions: a topic has 1 to "
@@ -508,7 +510,7 @@ class ClusterMachine:
         topic = self._existing(command.name)
         if command.topic_id not in (None, topic.id):
             raise UnknownTopicError(
-                f"topic {command.name!r} has the id {topic.id}: {command.topic_id} is gone"
+                f"topic {command.name!r} has the id {topic.id}, not {command.topic_id}"
             )
         return topic, self._put_topic(topic, None)
 
@@ -536,8 +538,8 @@ class ClusterMachine:
         count = len(topic.partitions)
         if command.total <= count:
             raise InvalidPartitionsError(
-                f"topic {command.name!r} has {count} partitions: the new total has to be larger "
-                f"than that, and {command.total} is not (partitions cannot be taken away)"
+                f"topic {command.name!r} has {count} partitions and cannot have {command.total}: "
+                "partitions cannot be removed. Specify a new total that is larger"
             )
         live = self._placeable()
         self._check_replication_factor(topic.replication_factor, live)
@@ -555,8 +557,8 @@ class ClusterMachine:
             if is_same:
                 return topic, ClusterChange()
             raise RefusedError(
-                f"{topic.name}:{command.partition} has replicas of version {held.version}: those "
-                f"of version {command.version} are no newer"
+                f"{topic.name}:{command.partition} has replicas of version {held.version}: "
+                f"version {command.version} is not newer"
             )
         assignment = Assignment(
             replicas=command.replicas,
@@ -652,13 +654,13 @@ class ClusterMachine:
     ) -> None:
         voters = (*replicas, *witnesses)
         if not replicas:
-            raise InvalidPartitionsError("a partition has one replica at least")
+            raise InvalidPartitionsError("a partition must have at least one replica")
         if len(replicas) > limits.REPLICATION_FACTOR_MAX:
             raise InvalidPartitionsError(
-                f"{len(replicas)} replicas: {limits.REPLICATION_FACTOR_MAX} are the most"
+                f"{len(replicas)} replicas: the maximum is {limits.REPLICATION_FACTOR_MAX}"
             )
         if any(one == other for one, other in pairwise(sorted(voters))):
-            raise InvalidPartitionsError(f"a broker stands twice in {voters}")
+            raise InvalidPartitionsError(f"a broker is listed twice in {voters}")
         unknown = sorted(voter for voter in voters if voter not in self.brokers)
         if unknown:
             raise InvalidPartitionsError(f"brokers {unknown} were never registered")
@@ -680,11 +682,11 @@ class ClusterMachine:
     def _check_replication_factor(self, wanted: int, live: list[BrokerRecord]) -> None:
         if wanted > limits.REPLICATION_FACTOR_MAX:
             raise InvalidPartitionsError(
-                f"replication factor {wanted}: {limits.REPLICATION_FACTOR_MAX} is the most"
+                f"replication factor {wanted}: the maximum is {limits.REPLICATION_FACTOR_MAX}"
             )
         if not 1 <= wanted <= len(live):
             brokers = "1 broker" if len(self.brokers) == 1 else f"{len(self.brokers)} brokers"
-            alive = "" if len(live) == len(self.brokers) else f", of which {len(live)} are alive"
+            alive = "" if len(live) == len(self.brokers) else f", of which {len(live)} are live"
             raise InvalidPartitionsError(
                 f"replication factor {wanted} cannot be met: this cluster has {brokers}{alive}"
             )
@@ -696,7 +698,7 @@ class ClusterMachine:
         total = self._partition_count + count
         if total > limits.PARTITIONS_PER_CLUSTER_MAX:
             raise InvalidPartitionsError(
-                f"this would make {total} partitions in one cluster, over the limit of "
+                f"the cluster would have {total} partitions, over the limit of "
                 f"{limits.PARTITIONS_PER_CLUSTER_MAX}"
             )
         placed = place(
@@ -920,8 +922,8 @@ def _restored(
 ) -> tuple[Assignment, ...]:
     """Return the partitions of a topic; moves away from ``broker`` restore the former replicas.
 
-    A move goes on if it changes the replication factor, or if a former replica has been removed or
-    is being decommissioned itself.
+    A move continues if it changes the replication factor, or if a former replica has been removed
+    or is being decommissioned itself.
     """
     return tuple(
         msgspec.structs.replace(held, target=Target(held.target.origin, held.target.origin))

@@ -230,11 +230,11 @@ def test_the_default_replication_factor(unset: int | None, brokers: int, factor:
     [
         ({"name": "a/b", "topic_id": "i"}, InvalidTopicError, "not a topic name"),
         ({"name": "held", "topic_id": "i"}, TopicExistsError, "exists already"),
-        ({"topic_id": "id-held"}, TopicExistsError, "is taken"),
+        ({"topic_id": "id-held"}, TopicExistsError, "is in use"),
         ({"partitions": 0}, InvalidPartitionsError, "a topic has 1 to 10000"),
         ({"partitions": 10_001}, InvalidPartitionsError, "a topic has 1 to 10000"),
-        ({"replication_factor": 4}, InvalidPartitionsError, "3 brokers, of which 2 are alive"),
-        ({"replication_factor": 16}, InvalidPartitionsError, "15 is the most"),
+        ({"replication_factor": 4}, InvalidPartitionsError, "3 brokers, of which 2 are live"),
+        ({"replication_factor": 16}, InvalidPartitionsError, "the maximum is 15"),
         ({"overrides": {"no.key": "1"}}, InvalidConfigError, "no.key"),
         ({"overrides": {"segment.ms": "x"}}, InvalidConfigError, "segment.ms=x"),
         (
@@ -262,7 +262,7 @@ def test_no_topic_without_a_live_broker() -> None:
     machine = ClusterMachine()
     refused(machine, create("t"), InvalidPartitionsError, "this cluster has 0 brokers")
     done(machine, registration(1))
-    refused(machine, create("t"), InvalidPartitionsError, "1 broker, of which 0 are alive")
+    refused(machine, create("t"), InvalidPartitionsError, "1 broker, of which 0 are live")
 
 
 def test_a_creation_may_be_repeated() -> None:
@@ -347,9 +347,9 @@ def test_a_cluster_has_a_largest_number_of_partitions(monkeypatch: pytest.Monkey
     monkeypatch.setattr(limits, "PARTITIONS_PER_CLUSTER_MAX", 10)
     machine = cluster(1)
     done(machine, create("t", partitions=6))
-    refused(machine, create("u", partitions=5), InvalidPartitionsError, "make 11 partitions")
+    refused(machine, create("u", partitions=5), InvalidPartitionsError, "have 11 partitions")
     machine.restore(machine.snapshot())
-    refused(machine, create("u", partitions=5), InvalidPartitionsError, "make 11 partitions")
+    refused(machine, create("u", partitions=5), InvalidPartitionsError, "have 11 partitions")
     done(machine, create("u", partitions=4))
     refused(machine, AddPartitions(name="t", total=7), InvalidPartitionsError, "11 partitions")
     done(machine, DeleteTopic(name="u"))
@@ -423,7 +423,7 @@ def test_replicas_of_an_older_version_are_refused() -> None:
         version=5,
     )
     done(machine, back)
-    refused(machine, there, RefusedError, "no newer")
+    refused(machine, there, RefusedError, "not newer")
     assert machine.topics["t"].partitions[0].replicas == topic.partitions[0].replicas
 
 
@@ -432,11 +432,11 @@ def test_replicas_of_an_older_version_are_refused() -> None:
     [
         ({"topic_id": "gone"}, UnknownTopicError, "id gone"),
         ({"partition": 1}, UnknownPartitionError, "there is no 1"),
-        ({"replicas": ()}, InvalidPartitionsError, "one replica at least"),
-        ({"replicas": (1, 2), "witnesses": (2,)}, InvalidPartitionsError, "stands twice"),
+        ({"replicas": ()}, InvalidPartitionsError, "at least one replica"),
+        ({"replicas": (1, 2), "witnesses": (2,)}, InvalidPartitionsError, "listed twice"),
         ({"replicas": (1, 9)}, InvalidPartitionsError, "[9]"),
-        ({"replicas": tuple(range(16))}, InvalidPartitionsError, "15 are the most"),
-        ({"version": 0}, RefusedError, "no newer"),
+        ({"replicas": tuple(range(16))}, InvalidPartitionsError, "the maximum is 15"),
+        ({"version": 0}, RefusedError, "not newer"),
     ],
 )
 def test_replicas_that_cannot_be_are_refused(
@@ -507,7 +507,7 @@ def test_a_move_to_the_stored_replicas_ends_with_the_same_version() -> None:
         ({"partition": 1}, UnknownPartitionError, "there is no 1"),
         ({"replicas": ()}, InvalidPartitionsError, "0 replicas were requested"),
         ({"replicas": (4,)}, InvalidPartitionsError, "1 replicas were requested"),
-        ({"replicas": (4, 4)}, InvalidPartitionsError, "stands twice"),
+        ({"replicas": (4, 4)}, InvalidPartitionsError, "listed twice"),
         ({"replicas": (4, 9)}, InvalidPartitionsError, "[9]"),
         ({"version": 1}, RefusedError, "was made for version 1"),
         ({"expected": (1, 2)}, RefusedError, "Create the plan again"),
