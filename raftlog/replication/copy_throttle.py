@@ -1,12 +1,12 @@
-"""Throttle of copies: replicas that moves add copy with a limited rate. Sans-I/O.
+"""Throttle of copies: rate limit for the replicas that moves add. Sans-I/O.
 
-Kafka's replication throttle (KIP-73), with one rule more that makes it safe for commits: the caller
+Kafka's replication throttle (KIP-73), with one more rule that makes it safe for commits: the caller
 delays a copy only while it ends below the high watermark of the leader's response. The high
 watermark never passes the end of an in-sync replica, so a replica that is in sync, or could be
 added to the ISR, is never delayed.
 
-A copy that has to wait fetches its next chunk when its turn comes. The chunk is paid for in
-advance, and corrected by its real size: one batch is always sent, also a larger one.
+Copies that wait take turns. A chunk is charged before its fetch, and the charge is corrected to the
+size of the response afterwards: a response has at least one batch, which can be larger.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CopyThrottle(Generic[CopyT]):
         self._use(-self._reserved.pop(copy, 0), now)
 
     def due(self, now: float) -> tuple[list[CopyT], float | None]:
-        """Return the copies whose turn has come, and the seconds until the next call; None if no
+        """Return the copies that can fetch now, and the seconds until the next call; None if no
         other copy waits.
         """
         due: list[CopyT] = []
