@@ -1,8 +1,8 @@
 """Events for operators, derived from two successive committed states. Pure.
 
 Every broker that applies the committed states derives the same events, so the events of a cluster
-survive each of its brokers. Events of several brokers with
-the same kind, object and version are the same event.
+remain available after the loss of a broker. Events of several brokers with the same kind, object
+and version are the same event.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def broker_events(
 
 
 def disk_event(broker: BrokerId, text: str, number: int) -> Event:
-    """Return the event of a broker whose disk crossed a watermark. It alone records it.
-    ``number``: identifies the event among those of the broker.
+    """Return the event of a broker whose disk crossed a watermark. Only that broker
+    records it.     ``number``: identifies the event among those of the broker.
     """
     return Event(DISK_LEVEL_CHANGED, text, broker=broker, version=number)
 
