@@ -139,20 +139,20 @@ def must_restart(*, log_end: Offset, copied_below: Offset, removed_below: Offset
     permanently. It therefore empties its log, notes durably that tombstones may be missing below
     ``copied_without``, and copies all records. No clock is involved. This is sufficient because of:
 
-    - *Each replica.* Of every key, a log holds the newest record below its end. Or that is a
-      tombstone below the log's own offset, and then the log holds no record of the key. A pass of
-      compaction keeps this: it raises the offset durably before it removes a tombstone, and it
-      removes one only after a complete pass that removed what the tombstone deletes.
-    - *A follower that continues.* If it ends at or above the leader's offset, it is sent every
-      tombstone from its end on. If its log began as an empty copy of this leader's, and the
-      leader's offset is not above ``copied_below``, then the leader held nothing that the missing
-      tombstones delete when the copy began, and so neither does the copy.
-    - *A change of leader.* Only the new leader's offset counts, also where it is lower. Tombstones
-      that the former leader has removed and the new one still has are copied. What the new one
-      lacks itself, because its own passes removed it or because it never was sent it, is below its
-      own offset. ``copied_below`` does not count any more: the new leader may still hold records
-      that the former had removed, and a third one may have removed the tombstones.
-    - *A truncation* lowers a log's offset to the new end, because another history follows there.
+    - *Each replica.* A log stores the newest record below its end of every key, unless that record
+      is a tombstone below the log's own offset; then the log stores no record of the key.
+      Compaction preserves this: a pass raises the offset durably before it removes a tombstone, and
+      removes one only after a complete pass has removed the records that the tombstone deletes.
+    - *A follower that continues.* If its log ends at or above the leader's offset, it receives
+      every tombstone from its end on. If its log started as an empty copy of this leader's log, and
+      the leader's offset is at most ``copied_below``, then the leader stored no record that the
+      missing tombstones delete when the copy started. Therefore the copy does not store one either.
+    - *A change of leader.* Only the new leader's offset counts, even if it is lower. The follower
+      copies tombstones that the former leader has removed and the new leader still stores.
+      Tombstones that the new leader lacks, because it removed them or never received them, are
+      below its own offset. ``copied_below`` no longer counts: the new leader may still store
+      records that the former leader had removed, and a third one may have removed the tombstones.
+    - *A truncation* lowers a log's offset to the new end, because other records follow there.
 
     A restart loses no committed record. A replica compacts only below its known high watermark.
     Every member of the ISR and of the ELR durably stores all records below every high watermark
