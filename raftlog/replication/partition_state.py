@@ -136,8 +136,8 @@ def initial_state(
 
     ``directories``: data directory of at least each replica. ``min_isr``: at least 1.
     ``leader_boot``: incarnation of the first replica, which leads in epoch 1 without an election,
-    because the ``cluster`` group has committed it with the topic. The state is the one that its
-    election would have given. 0: it leads once it is elected.
+    because the ``cluster`` group has committed it with the topic. The state equals that after
+    an election of this broker. 0: the first replica must be elected before it leads.
     """
     chosen = tuple(replicas)
     assert chosen and min_isr >= 1
@@ -247,7 +247,7 @@ def _change_isr(state: PartitionState, command: ChangeIsr) -> PartitionState | s
     if command.min_isr < 1:
         return f"min_isr cannot be {command.min_isr}"
     if state.leader is None or isr.get(state.leader) != state.isr.get(state.leader):
-        return "an ISR without the leader (on the disk it was elected with)"
+        return "the ISR must contain the leader with the directory of its election"
     if strangers:
         return f"brokers {sorted(strangers)} are not replicas"
     if lost & isr.keys():
@@ -289,9 +289,9 @@ def _change_replicas(state: PartitionState, command: ChangeReplicas) -> Partitio
     dropped = set(state.replicas) - set(replicas)
     isr, elr = _without(state.isr, dropped), _without(state.elr, dropped)
     if not replicas or len({*replicas, *witnesses}) != len(replicas) + len(witnesses):
-        return "replicas and witnesses have to be different brokers, with at least one replica"
+        return "replicas and witnesses must be different brokers, with at least one replica"
     if state.leader in dropped:
-        return f"broker {state.leader} leads: another one has to, before it is dropped"
+        return f"broker {state.leader} is the leader: transfer leadership before it is removed"
     if not isr:
         return "no member of the ISR would be left"
     if (len(isr) < len(state.isr) or len(elr) < len(state.elr)) and len(isr) < state.min_isr:
