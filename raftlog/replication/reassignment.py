@@ -14,8 +14,8 @@ Two consecutive generations differ by one replica, as in the single-server chang
 thesis (section 4.1). A new voter may fail, and an even number of voters tolerates as many failures
 as one voter fewer. So another broker becomes a witness until the move ends, where the cluster has
 one: a partition then survives the failure of the learner in addition to all failures that it
-survived before. A replica that leaves and is not in sync does not count, so a new one takes its
-place at once.
+survived before. A replica that leaves and is not in sync does not count, so a new one
+replaces it immediately.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def next_step(
     voters_wanted: int,
     brokers: Sequence[BrokerId],
 ) -> ChangeReplicas | Elect | None:
-    """Return the next step towards ``target``, or None if there is none or it has to wait.
+    """Return the next step towards ``target``, or None if there is none or it must wait.
 
     ``copies_before``: number of replicas before the move. ``voters_wanted``: voters of the
     partition after the move (``placement.voters_count``). ``brokers``: brokers that can become a
