@@ -25,7 +25,7 @@ class PlacedPartition(NamedTuple):
 
 
 class PlannedMove(NamedTuple):
-    """New replicas of one partition. ``before`` is what the plan was made for."""
+    """New replicas of one partition. ``before``: the replicas for which the plan was made."""
 
     topic: str
     partition: int
@@ -135,7 +135,7 @@ class _Plan:
         self.loads[left] -= 1
 
     def _place(self, replicas: _Replicas, at: int, others: Iterable[BrokerId]) -> None:
-        """Put the best broker for a partition with ``others`` at this position."""
+        """Assign the best broker for a partition with ``others`` to this position."""
         racks, taken = self._racks(others), {*others}
         free = [broker for broker in self._ids if broker not in taken]
         best = min(free, key=lambda b: (racks[self._rack[b]], self.loads[b], b))
