@@ -77,7 +77,7 @@ class TrustedTime:
     def is_alone(self) -> bool:
         return self._voters is not None and self._voters <= {self._broker_id}
 
-    # -- what is asked -----------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------
 
     def deletion_ms(self, now: float) -> TimestampMs | None:
         """The time by which data may expire; None: nothing may expire now."""
