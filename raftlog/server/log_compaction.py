@@ -113,7 +113,7 @@ class LogCompaction:
     __slots__ = ("_commit", "_is_out", "_log", "_waiting", "closed")
 
     def __init__(self, log: Log, commit: GroupCommit) -> None:
-        self.closed: RaftlogError | None = None  # reason why none is started any longer
+        self.closed: RaftlogError | None = None  # reason why no compaction starts any longer
         self._log = log
         self._commit = commit
         self._is_out = False
@@ -125,8 +125,8 @@ class LogCompaction:
         return self.closed is not None or bool(self._waiting)
 
     def when_over(self, job: Callable[[], None]) -> None:
-        """Cancel the compaction in progress, and call ``job`` when it has ended: now, if there is
-        none.
+        """Cancel the compaction in progress, and call ``job`` when it has ended. Without one, call
+        ``job`` immediately.
         """
         if self._is_out:
             self._waiting.append(job)
@@ -145,9 +145,9 @@ class LogCompaction:
     ) -> None:
         """Compact the log, if it is worthwhile; ``finished`` gets the result.
 
-        Only records below ``high_watermark()``. So members of the ISR never lack compacted records
-        (see ``replication.following.must_restart``). Tombstones stay from
-        ``tombstones_kept_from()`` on.
+        Only records below ``high_watermark()``. Therefore members of the ISR never lack
+        compacted records (see ``replication.following.must_restart``). Tombstones at or above
+        ``tombstones_kept_from()`` are kept.
         """
         assert not self._is_out, "one compaction at a time"
         self._is_out = True
@@ -191,7 +191,7 @@ class LogCompaction:
 
     def _end(self, task: CompactionTask, error: Exception | None, finished: Finished) -> None:
         """Process the end of the thread's work on the task. Called between syncs."""
-        # A stale task is useless to the log, because the log lost records during the compaction.
+        # The log cannot use a stale task, because it lost records during the compaction.
         is_done = error is None and not self.is_given_up and not task.is_stale
         try:
             if is_done:
