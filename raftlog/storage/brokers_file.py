@@ -1,6 +1,6 @@
 """The file ``brokers`` of a data directory: last known addresses of the brokers of the cluster.
 
-A broker that joined the cluster finds the others with it at its next start. It is a hint: the
+A broker that joined the cluster uses it to find the others at its next start. It is a hint: the
 cluster state has the current addresses. A missing or corrupt file is empty.
 """
 
