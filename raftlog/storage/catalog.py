@@ -189,8 +189,8 @@ class Catalog:
     def use_log_dirs(
         self, log_dirs: Mapping[str, KnownLogDir], replaced: Mapping[str, str]
     ) -> None:
-        """Record the log directories. ``replaced``: ids of those that an empty one has replaced, by
-        which: the replicas of the former are in the latter from now on, and lack all records."""
+        """Record the log directories. ``replaced``: by id of a directory, the id of the empty one
+        that has replaced it. Its replicas are in the empty one from now on, without records."""
         topics = {}
         for topic in self.by_id.values():
             moved = {number: replaced.get(id_, id_) for number, id_ in topic.log_dirs.items()}
@@ -241,7 +241,7 @@ class Catalog:
         assert known is None or known.name == name, "a topic never changes its name"
         here = set(known.local) if known else set()
         wanted = here.union(partitions)
-        assert all(0 <= partition < total for partition in wanted), "more partitions than in all"
+        assert all(0 <= partition < total for partition in wanted), "partition out of range"
         self._check_room(len(wanted) - len(here))
         config = TopicConfig.from_text(overrides)
         log_dirs = known.log_dirs if known else {}
