@@ -41,7 +41,7 @@ class EpochCache:
     def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> bool:
         """Add the entry (``epoch``, ``start_offset``). Returns False if the epoch is known."""
         if epoch <= self.latest:
-            assert epoch == self.latest, "a leader epoch went back"
+            assert epoch == self.latest, "the leader epoch decreased"
             return False
         assert not self._entries or start_offset >= self._entries[-1].start_offset
         self._entries.append(EpochStart(epoch, start_offset))
