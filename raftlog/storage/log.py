@@ -261,8 +261,8 @@ class Log:
         """Return the first record below ``end_offset`` with a timestamp of at least
         ``timestamp_ms``, or None.
 
-        Yields work for a thread: the decompression of a large batch, which it is sent the result
-        of. Raises ``DamagedLogError``, also if that record may be in the corrupt part of the log.
+        Yields work for a thread, the decompression of a large batch; ``send`` passes its result.
+        Raises ``DamagedLogError``, also if that record may be in the corrupt part of the log.
         """
         from_offset = self.log_start_offset
         while (newer := self._find_newer(timestamp_ms, from_offset)) is not None:
@@ -830,7 +830,7 @@ class Log:
 
     def start_is_durable(self, task: DeleteTask) -> None:
         """Accept a delete task that has run. Its log start is now durable."""
-        start = min(task.log_start_offset, self.log_start_offset)  # the log may have been cut
+        start = min(task.log_start_offset, self.log_start_offset)  # the log may be truncated
         self.durable_start_offset = max(self.durable_start_offset, start)
 
     def _roll_if_all_is_deleted(self) -> None:
@@ -1145,7 +1145,7 @@ class Log:
         try:
             self._compactor.abandon(task)
         except OSError as failure:
-            self._failed(f"taking back a compaction of {self.directory}", failure)
+            self._failed(f"discarding a compaction of {self.directory}", failure)
         if task.lost_indexes:
             names = {base for swap, _segment in task.cleaned for base in swap.replaced}
             self._sealed += [s for s in self._segments[:-1] if s.base_offset in names]
