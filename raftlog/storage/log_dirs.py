@@ -6,10 +6,10 @@
     <log directory>/topics/...     logs, as in the data directory
 
 If one of them fails, the replicas in it are offline, and the broker continues with the others
-(KIP-112). Only the data directory is indispensable: it has the identity, the catalog, the record of
+(KIP-112). Only the data directory is required: it contains the identity, the catalog, the record of
 the copies and the consensus journal. The catalog contains in which directory each replica is, by
 the id of the directory: its path may change. A directory that is missing at a start is never
-created again, because its replicas would then be empty ones.
+created again, because its replicas would then be empty.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ class LogDirs:
         notes for the operator's log.
 
         A known directory that is missing or cannot be used is added as a failed one. One that is
-        empty has replaced the known one: the replicas of that are copied again. Raises
-        ``DataDirectoryError`` if the settings and the directories do not fit each other,
+        empty has replaced the known one, and the replicas are copied again. Raises
+        ``DataDirectoryError`` if the settings and the directories do not match,
         ``DiskFullError``, ``StorageFailedError`` (catalog) and ``OSError``.
         """
         data_dir = self._by_id[""].path
