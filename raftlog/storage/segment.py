@@ -31,7 +31,7 @@ NAME_DIGITS: Final = 20
 # Read size in bytes for scans of a whole segment.
 _WALK_BYTES: Final = 256 * limits.KIB
 
-# Search by time in steps. It yields work, which any thread may run, and is sent its result.
+# Search by time in steps. It yields work for any thread; ``send`` passes its result.
 Found: TypeAlias = OffsetAndTimestamp | None
 TimestampSearch: TypeAlias = Generator[Callable[[], Found], Found, Found]
 
