@@ -82,7 +82,7 @@ class Store:
         self.saved_brokers: Mapping[int, Address] = {}  # by ID, from the file ``brokers``
         self._logs = TopicLogs(disk, self.log_dirs, copies, cuts_torn=not has_peers)
         self._dropped: dict[str, list[Log]] = {}  # by topic id; deleted, not discarded
-        self.notes: list[str] = []  # what opening found outside the logs, for the operator's log
+        self.notes: list[str] = []  # findings of ``open`` outside the logs, for the operator's log
         # By topic id and partition: quarantined files whose new log found no disk space.
         self._moved: dict[tuple[str, int], tuple[str, list[str]]] = {}
 
