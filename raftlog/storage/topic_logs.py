@@ -159,7 +159,7 @@ class TopicLogs:
         """Quarantine copies that are in no catalog entry and have no record. Called at the start,
         when the logs are open. Returns notes about them.
 
-        A restore of older files brings back copies that were removed. A broker that becomes a
+        A restore of older files can restore copies that were removed. A broker that becomes a
         replica again must not continue with such a copy. A copy with a record stays, because the
         catalog may be the older file; so does an empty log of an interrupted creation.
         """
