@@ -57,7 +57,7 @@ from raftlog.server.kafka.dispatch import dispatch as kafka_dispatch
 from raftlog.server.listener import Connections, address_of
 from raftlog.server.log_cleaner import LogCleaner
 from raftlog.server.log_dirs import LogDirMonitor
-from raftlog.server.metrics import SETTLE_SECONDS, Counters
+from raftlog.server.metrics import COUNT_SECONDS, Counters
 from raftlog.server.operations import AloneOperations
 from raftlog.server.partition import HostServices, Partition
 from raftlog.server.peers.channel import PeerConnector, SocketPeerConnector
@@ -328,8 +328,8 @@ class Broker:
 
     async def _settle_metrics(self) -> None:
         while True:
-            await asyncio.sleep(SETTLE_SECONDS)
-            self.context.counters.settle()
+            await asyncio.sleep(COUNT_SECONDS)
+            self.context.counters.count_pending()
 
     async def _prepare(self) -> None:
         for note in self._store.notes:

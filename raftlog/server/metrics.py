@@ -17,13 +17,13 @@ from typing import Final
 BOUNDS_SECONDS: Final = (
     0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 )  # fmt: skip
-SETTLE_SECONDS: Final = 1.0
+COUNT_SECONDS: Final = 1.0
 
 
 class Durations:
     """Histogram of durations, in seconds. ``observe(seconds)`` adds one.
 
-    Requests only append to a list, which ``settle`` sorts into the buckets: a search for the bucket
+    Requests only append to a list, which ``count_pending`` sorts into the buckets: a search for the bucket
     of each single duration would cost several times as much.
     """
 
@@ -38,15 +38,15 @@ class Durations:
     @property
     def counts(self) -> list[int]:
         """One entry per bucket of ``BOUNDS_SECONDS``, and one for longer durations."""
-        self.settle()
+        self.count_pending()
         return self._counts
 
     @property
     def sum_seconds(self) -> float:
-        self.settle()
+        self.count_pending()
         return self._sum_seconds
 
-    def settle(self) -> None:
+    def count_pending(self) -> None:
         """Count what was observed since the last call. Takes 0.1 µs per duration."""
         pending, counts, below = self._pending, self._counts, 0
         pending.sort()
@@ -100,14 +100,14 @@ class Counters:
         """Count a request that began at ``began`` and is answered now."""
         self.request_seconds[api].observe(self.now() - began)
 
-    def settle(self) -> None:
-        """Call it every ``SETTLE_SECONDS``: until then, durations of requests take memory."""
+    def count_pending(self) -> None:
+        """Call it every ``COUNT_SECONDS``: until then, durations of requests take memory."""
         for durations in self.request_seconds.values():
-            durations.settle()
-        self.fsync_seconds.settle()
-        self.commit_seconds.settle()
-        self.replica_append_seconds.settle()
-        self.queue_seconds.settle()
+            durations.count_pending()
+        self.fsync_seconds.count_pending()
+        self.commit_seconds.count_pending()
+        self.replica_append_seconds.count_pending()
+        self.queue_seconds.count_pending()
 
     def request_failed(self, error: Exception) -> None:
         """Count an error that a client receives, for a request or for one of its partitions."""

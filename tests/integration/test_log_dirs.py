@@ -53,9 +53,6 @@ def test_a_broker_that_loses_one_of_two_disks(tmp_path: Path, say: Callable[[str
         with Admin(running.bootstrap) as admin:
             admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])
         all_in_sync(running)
-        lost = {int(path.name) for path in second.glob(f"topics/{TOPIC}/*/*")}
-        assert len(lost) == PARTITIONS // 2
-
         def only_these_are_lost(load: Load) -> None:
             members = {number: {1, 3} if number in lost else {1, 2, 3} for number in range(4)}
             wait_until(
@@ -77,6 +74,8 @@ def test_a_broker_that_loses_one_of_two_disks(tmp_path: Path, say: Callable[[str
 
         with Load(running.bootstrap, partitions=PARTITIONS) as load:
             load.goes_on(count=100)
+            lost |= {int(path.name) for path in second.glob(f"topics/{TOPIC}/*/*")}
+            assert len(lost) == PARTITIONS // 2
             pid = target.pid
             switch.arm(["log-dir.sync.before=fail(EIO)"])
             only_these_are_lost(load)

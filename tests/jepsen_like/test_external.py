@@ -263,7 +263,7 @@ def test_a_script_that_only_claims_is_found_out(theirs: Theirs, tmp_path: Path) 
 @pytest.mark.integration
 def test_a_plan_for_another_cluster_is_refused(theirs: Theirs) -> None:
     topic = TopicShape(name="t", partitions=1, replication_factor=3, min_isr=2)
-    with pytest.raises(ValueError, match=r"brokers are \[1, 2, 3\], the plan's \[1, 2, 3, 4, 5\]"):
+    with pytest.raises(ValueError, match=r"brokers \[1, 2, 3\], the plan has \[1, 2, 3, 4, 5\]"):
         ExternalCluster(theirs.running.bootstrap, None, shape=Shape(brokers=5, topics=(topic,)))
 
 

@@ -183,7 +183,7 @@ class Scene:
     async def turn(self) -> None:
         await asyncio.sleep(0)
 
-    async def resolve(self) -> None:
+    async def come_to_rest(self) -> None:
         """Sync whatever there is to sync."""
         await self.turn()
         while self.workers.out:

@@ -69,7 +69,7 @@ async def test_every_input_reaches_the_node_with_the_loops_time(s: Scene) -> Non
         ("propose", "g", b"c", 2_000.0),
         ("close_group", "g", True),
     ]
-    await s.resolve()
+    await s.come_to_rest()
 
 
 @runs(play)
@@ -102,11 +102,11 @@ async def test_what_comes_back_from_within_the_node_waits_until_it_is_done(s: Sc
 @runs(play)
 async def test_the_node_is_ticked_when_it_asked_to_be(s: Scene) -> None:
     s.plane.receive(2, b"a")
-    await s.resolve()
+    await s.come_to_rest()
     ticks = len(s.node.ticks())
     s.node.next_tick_at = 1_000.25
     s.plane.receive(2, b"b")
-    await s.resolve()
+    await s.come_to_rest()
     ticks = len(s.node.ticks())
     await asyncio.sleep(10)
     assert s.node.ticks()[ticks:] == [pytest.approx(1_000.25)]
@@ -125,7 +125,7 @@ async def test_a_node_that_is_never_due_has_no_timer(
 
     monkeypatch.setattr(s.loop, "call_later", call_later)
     s.plane.receive(2, b"a")
-    await s.resolve()
+    await s.come_to_rest()
     assert delays == []  # uvloop takes no infinite one
 
 
@@ -133,7 +133,7 @@ async def test_a_node_that_is_never_due_has_no_timer(
 async def test_a_node_that_is_always_due_leaves_time_to_others(s: Scene) -> None:
     s.node.next_tick = lambda now: now  # type: ignore[method-assign]
     s.plane.receive(2, b"a")
-    await s.resolve()
+    await s.come_to_rest()
     before = len(s.node.ticks())
     await asyncio.sleep(0.1)
     assert 90 <= len(s.node.ticks()) - before <= 101
@@ -158,7 +158,7 @@ async def test_no_tick_while_the_disk_is_at_work(s: Scene) -> None:
 @runs(play)
 async def test_a_proposal_gives_what_applying_it_gave(s: Scene) -> None:
     waiting = asyncio.ensure_future(s.plane.propose("g", b"c"))
-    await s.resolve()
+    await s.come_to_rest()
     s.node.done.popleft()(Applied("result"))
     assert await waiting == "result"
 
@@ -175,7 +175,7 @@ async def test_other_outcomes_are_errors_that_say_whether_it_may_be_repeated(
     s: Scene, *, outcome: Outcome, error: type[Exception]
 ) -> None:
     waiting = asyncio.ensure_future(s.plane.propose("g", b"c"))
-    await s.resolve()
+    await s.come_to_rest()
     s.node.done.popleft()(outcome)
     with pytest.raises(error, match=cast(Any, outcome).reason):
         await waiting
@@ -204,8 +204,8 @@ async def test_who_hears_an_outcome_may_propose_again(s: Scene) -> None:
     s.plane.propose_bytes("g", b"c", again)
     s.node.done.popleft()(Applied(0))
     assert s.outcomes == []  # not from within the node
-    await s.resolve()
-    await s.resolve()
+    await s.come_to_rest()
+    await s.come_to_rest()
     assert s.outcomes == [Applied(0), Applied(1), Applied(2)]
 
 
@@ -221,7 +221,7 @@ async def test_it_leads_what_is_open_and_led(s: Scene) -> None:
     s.node.role = "leader"
     s.plane.close_group("g", forget=False)
     assert not s.plane.leads("g")
-    await s.resolve()
+    await s.come_to_rest()
 
 
 # -- the disk ------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ async def test_stopping_waits_for_the_last_ticket_and_begins_none(s: Scene) -> N
 @runs(play)
 async def test_stopping_when_nothing_is_out_is_done_at_once(s: Scene) -> None:
     s.plane.receive(2, b"a")
-    await s.resolve()
+    await s.come_to_rest()
     await s.plane.stop()
     s.node.next_tick_at = 0.0
     ticks = len(s.node.ticks())

@@ -12,7 +12,7 @@ async def keep_the_disk_busy(h: Hosting) -> None:
     """With another topic, until the workers are released."""
     h.s.workers.hold()
     h.s.command(CreateTopic(name="u", topic_id="T2", partitions=1, replication_factor=3))
-    await h.s.resolve()
+    await h.s.come_to_rest()
 
 
 def test_a_copy_that_counts_again_is_not_set_aside() -> None:
@@ -23,14 +23,14 @@ def test_a_copy_that_counts_again_is_not_set_aside() -> None:
         await keep_the_disk_busy(h)
         h.partitions.damaged(old, "bad")
         h.s.plane.agree()
-        await h.s.resolve()
+        await h.s.come_to_rest()
         assert 1 not in hosted.state.isr, "it may go: as soon as the disk is free"
         back = {**hosted.state.isr, 1: DISKS[1]}
         state = hosted.state
         await h.apply(ChangeIsr(state.version, state.leader_epoch, back, state.min_isr))
         h.s.workers.release()
         await h.partitions.until_seen("u")
-        await h.s.resolve()
+        await h.s.come_to_rest()
         assert h.host() is old
         assert old.closed is None
 
@@ -57,7 +57,7 @@ def test_a_copy_of_who_is_a_replica_again_is_not_dropped() -> None:
         await h.apply(ChangeReplicas(hosted.state.version, (2, 3, 1), ()))
         h.s.workers.release()
         await h.partitions.until_seen("t")
-        await h.s.resolve()
+        await h.s.come_to_rest()
         assert h.host() is old
         assert old.closed is None
 

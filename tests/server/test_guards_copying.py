@@ -22,7 +22,7 @@ async def test_who_has_not_gone_on_since_an_election_is_told_no_watermark(s: Sce
     newer = replace(lead.partitions[TOPIC_ID, 0].state, leader_epoch=6, version=2)
     host.lead(newer, 1, lag_max_seconds=10)
     append(host, b"b")
-    await s.resolve()
+    await s.come_to_rest()
     assert host.high_watermark == 2
     waiting = lead.fetch()
     lead.fetch()
@@ -46,7 +46,7 @@ async def test_who_is_asked_for_a_sign_gives_it_after_the_question(s: Scene) -> 
     lead.session.when_fetched_again(lambda: heard.append("it"))
     ask(0)
     assert heard == []
-    await s.resolve()
+    await s.come_to_rest()
     ask(0)
     assert heard == []
     ask(1)
@@ -61,17 +61,17 @@ async def test_a_log_that_is_to_be_cut_takes_nothing_until_then(s: Scene) -> Non
     host = c.follower()
     for partition in (host, c.follower(partition=1)):
         c.fetcher.add(partition)
-        await s.resolve()
+        await s.come_to_rest()
     assert len(c.requests) == 2
     s.workers.hold()
     host.append_copied(batches(source)[: len(batches(source)) - len(batches(source, 1))])
-    await s.resolve()  # a sync is out: the cut waits for it
+    await s.come_to_rest()  # a sync is out: the cut waits for it
     await c.answer(part(diverged=Divergence(epoch=5, end_offset=0)), request=0)
     data = batches(source, 1)
     await c.answer(part(length=len(data)), data=data, request=1)
     assert host.log.log_end_offset == 1
     s.workers.release()
-    await s.resolve()
+    await s.come_to_rest()
     assert host.log.log_end_offset == 0
 
 
@@ -82,7 +82,7 @@ async def test_progress_is_what_is_synced_and_not_what_came_since(s: Scene) -> N
     first, both = len(batches(source)) - len(batches(source, 1)), batches(source)
     host = c.follower()
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     s.workers.hold()
     await c.answer(part(length=first), data=both[:first])
     await c.answer(part(length=len(both) - first), data=both[first:])
@@ -91,9 +91,9 @@ async def test_progress_is_what_is_synced_and_not_what_came_since(s: Scene) -> N
     ((work, done),) = s.workers.held
     s.workers.hold()
     done(work(), None)
-    await s.resolve()
+    await s.come_to_rest()
     ((_, told),) = s.links.told
     assert told.partitions[0].durable_offset == 1
     s.workers.release()
-    await s.resolve()
+    await s.come_to_rest()
     assert s.links.told[-1][1].partitions[0].durable_offset == 2

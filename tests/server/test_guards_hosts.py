@@ -82,7 +82,7 @@ async def test_a_producer_that_waits_hears_that_the_leader_is_none_any_more(s: S
     told: list[RaftlogError | None] = []
     host = leader(s)
     host.when_committed(append(host, b"a"), told.append)
-    await s.resolve()
+    await s.come_to_rest()
     assert told == []
     host.follow(2, 6)
     assert [type(error) for error in told] == [CommitUnknownError]
@@ -252,7 +252,7 @@ async def test_a_start_is_told_once_no_later_leader_can_start_lower(s: Scene) ->
     host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
     assert answer(earliest()).offset == 0
     host.delete_records(1, told.append)
-    await s.resolve()
+    await s.come_to_rest()
     assert (log.durable_start_offset, told) == (1, [])
     assert failure(earliest()) is LeaderNotAvailableError
     with pytest.raises(LeaderNotAvailableError):
@@ -272,7 +272,7 @@ async def test_a_deletion_that_a_deposed_leader_began_has_no_known_outcome(s: Sc
     told: list[RaftlogError | None] = []
     host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
     host.delete_records(1, told.append)
-    await s.resolve()
+    await s.come_to_rest()
     host.follow(2, 6)
     assert [type(error) for error in told] == [OutcomeUnknownError]
 

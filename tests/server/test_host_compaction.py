@@ -116,7 +116,7 @@ async def test_a_cut_waits_for_the_end_of_a_compaction_which_counts_for_nothing(
     host = follower(s, log_of(s, "a", "b", "a", "a", "b", "c"), committed=6)
     s.workers.hold()
     step = s.loop.create_task(compactor(s, host).step())
-    await s.resolve()
+    await s.come_to_rest()
     assert host.compaction.is_given_up is False
     done: list[int] = []
     host.truncate(2, lambda: done.append(host.log.log_end_offset))
@@ -136,14 +136,14 @@ async def test_a_host_that_closes_is_quiet_when_the_compaction_is_over(s: Scene)
     files = s.disk.list_dir(host.log.directory)
     s.workers.hold()
     step = s.loop.create_task(compactor(s, host).step())
-    await s.resolve()
+    await s.come_to_rest()
     quiet: list[bool] = []
     host.close(GONE)
     host.when_quiet(lambda: quiet.append(True))
-    await s.resolve()
+    await s.come_to_rest()
     assert quiet == []
     s.workers.release()
-    await s.resolve()
+    await s.come_to_rest()
     assert quiet == [True]
     assert step.done()
     assert not [n for n in s.disk.list_dir(host.log.directory) if n not in files]
@@ -154,7 +154,7 @@ async def test_records_that_are_deleted_meanwhile_stay_deleted(s: Scene) -> None
     host = leader(s, log_of(s, "a", "b", "a", "c", "a", "b"))
     s.workers.hold()
     step = s.loop.create_task(compactor(s, host).step())
-    await s.resolve()
+    await s.come_to_rest()
     host.delete_records(3, lambda _error: None)
     s.workers.release()
     await step
@@ -170,12 +170,12 @@ async def test_records_that_come_meanwhile_are_there_afterwards(s: Scene) -> Non
     host = leader(s, log_of(s, "a", "a", "b"))
     s.workers.hold()
     step = s.loop.create_task(compactor(s, host).step())
-    await s.resolve()
+    await s.come_to_rest()
     batch = batch_of([b"new"], keys=[b"a"])
     host.append(batch, validate(batch))
     s.workers.release()
     await step
-    await s.resolve()
+    await s.come_to_rest()
     assert keys_of(host.log) == [(1, "a"), (2, "b"), (3, "a")]
     assert host.high_watermark == 4
 
@@ -208,7 +208,7 @@ async def test_retention_does_not_apply_to_what_is_only_compacted(s: Scene) -> N
         log.config = type(log.config)(cleanup_policy=policy, retention_bytes=1, segment_bytes=1)
         host = leader(s, log)
         host.apply_retention()
-        await s.resolve()
+        await s.come_to_rest()
         assert log.log_end_offset - log.log_start_offset == left, policy
 
 
@@ -234,7 +234,7 @@ async def test_tombstones_stay_that_a_follower_still_needs(s: Scene) -> None:
     for key in "de":
         add(log, key, s)
     host.save_snapshot()
-    await s.resolve()
+    await s.come_to_rest()
     await compacting.step()
     assert keys_of(log) == [(offset, "aabcde"[offset]) for offset in range(1, 6)]
     assert log.tombstones_removed_below == 0

@@ -287,4 +287,4 @@ async def test_nobody_waits_any_more_when_it_ends(s: Scene, order: list[int]) ->
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await s.resolve()
+    await s.come_to_rest()

@@ -108,7 +108,7 @@ async def test_a_ticket_is_run_and_given_back(s: Scene) -> None:
     c.begin()
     assert c.log.asked == [{**TERMS._asdict(), "high_watermark": 10, "tombstones_kept_from": 7}]
     assert c.passes == []
-    await s.resolve()
+    await s.come_to_rest()
     assert c.log.ends == [("completed", task)]
     assert c.passes == [Pass(is_done=True)]
 
@@ -129,7 +129,7 @@ async def test_it_begins_and_ends_between_two_syncs(s: Scene) -> None:
     write_unsynced(c.synced)
     s.workers.hold()
     c.commit.request()
-    await s.resolve()
+    await s.come_to_rest()
     c.begin()
     assert c.log.asked == []
     c.high_watermark = 20
@@ -140,11 +140,11 @@ async def test_it_begins_and_ends_between_two_syncs(s: Scene) -> None:
     compaction = s.workers.held.pop(0)
     write_unsynced(c.synced)
     c.commit.request()
-    await s.resolve()
+    await s.come_to_rest()
     compaction[1](compaction[0](), None)
     assert c.log.ends == []
     s.workers.release()
-    await s.resolve()
+    await s.come_to_rest()
     assert [how for how, _ in c.log.ends] == ["completed"]
 
 
@@ -159,7 +159,7 @@ async def test_who_waits_for_its_end_has_it_given_up(s: Scene) -> None:
     assert c.compaction.is_given_up
     assert told == []
     s.workers.release()
-    await s.resolve()
+    await s.come_to_rest()
     assert task.steps == 0
     assert c.log.ends == [("abandoned", task)]
     assert told == ["over"]
@@ -191,7 +191,7 @@ async def test_one_that_the_log_has_no_use_for_is_not_done(s: Scene) -> None:
     c = Compacting(s, task)
     c.begin()
     task.is_stale = True
-    await s.resolve()
+    await s.come_to_rest()
     assert c.log.ends == [("abandoned", task)]
     assert c.passes == [Pass()]
 
@@ -202,11 +202,11 @@ async def test_one_that_has_yet_to_begin_is_given_up_too(s: Scene) -> None:
     write_unsynced(c.synced)
     s.workers.hold()
     c.commit.request()
-    await s.resolve()
+    await s.come_to_rest()
     c.begin()
     c.compaction.closed = GONE
     s.workers.release()
-    await s.resolve()
+    await s.come_to_rest()
     assert c.log.asked == []
     assert c.passes == [Pass()]
 
@@ -217,7 +217,7 @@ async def test_an_error_abandons_it_and_is_told(s: Scene, *, error: Exception) -
     task = PaperTicket(error)
     c = Compacting(s, task)
     c.begin()
-    await s.resolve()
+    await s.come_to_rest()
     assert c.log.ends == [("abandoned", task)]
     assert c.passes == [Pass(error=error)]
 
@@ -227,7 +227,7 @@ async def test_an_error_at_its_very_end_is_told(s: Scene) -> None:
     c = Compacting(s, PaperTicket())
     c.log.refuses = OSError(errno.ENOSPC, "full")
     c.begin()
-    await s.resolve()
+    await s.come_to_rest()
     assert c.passes == [Pass(error=c.log.refuses)]
     told: list[str] = []
     c.compaction.when_over(lambda: told.append("over"))

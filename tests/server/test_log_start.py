@@ -61,7 +61,7 @@ async def test_the_start_moves_at_once_and_is_answered_when_it_is_durable(s: Sce
     assert (d.log.log_start_offset, d.log.durable_start_offset) == (2, 0)
     assert d.told == []
     s.workers.release()
-    await s.resolve()
+    await s.come_to_rest()
     assert (d.told, d.starts) == ([None], [2])
     assert len(d.segments()) == 2
 
@@ -71,7 +71,7 @@ async def test_what_is_dropped_already_is_answered_too(s: Scene) -> None:
     d = Dropping(s)
     d.drop(3)
     d.drop(1)
-    await s.resolve()
+    await s.come_to_rest()
     assert d.log.log_start_offset == 3
     assert d.told == [None, None]
 
@@ -82,11 +82,11 @@ async def test_it_waits_for_a_sync_that_is_out(s: Scene) -> None:
     write_unsynced(d.log)
     s.workers.hold()
     d.commit.request()
-    await s.resolve()
+    await s.come_to_rest()
     d.drop(2)
     assert d.log.log_start_offset == 0
     s.workers.release()
-    await s.resolve()
+    await s.come_to_rest()
     assert d.log.log_start_offset == 2
     assert d.told == [None]
 
@@ -102,11 +102,11 @@ async def test_a_log_that_was_cut_meanwhile_is_dropped_up_to_its_end(s: Scene) -
     write_unsynced(d.log)
     s.workers.hold()
     d.commit.request()
-    await s.resolve()
+    await s.come_to_rest()
     d.commit.between_syncs(lambda: d.log.truncate_to(1))
     d.drop(4)
     s.workers.release()
-    await s.resolve()
+    await s.come_to_rest()
     assert (d.log.log_start_offset, d.log.log_end_offset) == (1, 1)
     assert d.told == [None]
 
@@ -115,10 +115,10 @@ async def test_a_log_that_was_cut_meanwhile_is_dropped_up_to_its_end(s: Scene) -
 async def test_retention_drops_what_is_committed_and_too_much(s: Scene) -> None:
     d = Dropping(s)
     d.drops.apply_retention(now_ms=1_700_000_000_000, high_watermark=2)
-    await s.resolve()
+    await s.come_to_rest()
     assert d.log.log_start_offset == 2
     d.drops.apply_retention(now_ms=1_700_000_000_000, high_watermark=2)
-    await s.resolve()
+    await s.come_to_rest()
     assert d.log.log_start_offset == 2
 
 
@@ -127,11 +127,11 @@ async def test_a_disk_without_room_is_told_and_is_not_the_end(s: Scene) -> None:
     d = Dropping(s)
     s.disk.faults.append(Fault(error=errno.ENOSPC))
     d.drop(2)
-    await s.resolve()
+    await s.come_to_rest()
     assert [type(error) for error in d.told] == [DiskFullError]
     assert d.failures == []
     d.drop(2)
-    await s.resolve()
+    await s.come_to_rest()
     assert d.told[1:] == [None]
 
 
@@ -140,7 +140,7 @@ async def test_a_disk_that_fails_is_reported_once_for_each_failure(s: Scene) -> 
     d = Dropping(s)
     s.disk.faults.append(Fault(error=errno.EIO))
     d.drop(2)
-    await s.resolve()
+    await s.come_to_rest()
     assert [type(error) for error in d.told] == [StorageFailedError]
     assert d.failures == d.told
 
@@ -190,10 +190,10 @@ async def test_it_is_quiet_when_no_thread_works_on_its_files(s: Scene) -> None:
     d.drop(2)
     d.drops.closed = GONE
     d.drops.when_quiet(lambda: quiet.append("one"))
-    await s.resolve()
+    await s.come_to_rest()
     assert quiet == []
     s.workers.release()
-    await s.resolve()
+    await s.come_to_rest()
     assert quiet == ["one"]
     assert d.told == [None, None]
     d.drops.when_quiet(lambda: quiet.append("two"))

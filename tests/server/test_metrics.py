@@ -40,7 +40,7 @@ def test_durations_of_every_bucket_are_counted_once() -> None:
     for observed in ([0.003, 11.0, 0.000_1], [], [0.003, 0.4]):
         for seconds in observed:
             durations.observe(seconds)
-        durations.settle()
+        durations.count_pending()
     expected = [0] * (len(BOUNDS_SECONDS) + 1)
     for seconds in (0.003, 11.0, 0.000_1, 0.003, 0.4):
         expected[bisect_left(BOUNDS_SECONDS, seconds)] += 1

@@ -152,7 +152,7 @@ async def test_a_leader_tells_how_far_its_followers_are(s: Scene) -> None:
     host = s.host()
     host.lead(state, 1, lag_max_seconds=10)
     append(host, b"a", b"b")
-    await s.resolve()
+    await s.come_to_rest()
     host.on_follower(2, DISKS[2], fetch_offset=2, durable_offset=1)
     now = s.loop.time() + 3
     (told,) = described(table({0: state}, host, s=s), DescribeClusterRequest(), 1, now)
@@ -180,7 +180,7 @@ async def test_a_summary_counts_what_is_led_and_names_partitions_with_a_problem(
     host = s.host()
     host.lead(state, 1, lag_max_seconds=10)
     append(host, b"a", b"b")
-    await s.settle()
+    await s.come_to_rest()
     host.on_follower(2, DISKS[2], fetch_offset=2, durable_offset=2)
     states = {
         0: state,

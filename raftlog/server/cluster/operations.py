@@ -75,7 +75,7 @@ from raftlog.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-SETTLE_SECONDS: Final = 5.0
+COUNT_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 0.02
 RESERVATIONS_MAX: Final = 10  # attempts to reserve a broker ID
 

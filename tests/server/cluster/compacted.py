@@ -93,9 +93,9 @@ class Pair:
         self.copying.fetcher.add(self.follower)
         for _ in range(ROUNDS_MAX):
             before = follower.log_end_offset
-            await self._s.resolve()
+            await self._s.come_to_rest()
             self._pass_on()
-            await self._s.resolve()
+            await self._s.come_to_rest()
             if follower.log_end_offset < before:
                 self.cuts.append((before, follower.log_end_offset))
             if follower.log_end_offset == leader.log_end_offset:

@@ -67,11 +67,11 @@ class Copying:
     async def answer(self, *parts: ReplicaFetched, data: bytes = b"", request: int = -1) -> None:
         future = self.s.links.asked[request][2]
         future.set_result(Answer(ReplicaFetchResponse(partitions=list(parts)), memoryview(data)))
-        await self.s.resolve()
+        await self.s.come_to_rest()
 
     async def fail(self, error: RaftlogError, *, request: int = -1) -> None:
         self.s.links.asked[request][2].set_exception(error)
-        await self.s.resolve()
+        await self.s.come_to_rest()
 
 
 def part(partition: int = 0, *, epoch: int = 5, **facts: Any) -> ReplicaFetched:

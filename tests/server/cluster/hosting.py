@@ -84,7 +84,7 @@ class Hosting:
                 replication_factor=replicas,
             )
         )
-        await self.s.resolve()
+        await self.s.come_to_rest()
         return record
 
     def hosted(self, topic_id: str = "T1", partition: int = 0) -> HostedPartition:
@@ -101,12 +101,12 @@ class Hosting:
         hosted = self.hosted(topic_id, partition)
         elect = Elect(hosted.state.version, leader, DISKS[leader], 1)
         hosted.machine.apply(elect.encode())
-        await self.s.resolve()
+        await self.s.come_to_rest()
 
     async def apply(self, command: Any, topic_id: str = "T1") -> PartitionState:
         hosted = self.hosted(topic_id)
         hosted.machine.apply(command.encode())
-        await self.s.resolve()
+        await self.s.come_to_rest()
         return hosted.state
 
     def on_disk(self) -> list[tuple[str, int]]:

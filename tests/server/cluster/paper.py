@@ -385,7 +385,7 @@ class Scene:
         )
         return hosted
 
-    async def resolve(self) -> None:
+    async def come_to_rest(self) -> None:
         """Let everything happen that takes no time."""
         for _ in range(20):
             await asyncio.sleep(0)

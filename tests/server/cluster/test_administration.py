@@ -49,7 +49,7 @@ class Asking:
     async def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Begin ``work``, up to where it waits."""
         task = asyncio.ensure_future(work)
-        await self.h.s.resolve()
+        await self.h.s.come_to_rest()
         return task
 
     def create(self, name: str = "t", **facts: Any) -> Coroutine[Any, Any, Any]:
@@ -60,7 +60,7 @@ class Asking:
         """A topic that is there and led."""
         task = await self.begin(self.create(name))
         self.plane.agree()
-        await self.h.s.resolve()
+        await self.h.s.come_to_rest()
         await self.h.elect(1, self.h.s.machine.topics[name].id)
         return await task
 
@@ -77,7 +77,7 @@ async def test_a_topic_is_created_when_it_is_led(a: Asking) -> None:
     task = await a.begin(a.create(config={"retention.ms": "5"}))
     assert not task.done()
     record = a.plane.agree().value
-    await a.h.s.resolve()
+    await a.h.s.come_to_rest()
     assert a.h.host().log.config.retention_ms == 5
     await asyncio.sleep(1)
     assert not task.done(), "nobody leads it"
@@ -115,10 +115,10 @@ async def test_a_creation_that_nobody_knows_the_outcome_of_is_made_once(
     task = await a.begin(a.create())
     first = a.plane.proposals[0].command
     a.plane.lose(applied=applied)
-    await a.h.s.resolve()
+    await a.h.s.come_to_rest()
     assert a.plane.proposals[0].command == first
     a.plane.agree()
-    await a.h.s.resolve()
+    await a.h.s.come_to_rest()
     await a.h.elect(1)
     assert (await task).id == "T1"
     assert list(a.h.s.machine.topics) == ["t"]
@@ -129,7 +129,7 @@ async def test_what_stays_unknown_is_told_as_such(a: Asking) -> None:
     task = await a.begin(a.create())
     for _ in range(2):
         a.plane.lose()
-        await a.h.s.resolve()
+        await a.h.s.come_to_rest()
     with pytest.raises(CommitUnknownError):
         await task
 

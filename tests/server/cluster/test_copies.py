@@ -31,7 +31,7 @@ async def witness_becomes_replica(h: Hosting) -> None:
     leader, other = assignment.replicas
     change = ChangeReplicas(hosted.state.version, (leader, 1), (other,))
     hosted.machine.apply(change.encode())
-    await h.s.resolve()
+    await h.s.come_to_rest()
     assert hosted.host is not None
     assert h.topics.topic("t").hosts[number] is hosted.host
     assert hosted.host.follows(leader, hosted.state.leader_epoch)
@@ -51,7 +51,7 @@ def test_a_copy_that_cannot_be_made_is_tried_again() -> None:
         hosted = h.hosted(partition=number)
         change = ChangeReplicas(hosted.state.version, (leader, 1), (other,))
         hosted.machine.apply(change.encode())
-        await h.s.resolve()
+        await h.s.come_to_rest()
         assert hosted.host is None
         await asyncio.sleep(2 * RETRY_SECONDS)
         assert hosted.host is not None
@@ -69,10 +69,10 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_mistake() -> None:
         change = ChangeReplicas(hosted.state.version, (leader, 1), (other,))
         hosted.machine.apply(change.encode())
         h.s.command(DeleteTopic(name="t"))
-        await h.s.resolve()
+        await h.s.come_to_rest()
         h.s.workers.release()
         await h.partitions.until_seen("t")
-        await h.s.resolve()
+        await h.s.come_to_rest()
         assert h.on_disk() == []
         assert not h.partitions.hosted
 
@@ -93,7 +93,7 @@ async def no_replica_any_more(h: Hosting, *, noted: bool = True) -> HostedPartit
             )
         )
         await h.partitions.until_seen("t")
-        await h.s.resolve()
+        await h.s.come_to_rest()
     return hosted
 
 
@@ -113,7 +113,7 @@ def test_who_is_no_replica_any_more_drops_its_copy_when_all_know() -> None:
             )
         )
         await h.partitions.until_seen("t")
-        await h.s.resolve()
+        await h.s.come_to_rest()
         assert isinstance(host.closed, NotLeaderError)
         assert hosted.host is None
         assert h.topics.topic("t").hosts == [None]
@@ -152,13 +152,13 @@ def test_a_copy_is_not_dropped_under_who_became_a_replica_meanwhile() -> None:
                 version=hosted.state.version,
             )
         )
-        await h.s.resolve()
+        await h.s.come_to_rest()
         await h.apply(ChangeReplicas(hosted.state.version, (2, 3, 1), ()))
         # Whatever goes on with the disk: nothing is told to the leader of what is about to go.
         assert hosted.host is None or hosted.host.closed is not None or not hosted.host.log.damage
         h.s.workers.release()
         await h.partitions.until_seen("t")
-        await h.s.resolve()
+        await h.s.come_to_rest()
         assert h.host().closed is None
         assert h.on_disk() == [("T1", 0)]
         assert h.store.hosted_log("T1", 0) is h.host().log
@@ -174,7 +174,7 @@ def test_a_copy_left_from_a_time_as_replica_is_dropped_after_the_next_start() ->
         await h.partitions.until_seen("t")
         h.store.host_partitions("t", "T2", (number,), total_partitions=3, overrides={})
         record = await h.create(topic_id="T2", partitions=3, replicas=2)
-        await h.s.resolve()
+        await h.s.come_to_rest()
         expected = [n for n, a in enumerate(record.partitions) if 1 in a.replicas]
         assert sorted(n for _, n in h.on_disk()) == expected
 
@@ -201,7 +201,7 @@ def test_a_damaged_follower_leaves_sets_its_copy_aside_and_comes_back(
         h.partitions.damaged(old, "again")
         assert len(h.s.plane.proposals) == 1
         h.s.plane.agree()
-        await h.s.resolve()
+        await h.s.come_to_rest()
         assert old.closed is not None
         new = h.host()
         assert new is not old
@@ -234,7 +234,7 @@ def test_a_full_disk_delays_the_replacement_of_a_copy_and_does_not_prevent_it(
         h.partitions.damaged(old, "it does not fit")
         h.s.disk.faults.append(replace(fault))
         h.s.plane.agree()
-        await h.s.resolve()
+        await h.s.come_to_rest()
         assert h.host() is old
         assert old.closed is not None
         h.surveys.reported[2] = None  # the leader is not known to be sound at the retry
@@ -259,12 +259,12 @@ def test_a_torn_follower_leaves_and_cuts_its_end_then() -> None:
         hosted, old = h.hosted(), h.host()
         old.log.damage, old.log.is_torn = "torn", True
         h.partitions.schedule_host(old)
-        await h.s.resolve()
+        await h.s.come_to_rest()
         (lost,) = h.s.plane.commands()
         assert isinstance(lost, ChangeIsr)
         assert h.host() is old
         h.s.plane.agree()
-        await h.s.resolve()
+        await h.s.come_to_rest()
         new = h.host()
         assert new is not old
         assert new.follows(2, hosted.state.leader_epoch)
@@ -280,10 +280,10 @@ def test_a_follower_in_doubt_leaves_and_follows_then() -> None:
         hosted, host = h.hosted(), h.host()
         host.log.doubt = "it did not stop cleanly"
         h.partitions.schedule_host(host)
-        await h.s.resolve()
+        await h.s.come_to_rest()
         assert host.leader is None
         h.s.plane.agree()
-        await h.s.resolve()
+        await h.s.come_to_rest()
         assert h.host() is host
         assert host.log.doubt == ""
         assert host.follows(2, hosted.state.leader_epoch)
@@ -308,11 +308,11 @@ def test_a_damaged_leader_hands_over_first() -> None:
         assert isinstance(elect, Elect)
         h.s.plane.agree()
         h.s.workers.release()
-        await h.s.resolve()
+        await h.s.come_to_rest()
         (lost,) = h.s.plane.commands()
         assert isinstance(lost, ChangeIsr)
         h.s.plane.agree()
-        await h.s.resolve()
+        await h.s.come_to_rest()
         assert h.host().log.damage == ""
         assert h.host().follows(elect.leader, h.hosted().state.leader_epoch)
 
@@ -327,7 +327,7 @@ def test_damage_that_was_found_is_acted_on_at_once() -> None:
         for each in (host, stranger):
             each.log.note_damage("found by a read", offset=0)
             h.partitions.schedule_host(each)
-        await h.s.resolve()
+        await h.s.come_to_rest()
         assert host.leadership is None
         (elect,) = h.s.plane.commands()
         assert isinstance(elect, Elect)
@@ -344,7 +344,7 @@ def test_a_copy_that_was_elected_by_an_operator_meanwhile_is_kept() -> None:
         h.s.workers.hold()
         await h.create("u", topic_id="T2")  # this keeps the disk busy
         h.s.plane.agree()
-        await h.s.resolve()
+        await h.s.come_to_rest()
         state = h.hosted().state
         back = ChangeIsr(
             state.version, state.leader_epoch, {**state.isr, 1: DISKS[1]}, state.min_isr
@@ -352,7 +352,7 @@ def test_a_copy_that_was_elected_by_an_operator_meanwhile_is_kept() -> None:
         await h.apply(back)
         assert old.closed is None, "it looks again before it begins"
         h.s.workers.release()
-        await h.s.resolve()
+        await h.s.come_to_rest()
         assert h.host() is old
         assert isinstance(h.s.plane.commands()[-1], ChangeIsr)
 

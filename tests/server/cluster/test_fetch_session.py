@@ -31,7 +31,7 @@ async def test_what_is_there_is_answered_at_once_durable_or_not(s: Scene) -> Non
     host = lead.leader()
     s.workers.hold()
     append(host, b"a", b"b")
-    await s.resolve()
+    await s.come_to_rest()
     reply = lead.fetch(at(0), full=True)
     part = only(reply)
     assert values(reply) == [b"a", b"b"]
@@ -84,7 +84,7 @@ async def test_what_is_committed_takes_the_followers_disk(s: Scene) -> None:
     lead = Leading(s)
     host = lead.leader()
     append(host, b"a", b"b")
-    await s.resolve()
+    await s.come_to_rest()
     lead.fetch(at(0), full=True)
     lead.fetch(at(2, last_epoch=5, durable=0))
     assert host.high_watermark == 0, "it has the bytes, and its disk has not"
@@ -98,7 +98,7 @@ async def test_progress_of_another_epoch_counts_for_nothing(s: Scene) -> None:
     lead = Leading(s)
     host = lead.leader()
     append(host, b"a")
-    await s.resolve()
+    await s.come_to_rest()
     lead.fetch(at(0), full=True)
     lead.fetch(at(1, last_epoch=5, durable=0))
     lead.durable(1, epoch=4)
@@ -119,7 +119,7 @@ async def test_a_log_that_is_no_prefix_counts_for_nothing_until_it_is_cut(s: Sce
     write(log, b"a", b"b", epoch=3)
     host = lead.leader(log)
     end = append(host, b"c")
-    await s.resolve()
+    await s.come_to_rest()
     reply = lead.fetch(at(end, last_epoch=4), full=True)
     divergence = only(reply).diverged
     assert divergence is not None
@@ -139,7 +139,7 @@ async def test_each_position_is_compared_with_the_log(s: Scene) -> None:
     write(log, b"a", b"b", epoch=3)
     host = lead.leader(log)
     end = append(host, b"c")
-    await s.resolve()
+    await s.come_to_rest()
     lead.fetch(at(2, last_epoch=3, durable=0), full=True)
     assert host.high_watermark == 0
     reply = lead.fetch(at(end, last_epoch=4))
@@ -207,7 +207,7 @@ async def test_other_epochs_are_refused(s: Scene, *, epoch: int, error: type[Exc
     lead = Leading(s)
     host = lead.leader()
     append(host, b"a")
-    await s.resolve()
+    await s.come_to_rest()
     reply = lead.fetch(at(0, epoch=epoch), full=True)
     assert isinstance(error_of(only(reply)), error)
     assert only(reply).leader_epoch == epoch, "that of the position which is answered"
@@ -241,7 +241,7 @@ async def test_the_watermark_is_told_when_there_is_nothing_else_to_say(s: Scene)
     lead = Leading(s)
     host = lead.leader()
     append(host, b"a")
-    await s.resolve()
+    await s.come_to_rest()
     lead.fetch(at(0), full=True)
     waiting = lead.fetch(at(1, last_epoch=5))
     assert host.high_watermark == 1
@@ -264,7 +264,7 @@ async def test_who_was_refused_is_told_the_watermark_once_it_may_copy(
     log = s.log()
     write(log, b"a", epoch=3)
     host = lead.leader(log, isr=[1])
-    await s.resolve()
+    await s.come_to_rest()
     assert host.high_watermark == 1
     refused = lead.fetch(at(1, last_epoch=3, epoch=epoch), full=True)
     assert only(refused).failure is not None
@@ -279,7 +279,7 @@ async def test_who_asks_anew_is_told_the_watermark_anew(s: Scene) -> None:
     lead = Leading(s)
     host = lead.leader()
     append(host, b"a")
-    await s.resolve()
+    await s.come_to_rest()
     lead.fetch(at(0), full=True)
     lead.fetch(at(1, last_epoch=5))
     first = lead.fetch(at(1, last_epoch=5))
@@ -297,7 +297,7 @@ async def test_no_watermark_is_told_to_who_has_to_cut_first(s: Scene) -> None:
     host = lead.leader(log, isr=[1])
     lead.fetch(at(5, last_epoch=4), full=True)
     append(host, b"b")
-    await s.resolve()
+    await s.come_to_rest()
     assert host.high_watermark == 2
     waiting = lead.fetch()
     lead.fetch()
@@ -317,7 +317,7 @@ async def test_no_watermark_of_a_new_epoch_is_told_to_who_is_in_the_old_one(s: S
     host.lead(newer, 1, lag_max_seconds=10)
     assert isinstance(error_of(only(waiting)), NotLeaderError)
     append(host, b"b")
-    await s.resolve()
+    await s.come_to_rest()
     assert host.high_watermark == 2
     waiting = lead.fetch()
     lead.fetch()
@@ -331,7 +331,7 @@ async def test_where_the_log_begins_is_told_too(s: Scene) -> None:
     host = lead.leader()
     append(host, b"a")
     append(host, b"b")
-    await s.resolve()
+    await s.come_to_rest()
     lead.fetch(at(0), full=True)
     lead.fetch(at(2, last_epoch=5))
     waiting = lead.fetch()

@@ -32,7 +32,7 @@ async def test_it_says_where_it_is_and_takes_what_comes(s: Scene) -> None:
     log, source = s.log(), leaders_log(s, b"a", b"b")
     host = c.follower(log)
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     assert c.last.full
     at = c.position()
     assert (at.fetch_offset, at.durable_offset, at.last_epoch, at.leader_epoch) == (0, 0, -1, 5)
@@ -47,7 +47,7 @@ async def test_it_says_where_it_is_and_takes_what_comes(s: Scene) -> None:
     assert not c.last.full
     assert s.links.told == []
     s.workers.release()
-    await s.resolve()
+    await s.come_to_rest()
     ((_, told),) = s.links.told
     (durable,) = told.partitions
     assert (durable.durable_offset, durable.leader_epoch) == (2, 5)
@@ -58,7 +58,7 @@ async def test_the_watermark_is_never_ahead_of_the_log(s: Scene) -> None:
     c = Copying(s)
     host = c.follower()
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     await c.answer(part(high_watermark=100))
     assert host.high_watermark == 0
 
@@ -81,7 +81,7 @@ async def test_an_answer_of_another_epoch_or_partition_changes_nothing(
     log = leaders_log(s, b"a", b"b", epoch=3)
     host = c.follower(log)
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     await c.answer(stale)
     assert (log.log_end_offset, log.log_start_offset, host.high_watermark) == (2, 0, 0)
 
@@ -94,7 +94,7 @@ async def test_an_answer_for_a_replica_that_follows_another_by_now_changes_nothi
     log = leaders_log(s, b"a", b"b", epoch=3)
     host = c.follower(log)
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     host.follow(3, 5)
     await c.answer(part(restart_at=7))
     assert log.log_end_offset == 2
@@ -106,7 +106,7 @@ async def test_a_cut_that_waits_for_the_disk_is_dropped_in_the_next_epoch(s: Sce
     log, source = s.log(), leaders_log(s, b"a", b"b")
     host = c.follower(log)
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     s.workers.hold()
     data = batches(source)
     await c.answer(part(length=len(data)), data=data)  # a sync is out: cuts wait for it
@@ -115,7 +115,7 @@ async def test_a_cut_that_waits_for_the_disk_is_dropped_in_the_next_epoch(s: Sce
     c.fetcher.remove(host)
     host.follow(3, 6)
     s.workers.release()
-    await s.resolve()
+    await s.come_to_rest()
     assert log.log_end_offset == 2, "the leader of epoch 6 has both records"
 
 
@@ -129,7 +129,7 @@ async def test_it_cuts_to_the_common_part_and_asks_again(
     write(log, b"x", b"y", epoch=4)
     host = c.follower(log)
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     assert c.position().last_epoch == 4
     with caplog.at_level(logging.WARNING):
         await c.answer(part(diverged=Divergence(epoch=3, end_offset=9)))
@@ -154,7 +154,7 @@ async def test_what_is_committed_is_cut_only_after_its_loss_was_accepted(
     host.unclean_epoch = unclean_epoch
     host.advance_high_watermark(2)
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     assert c.position().high_watermark == 2
     with caplog.at_level(logging.ERROR):
         await c.answer(part(**answer))
@@ -177,7 +177,7 @@ async def test_nothing_in_common_means_to_begin_anew(s: Scene) -> None:
     log = leaders_log(s, b"x", epoch=4)
     host = c.follower(log)
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     await c.answer(part(diverged=Divergence(epoch=2, end_offset=0)))
     assert (log.log_start_offset, log.log_end_offset, log.last_epoch) == (0, 0, -1)
     assert c.position().last_epoch == -1
@@ -189,7 +189,7 @@ async def test_it_begins_anew_where_the_leaders_log_begins(s: Scene) -> None:
     log = leaders_log(s, b"x", epoch=4)
     host = c.follower(log)
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     await c.answer(part(restart_at=40, log_start_offset=40, high_watermark=50))
     assert (log.log_start_offset, log.log_end_offset) == (40, 40)
     at = c.position()
@@ -201,7 +201,7 @@ async def test_a_cut_that_cannot_be_made_is_tried_again_after_a_pause(s: Scene) 
     c = Copying(s)
     log = s.log()
     c.fetcher.add(c.follower(log))
-    await s.resolve()
+    await s.come_to_rest()
     s.disk.faults.append(Fault({"create", "write"}, errno.ENOSPC, path="*checkpoint*"))
     await c.answer(part(restart_at=7))
     assert log.log_end_offset == 0
@@ -223,7 +223,7 @@ async def test_a_failure_of_one_partition_rests_that_one_only(s: Scene) -> None:
     bad, good = c.follower(partition=0), c.follower(partition=1)
     c.fetcher.add(bad)
     c.fetcher.add(good)
-    await s.resolve()
+    await s.come_to_rest()
     data = batches(source)
     failure = Failure.of(BrokerUnavailableError("not now"))
     await c.answer(part(0, failure=failure), part(1, length=len(data)), data=data)

@@ -41,7 +41,7 @@ async def test_bytes_that_are_bad_are_the_leaders_damage(s: Scene) -> None:
     c = Copying(s)
     log, source = s.log(), leaders_log(s, b"abcdefgh")
     c.fetcher.add(c.follower(log))
-    await s.resolve()
+    await s.come_to_rest()
     data = bytearray(batches(source))
     data[-1] ^= 1
     await c.answer(part(length=len(data)), data=bytes(data))
@@ -60,7 +60,7 @@ async def test_bytes_that_do_not_follow_from_the_log_are_this_brokers_damage(s: 
     log, source = leaders_log(s, b"other"), leaders_log(s, b"a", b"b")
     host = c.follower(log)
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     data = batches(source, 1)
     await c.answer(part(length=len(data)), data=data)
     ((damaged, error),) = c.damaged
@@ -76,7 +76,7 @@ async def test_a_full_disk_is_tried_again_and_what_was_written_is_not_asked_for_
     c = Copying(s)
     log, source = s.log(), leaders_log(s, b"a", b"b")
     c.fetcher.add(c.follower(log))
-    await s.resolve()
+    await s.come_to_rest()
     data = batches(source)
     s.disk.faults.append(Fault(error=errno.ENOSPC, times=1))
     await c.answer(part(length=len(data)), data=data)
@@ -97,7 +97,7 @@ async def test_the_log_starts_where_the_leaders_does_but_never_above_what_is_com
     log = leaders_log(s, b"a", b"b", b"c")
     host = c.follower(log)
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     await c.answer(part(high_watermark=2, log_start_offset=3))
     assert log.log_start_offset == 2
 
@@ -107,7 +107,7 @@ async def test_what_is_durable_is_told_again_when_nobody_took_it(s: Scene) -> No
     c = Copying(s)
     log, source = s.log(), leaders_log(s, b"a")
     c.fetcher.add(c.follower(log))
-    await s.resolve()
+    await s.come_to_rest()
     s.links.takes = False
     data = batches(source)
     await c.answer(part(length=len(data)), data=data)
@@ -129,11 +129,11 @@ async def test_progress_of_many_is_told_in_parts(
     hosts = [c.follower(partition=number) for number in range(5)]
     for host in hosts:
         c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     monkeypatch.setattr(limits, "PARTITIONS_PER_REQUEST_MAX", 2)
     for host in hosts:
         host.on_durable(host)
-    await s.resolve()
+    await s.come_to_rest()
     assert [len(told.partitions) for _, told in s.links.told] == [2, 2, 1]
 
 
@@ -141,12 +141,12 @@ async def test_progress_of_many_is_told_in_parts(
 async def test_one_request_waits_and_a_second_one_brings_news(s: Scene) -> None:
     c = Copying(s)
     c.fetcher.add(c.follower(partition=0))
-    await s.resolve()
+    await s.come_to_rest()
     c.fetcher.add(c.follower(partition=1))
-    await s.resolve()
+    await s.come_to_rest()
     assert [len(request.partitions) for request in c.requests] == [1, 1]
     c.fetcher.add(c.follower(partition=2))
-    await s.resolve()
+    await s.come_to_rest()
     assert len(c.requests) == 2, "two at a time"
     await c.answer(request=0)
     assert [at.partition for at in c.last.partitions] == [2]
@@ -162,10 +162,10 @@ async def test_what_is_not_copied_any_more_is_forgotten_and_nothing_is_asked(s: 
     c = Copying(s)
     host = c.follower()
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     c.fetcher.remove(host)
     assert c.fetcher.is_idle
-    await s.resolve()
+    await s.come_to_rest()
     assert [gone.partition for gone in c.last.forgotten] == [0]
     await c.answer(part(restart_at=9), request=0)
     await c.answer(request=1)
@@ -188,9 +188,9 @@ async def test_a_new_connection_is_told_everything_and_old_answers_are_nobodys(s
     c = Copying(s)
     host = c.follower()
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     c.fetcher.link_up()
-    await s.resolve()
+    await s.come_to_rest()
     assert c.last.full
     assert len(c.last.partitions) == 1
     await c.answer(part(restart_at=9), request=0)
@@ -203,7 +203,7 @@ async def test_a_new_connection_is_told_everything_and_old_answers_are_nobodys(s
 async def test_a_request_that_fails_is_made_again_after_a_pause_from_the_start(s: Scene) -> None:
     c = Copying(s)
     c.fetcher.add(c.follower())
-    await s.resolve()
+    await s.come_to_rest()
     await c.fail(ConnectionLostError("gone"))
     assert len(c.requests) == 1
     await asyncio.sleep(BACKOFF_SECONDS * 1.1)
@@ -220,7 +220,7 @@ async def test_while_the_link_is_down_nothing_is_asked(s: Scene) -> None:
     assert c.requests == []
     s.links.up.add(LEADER)
     c.fetcher.link_up()
-    await s.resolve()
+    await s.come_to_rest()
     assert len(c.requests) == 1
 
 
@@ -229,7 +229,7 @@ async def test_a_leader_that_does_not_answer_is_asked_anew(s: Scene) -> None:
     """Its connection lives, as the pings say, but the request is lost: nothing else would tell."""
     c = Copying(s)
     c.fetcher.add(c.follower())
-    await s.resolve()
+    await s.come_to_rest()
     await asyncio.sleep(WAIT_MS / 1_000 + RESPONSE_SECONDS_MAX * 0.9)
     assert len(c.requests) == 1
     await asyncio.sleep(RESPONSE_SECONDS_MAX * 0.2)
@@ -245,7 +245,7 @@ async def test_an_answer_that_makes_no_sense_does_not_end_the_copying(
     c = Copying(s)
     log, source = s.log(), leaders_log(s, b"a")
     c.fetcher.add(c.follower(log))
-    await s.resolve()
+    await s.come_to_rest()
     await c.answer(part(length=length), data=b"")
     await asyncio.sleep(BACKOFF_SECONDS * 1.1)
     assert len(c.requests) == 2
@@ -261,7 +261,7 @@ async def test_a_mistake_in_here_is_logged_and_the_copying_goes_on(
     c = Copying(s)
     host = c.follower()
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
 
     def broken(_self: Any, _batches: Any) -> None:
         raise ZeroDivisionError
@@ -279,7 +279,7 @@ async def test_after_the_end_nothing_happens(s: Scene) -> None:
     c = Copying(s)
     host = c.follower()
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     c.fetcher.close()
     await c.answer(part(restart_at=9))
     await asyncio.sleep(60)
@@ -292,7 +292,7 @@ async def test_a_closed_host_takes_nothing(s: Scene) -> None:
     c = Copying(s)
     host = c.follower()
     c.fetcher.add(host)
-    await s.resolve()
+    await s.come_to_rest()
     host.close(BrokerUnavailableError("gone"))
     await c.answer(part(restart_at=9))
     assert host.log.log_end_offset == 0

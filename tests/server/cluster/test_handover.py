@@ -58,7 +58,7 @@ class Leaving:
 
     async def begin(self) -> asyncio.Task[None]:
         task = asyncio.ensure_future(self.handover.run(seconds_max=SECONDS_MAX))
-        await self.s.resolve()
+        await self.s.come_to_rest()
         return task
 
     @property
@@ -80,10 +80,10 @@ def test_all_that_it_leads_is_led_by_others_before_it_is_fenced() -> None:
         assert leave.membership.is_leaving, "nobody lets it in again"
         assert s.plane.commands() == [Elect(1, 2, DISKS[2], 1), Elect(1, 3, DISKS[3], 1)]
         s.plane.agree()
-        await s.resolve()
+        await s.come_to_rest()
         assert not leave.fencing
         s.plane.agree()
-        await s.resolve()
+        await s.come_to_rest()
         assert leave.fencing
         s.plane.agree()
         await asyncio.sleep(1)
@@ -135,7 +135,7 @@ def test_nobody_gets_it_who_is_about_to_stop_too() -> None:
         task = await leave.begin()
         assert s.plane.commands() == [Elect(1, 3, DISKS[3], 1)]
         s.plane.agree()
-        await s.resolve()
+        await s.come_to_rest()
         s.plane.agree()
         await task
 
@@ -150,7 +150,7 @@ def test_what_was_not_handed_over_is_waited_for_after_the_fence(outcome: str) ->
         leave = Leaving(s, state_of(1, 2))
         task = await leave.begin()
         getattr(s.plane, outcome)()
-        await s.resolve()
+        await s.come_to_rest()
         assert leave.fencing
         s.plane.agree()
         await asyncio.sleep(1)

@@ -27,7 +27,7 @@ class Keeping:
     async def poll(self, s: Scene) -> int:
         """How often it was asked for in all."""
         self.room.poll()
-        await s.resolve()
+        await s.come_to_rest()
         return len(self.asked)
 
 
@@ -59,7 +59,7 @@ async def test_one_at_a_time(s: Scene) -> None:
     k.room.poll()
     k.room.poll()
     s.workers.release()
-    await s.resolve()
+    await s.come_to_rest()
     assert len(k.asked) == 1
 
 

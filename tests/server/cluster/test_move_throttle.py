@@ -36,7 +36,7 @@ async def test_only_a_copy_that_a_move_adds_and_that_is_not_in_sync_is_throttled
     c = Copying(s)
     log, source = s.log(), leaders_log(s, bytes(5_000), b"b")
     c.fetcher.add(c.follower(log))
-    await s.resolve()
+    await s.come_to_rest()
     data = batches(source)
     await c.answer(part(length=len(data), high_watermark=high_watermark), data=data)
     assert log.log_end_offset == 2

@@ -158,7 +158,7 @@ async def test_copies_of_topics_that_are_gone_go_when_it_is_certain(h: Hosting) 
     await h.create()
     assert h.on_disk() == [("T0", 0), ("T1", 0)]
     h.partitions.delete_strays()
-    await h.s.resolve()
+    await h.s.come_to_rest()
     assert h.on_disk() == [("T1", 0)]
 
 
@@ -168,7 +168,7 @@ async def test_a_deletion_that_went_half_way_is_finished_later(h: Hosting) -> No
     await h.create()
     h.s.disk.faults.append(Fault(error=errno.ENOSPC, path="/data/*", times=2))
     h.s.command(DeleteTopic(name="t"))
-    await h.s.resolve()
+    await h.s.come_to_rest()
     assert h.on_disk() == [("T1", 0)]
     assert "t" not in h.topics
     await asyncio.sleep(2 * RETRY_SECONDS)
@@ -259,7 +259,7 @@ async def test_a_group_that_was_in_a_term_before_is_not_current_until_it_says_so
     assert h.host().leader is None
     assert len(h.s.plane.proposals) == 1
     h.s.plane.agree()
-    await h.s.resolve()
+    await h.s.come_to_rest()
     assert h.hosted().is_current
     assert h.host().leader == h.hosted().state.leader or h.hosted().state.leader == 1
 
@@ -321,7 +321,7 @@ async def test_it_is_not_ready_while_it_opens_something(h: Hosting) -> None:
     await h.create()
     assert not h.partitions.is_ready
     seen = asyncio.ensure_future(h.partitions.until_seen("t"))
-    await h.s.resolve()
+    await h.s.come_to_rest()
     assert not seen.done()
     h.s.workers.release()
     await seen
@@ -339,7 +339,7 @@ async def test_many_changes_at_once_are_taken_over_as_one(h: Hosting) -> None:
         hosted = h.hosted()
         elect = Elect(hosted.state.version, leader, DISKS[leader], 1)
         hosted.machine.apply(elect.encode())
-    await h.s.resolve()
+    await h.s.come_to_rest()
     assert [hosted for hosted, _ in h.roles] == [h.hosted()]
     assert h.host().follows(2, 3)
 

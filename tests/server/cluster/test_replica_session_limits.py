@@ -186,7 +186,7 @@ async def test_a_sound_disk_is_found_so(s: Scene) -> None:
     lead = Leading(s)
     host = lead.leader()
     append(host, b"a")
-    await s.resolve()
+    await s.come_to_rest()
     for _ in range(3):
         reply = lead.fetch(at(0), full=True)
         assert values(reply) == [b"a"]

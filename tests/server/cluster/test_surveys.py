@@ -71,14 +71,14 @@ class Desk:
         *_, future = self.s.links.asked.pop(number)
         message = DescribeCopiesResponse(directory_id=DISKS[broker], boot=1, copies=copies)
         future.set_result(SimpleNamespace(message=message))
-        await self.s.resolve()
+        await self.s.come_to_rest()
 
 
 @runs(play)
 async def test_the_longest_log_of_all_that_are_there_leads(s: Scene) -> None:
     d = Desk(s)
     assert d.choose(first=1) is None
-    await s.resolve()
+    await s.come_to_rest()
     assert [broker for broker, *_ in s.links.asked] == [2, 3]
     await d.answer(2, 2)
     assert not d.done
@@ -93,7 +93,7 @@ async def test_the_longest_log_of_all_that_are_there_leads(s: Scene) -> None:
 async def test_a_broker_that_does_not_answer_is_waited_for_a_short_time_only(s: Scene) -> None:
     d = Desk(s)
     d.choose()
-    await s.resolve()
+    await s.come_to_rest()
     await d.answer(2, 4)
     await asyncio.sleep(REPORT_SECONDS_MAX)
     assert d.choose(first=1) == Elect(1, 2, DISKS[2], 1)
@@ -104,13 +104,13 @@ async def test_a_broker_that_does_not_answer_is_waited_for_a_short_time_only(s: 
 async def test_what_was_reported_is_asked_for_again_while_there_is_no_leader(s: Scene) -> None:
     d = Desk(s)
     d.choose()
-    await s.resolve()
+    await s.come_to_rest()
     await d.answer(2, 2, Standing.DAMAGED)
     await d.answer(3, 2, Standing.DAMAGED)
     assert d.choose(without=1) is None
     await asyncio.sleep(FRESH_SECONDS)
     assert d.choose(without=1) is None
-    await s.resolve()
+    await s.come_to_rest()
     await d.answer(2, 2)
     await d.answer(3, 2)
     assert d.choose(without=1) == Elect(1, 2, DISKS[2], 1)
@@ -122,7 +122,7 @@ async def test_where_all_are_unsure_the_longest_leads_uncleanly(s: Scene) -> Non
     assert d.hosted.host is not None
     d.hosted.host.log.doubt = "it did not stop cleanly"
     d.choose()
-    await s.resolve()
+    await s.come_to_rest()
     await d.answer(2, 7, Standing.UNSURE)
     await d.answer(3, 1, Standing.UNSURE)
     assert d.choose(first=1) == ElectUnclean(1, 2, DISKS[2], 1)
@@ -132,7 +132,7 @@ async def test_where_all_are_unsure_the_longest_leads_uncleanly(s: Scene) -> Non
 async def test_a_copy_is_sound_if_its_broker_says_so_in_the_state_that_is_known(s: Scene) -> None:
     d = Desk(s, version=4)
     assert not d.surveys.is_sound(d.hosted, 2)
-    await s.resolve()
+    await s.come_to_rest()
     await d.answer(2, 7, version=3)
     await d.answer(3, 7, version=4)
     assert not d.surveys.is_sound(d.hosted, 2)

@@ -179,7 +179,7 @@ class Shown:
 
     async def ready(self) -> Shown:
         """Once it is read, and members ``m`` and ``n`` have had an answer."""
-        await self.s.resolve()
+        await self.s.come_to_rest()
         assert not self.shard.is_loading
         for member in ("m", "n"):
             self.beat(member, wait_seconds=0)

@@ -41,10 +41,10 @@ async def test_what_is_alone_in_sync_is_told_when_it_is_on_the_disk(s: Scene) ->
     shown = await Shown(s).ready()
     s.workers.hold()
     shown.put(b"a")
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.told == []
     s.workers.release()
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.told == [1]
 
 
@@ -52,7 +52,7 @@ async def test_what_is_alone_in_sync_is_told_when_it_is_on_the_disk(s: Scene) ->
 async def test_a_change_is_told_when_all_in_sync_have_it(s: Scene) -> None:
     shown = await Shown(s, isr=ALL).ready()
     shown.put(b"a")
-    await s.resolve()
+    await s.come_to_rest()
     shown.commit(2)
     assert shown.told == []
     shown.commit(3)
@@ -63,7 +63,7 @@ async def test_a_change_is_told_when_all_in_sync_have_it(s: Scene) -> None:
 async def test_a_read_waits_for_what_was_decided_before_it(s: Scene) -> None:
     shown = await Shown(s, isr=ALL).ready()
     shown.put(b"a")
-    await s.resolve()
+    await s.come_to_rest()
     shown.count()
     assert shown.told == []
     shown.commit()
@@ -80,7 +80,7 @@ async def test_a_refusal_waits_too(s: Scene) -> None:
         raise UnknownMemberError("it left")
 
     shown.shard.change(refuse, shown.told.append, lambda e: shown.told.append(type(e)))
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.told == []
     shown.commit()
     assert shown.told == [1, UnknownMemberError]
@@ -90,7 +90,7 @@ async def test_a_refusal_waits_too(s: Scene) -> None:
 async def test_one_step_is_one_batch(s: Scene) -> None:
     shown = await Shown(s).ready()
     shown.put(*(b"%d" % number for number in range(1_000)))
-    await s.resolve()
+    await s.come_to_rest()
     assert len(shown.host.read(start_offset=0, bytes_max=1 << 20)) == 1
     assert shown.host.high_watermark == 1_000
 
@@ -101,7 +101,7 @@ async def test_a_read_is_told_when_it_is_certain_who_leads(s: Scene) -> None:
     shown.answers_questions = False
     shown.count()
     shown.count()
-    await s.resolve()
+    await s.come_to_rest()
     assert (shown.told, len(shown.questions)) == ([], 1)
     shown.questions.pop()(None)
     assert shown.told == [0]
@@ -120,7 +120,7 @@ async def test_what_was_appended_and_is_not_committed_when_leadership_ends_is_un
     shown = await Shown(s, isr=ALL).ready()
     shown.put(b"a")
     shown.count()
-    await s.resolve()
+    await s.come_to_rest()
     shown.host.follow(2, 6)
     assert shown.told == [CommitUnknownError, NotCoordinatorError]
     with pytest.raises(NotCoordinatorError):
@@ -153,10 +153,10 @@ async def test_what_the_log_does_not_take_is_forgotten(s: Scene) -> None:
     assert shown.shard.is_loading, "the first is not committed yet: it would be missing"
     shown.commit()
     assert shown.told == [1], "and it is still told"
-    await s.resolve()
+    await s.come_to_rest()
     assert [groups.values for groups in shown.made] == [[b"a", b"b"], [b"a"]]
     shown.put(b"c")
-    await s.resolve()
+    await s.come_to_rest()
     shown.commit()
     assert shown.told == [1, 2]
 
@@ -201,7 +201,7 @@ async def test_nothing_is_decided_that_nobody_could_commit(s: Scene) -> None:
     assert "new" not in shown.groups.epochs
     shown.beat("m", wait_seconds=0)
     shown.count()
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.told == [("m", 1), 0], "what needs no record goes on"
 
 
@@ -214,7 +214,7 @@ def test_too_many_answers_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         shown.put(b"b")
         with pytest.raises(ThrottledError, match="GROUP_ANSWERS_WAITING_MAX"):
             shown.put(b"c")
-        await s.resolve()
+        await s.come_to_rest()
         shown.commit()
         shown.count()
         assert shown.told == [1, 2, 2]
@@ -260,7 +260,7 @@ async def test_a_tick_that_the_log_does_not_take_reads_the_state_anew(s: Scene) 
     shown = await Shown(s).ready()
     shown.groups.deadline_at = s.loop.time() + 1
     shown.put(b"a")
-    await s.resolve()
+    await s.come_to_rest()
     shown.host.obstacle = "broker 2 is gone"
     await asyncio.sleep(3)
     assert len(shown.made) == 2

@@ -108,7 +108,7 @@ def test_there_is_a_shard_for_what_is_led() -> None:
     async def test(c: Coordinating, s: Scene) -> None:
         c.add_topic()
         c.lead(0, 2)
-        await s.resolve()
+        await s.come_to_rest()
         assert len(c.made) == 2
         assert [shard.host for shard in c.coordinator.shards()] == [c.hosts[0], c.hosts[2]]
         assert c.shard(2).host is c.hosts[2]
@@ -125,7 +125,7 @@ def test_who_asks_need_not_wait_until_leadership_was_noticed() -> None:
         assert c.shard(1).is_loading
         c.hosts[1].lead(state_of(1, epoch=6), 1, lag_max_seconds=10)
         assert c.shard(1).epoch == 6
-        await s.resolve()
+        await s.come_to_rest()
 
     play_with(test)
 
@@ -134,11 +134,11 @@ def test_a_shard_ends_with_leadership() -> None:
     async def test(c: Coordinating, s: Scene) -> None:
         c.add_topic()
         c.lead(0, 1)
-        await s.resolve()
+        await s.come_to_rest()
         ended = c.shard(0)
         c.hosts[0].follow(2, 6)
         c.coordinator.poll_soon()
-        await s.resolve()
+        await s.come_to_rest()
         assert ended.is_over
         assert len(c.coordinator.shards()) == 1
         with pytest.raises(NotCoordinatorError):
@@ -153,10 +153,10 @@ def test_a_new_epoch_is_read_anew() -> None:
     async def test(c: Coordinating, s: Scene) -> None:
         c.add_topic()
         c.lead(0)
-        await s.resolve()
+        await s.come_to_rest()
         first = c.shard(0)
         c.lead(0, epoch=7)
-        await s.resolve()
+        await s.come_to_rest()
         assert c.shard(0) is not first
         assert len(c.made) == 2
 
@@ -167,13 +167,13 @@ def test_a_copy_that_was_made_anew_is_another_one() -> None:
     async def test(c: Coordinating, s: Scene) -> None:
         c.add_topic()
         c.lead(0)
-        await s.resolve()
+        await s.come_to_rest()
         first = c.shard(0)
         c.hosts[0].close(NotCoordinatorError("x"))
         c.hosts[0] = s.host()
         c.table.topic(OFFSETS_TOPIC).hosts[0] = c.hosts[0]
         c.lead(0)
-        await s.resolve()
+        await s.come_to_rest()
         assert c.shard(0) is not first
 
     play_with(test)
@@ -189,7 +189,7 @@ def test_without_the_topic_nobody_coordinates() -> None:
             c.shard(0)
         with pytest.raises(ClusterNotReadyError):
             c.coordinator.shards()
-        await s.resolve()
+        await s.come_to_rest()
 
     play_with(test)
 
@@ -206,7 +206,7 @@ def test_shards_hear_of_topics_soon_and_of_many_changes_once() -> None:
     async def test(c: Coordinating, s: Scene) -> None:
         c.add_topic()
         c.lead(0, 1)
-        await s.resolve()
+        await s.come_to_rest()
         for number in range(2, 12):
             c.source.now = Topics({"t": TopicInfo("1", number)}, number)
             c.coordinator.topics_changed()
@@ -223,7 +223,7 @@ def test_changes_while_shards_hear_wait_for_the_next_round() -> None:
     async def test(c: Coordinating, s: Scene) -> None:
         c.add_topic()
         c.lead(0, 1)
-        await s.resolve()
+        await s.come_to_rest()
         first = c.source.now = Topics({"t": TopicInfo("1", 2)}, 2)
         c.coordinator.topics_changed()
         told: list[int] = []
@@ -249,7 +249,7 @@ def test_who_asks_finds_a_shard_that_has_heard() -> None:
     async def test(c: Coordinating, s: Scene) -> None:
         c.add_topic()
         c.lead(0, 1)
-        await s.resolve()
+        await s.come_to_rest()
         c.source.now = Topics({"t": TopicInfo("1", 1)}, 2)
         c.coordinator.topics_changed()
         c.shard(0)
@@ -270,7 +270,7 @@ def test_a_shard_begins_with_the_topics_of_now() -> None:
         assert c.coordinator.metadata_version == 1
         c.source.now = Topics({}, 5)
         c.lead(0)
-        await s.resolve()
+        await s.come_to_rest()
         assert c.made[0].started == [c.source.now]
 
     play_with(test)
@@ -281,7 +281,7 @@ def test_a_shard_that_waits_for_a_newer_state_of_the_cluster_hears_of_it() -> No
         c.add_topic()
         c.is_started = False
         c.lead(0)
-        await s.resolve()
+        await s.come_to_rest()
         assert c.shard(0).is_loading
         c.source.now = Topics({}, 2)
         c.coordinator.version_changed()
@@ -299,7 +299,7 @@ def test_the_end() -> None:
     async def test(c: Coordinating, s: Scene) -> None:
         c.add_topic()
         c.lead(0)
-        await s.resolve()
+        await s.come_to_rest()
         c.lead(1)
         shard = c.coordinator.shards()[0]
         c.coordinator.topics_changed()

@@ -77,9 +77,9 @@ async def test_it_begins_where_the_log_begins(s: Scene) -> None:
     x = Loading(s)
     x.write([b"a", b"b"], [b"1", b"2"])
     x.write([b"c"], [b"3"])
-    await s.resolve()
+    await s.come_to_rest()
     x.host.delete_records(2, lambda _error: None)
-    await s.resolve()
+    await s.come_to_rest()
     await x.load()
     assert x.replayed.records == [(b"c", b"3")]
 
@@ -103,9 +103,9 @@ async def test_it_ends_when_leadership_does(s: Scene) -> None:
     append(x.host, b"later")
     given_up = asyncio.ensure_future(x.load())
     told = asyncio.ensure_future(x.load())
-    await s.resolve()
+    await s.come_to_rest()
     given_up.cancel()
-    await s.resolve()
+    await s.come_to_rest()
     x.host.follow(2, 6)
     with pytest.raises(CommitUnknownError):
         await told
@@ -116,7 +116,7 @@ async def test_others_have_their_turn_in_between(s: Scene) -> None:
     x = Loading(s)
     count = 10 * RECORDS_PER_TURN
     x.write([b"k"] * count, [b"v"] * count)
-    await s.resolve()
+    await s.come_to_rest()
     loading = asyncio.ensure_future(x.load())
     seen = [0]
     while not loading.done():
@@ -133,7 +133,7 @@ async def test_of_two_one_reads_at_a_time(s: Scene) -> None:
     y.turn = x.turn
     for each in (x, y):
         each.write([b"k"] * 1_000, [b"v"] * 1_000)
-    await s.resolve()
+    await s.come_to_rest()
     both = [asyncio.ensure_future(x.load()), asyncio.ensure_future(y.load())]
     while not all(each.done() for each in both):
         await asyncio.sleep(0)
@@ -154,7 +154,7 @@ async def test_what_is_not_to_be_understood_is_named(s: Scene) -> None:
 async def test_damage_is_told_to_who_looks_after_it(s: Scene) -> None:
     x = Loading(s)
     x.write([b"a"], [b"1"])
-    await s.resolve()
+    await s.come_to_rest()
     x.host.log.note_damage("a bad sector", offset=0)
     with pytest.raises(DamagedLogError, match=r"t:0.*offset 0, .*a bad sector"):
         await x.load()
@@ -178,7 +178,7 @@ async def test_a_log_whose_start_has_moved_meanwhile(s: Scene) -> None:
     x = Loading(s)
     for _ in range(3):
         x.write([b"k"], [bytes(loading.SLICE_BYTES)])
-    await s.resolve()
+    await s.come_to_rest()
 
     def replay(_key: bytes, _value: bytes | None) -> None:
         x.host.delete_records(3, lambda _error: None)
@@ -195,7 +195,7 @@ async def test_a_batch_of_which_compaction_has_left_nothing(
     x = Loading(s)
     x.write([b"a"], [b"1"])
     x.write([b"b"], [b"2"])
-    await s.resolve()
+    await s.come_to_rest()
     parse = loading.parse_header
     monkeypatch.setattr(
         loading,

@@ -123,10 +123,10 @@ async def test_who_asks_while_it_is_made_waits(x: Looking, s: Scene) -> None:
     x.authority.gate.clear()
     for _ in range(100):
         x.lookup.when_made(x.told.append)
-    await s.resolve()
+    await s.come_to_rest()
     assert x.told == []
     x.authority.gate.set()
-    await s.resolve()
+    await s.come_to_rest()
     assert x.told == [None] * 100
     assert len(x.authority.made) == 1
 
@@ -139,7 +139,7 @@ def test_not_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
             x.lookup.when_made(x.told.append)
         with pytest.raises(ThrottledError, match="COORDINATOR_LOOKUPS_MAX"):
             x.lookup.when_made(x.told.append)
-        await s.resolve()
+        await s.come_to_rest()
         assert len(x.told) == 3
 
     play_with(test)
@@ -189,7 +189,7 @@ async def test_a_broker_that_stops_makes_nothing(x: Looking, s: Scene) -> None:
     x.administration.close(BrokerUnavailableError("the broker stops"))
     x.lookup.when_made(x.told.append)
     x.lookup.when_made(x.told.append)
-    await s.resolve()
+    await s.come_to_rest()
     assert [type(error) for error in x.told] == [BrokerUnavailableError] * 2
 
 

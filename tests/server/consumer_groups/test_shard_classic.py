@@ -49,7 +49,7 @@ class Classic(Shown):
         return GroupShard(settings, BUILT_IN)
 
     async def ready(self) -> Classic:
-        await self.s.resolve()
+        await self.s.come_to_rest()
         assert not self.shard.is_loading
         return self
 
@@ -121,7 +121,7 @@ async def test_assignments_are_told_when_they_are_committed(s: Scene) -> None:
     shown = await formed(s, isr=ALL)
     shown.sync("b", 1)
     shown.sync("a", 1, a=b"0", b=b"1")
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.told == []
     shown.commit()
     assert sorted(shown.told) == [("a", b"0"), ("b", b"1")]
@@ -151,10 +151,10 @@ async def test_a_newer_request_of_a_member_ends_the_older_wait(s: Scene) -> None
     shown = await formed(s)
     shown.sync("b", 1)
     shown.sync("b", 1)
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.told == [("b", RebalanceInProgressError)]
     shown.sync("a", 1, b=b"1")
-    await s.resolve()
+    await s.come_to_rest()
     assert ("b", b"1") in shown.told
 
 
@@ -162,14 +162,14 @@ async def test_a_newer_request_of_a_member_ends_the_older_wait(s: Scene) -> None
 async def test_a_closed_connection_ends_the_wait_and_not_the_member(s: Scene) -> None:
     shown = await formed(s)
     shown.sync("a", 1, a=b"0", b=b"1")
-    await s.resolve()
+    await s.come_to_rest()
     shown.told.clear()
     shown.join("b", again=True, owner="gone")  # it has what it needs: the same generation
     shown.join("a", again=True, owner="gone")  # the leader's begins a rebalance
     shown.told.clear()
     shown.shard.forget("gone")
     shown.join("b", again=True)
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.told == [("b", 2)], "a has joined, though no response can be sent to it"
 
 
@@ -184,7 +184,7 @@ async def test_a_session_ends_by_the_clock(s: Scene) -> None:
     shown.told.clear()
     shown.pulse("b", 1)
     shown.pulse("a", 1)
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.told == [("b", UnknownMemberError), ("a", RebalanceInProgressError)]
 
 
@@ -193,7 +193,7 @@ async def test_a_heartbeat_is_answered_by_a_leader_only(s: Scene) -> None:
     shown = await formed(s)
     shown.answers_questions = False
     shown.pulse("a", 1)
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.told == []
     shown.questions.pop()(None)
     assert shown.told == [("a", "alive")]

@@ -49,7 +49,7 @@ async def test_who_is_woken_is_told_what_is_then_and_when_it_is_committed(s: Sce
     shown.beat("n")
     shown.groups.epochs["m"] = 2
     shown.put(b"a", wake=("m",))
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.told == []
     shown.commit()
     assert sorted(map(str, shown.told)) == ["('m', 2)", "1"]
@@ -61,7 +61,7 @@ async def test_who_was_thrown_out_while_waiting_is_told(s: Scene) -> None:
     shown.beat("m")
     del shown.groups.epochs["m"]
     shown.put(b"a", wake=("m",))
-    await s.resolve()
+    await s.come_to_rest()
     assert ("m", UnknownMemberError) in shown.told
 
 
@@ -111,7 +111,7 @@ async def test_who_leads_no_more_tells_nothing_even_if_nobody_has_noticed(s: Sce
     shown = await Shown(s, isr=ALL).ready()
     shown.beat("m", wait_seconds=3)
     shown.put(b"a")
-    await s.resolve()
+    await s.come_to_rest()
     shown.host.follow(2, 6)
     assert shown.told == [CommitUnknownError]
     shown.lead(epoch=7)
@@ -244,7 +244,7 @@ async def test_all_that_join_in_one_turn_are_taken_together_and_told_when_that_i
     shown.groups.refused = {"q"}
     for member in ("p", "q", "r"):
         shown.beat(member, epoch=0)
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.groups.joined[-1] == ["p", "q", "r"]
     assert shown.told == []
     shown.commit()
@@ -260,7 +260,7 @@ async def test_who_joins_twice_and_who_leaves_at_once_is_heard_in_order(s: Scene
     shown.beat("p", epoch=0)
     shown.beat("p", epoch=0)
     shown.beat("p", epoch=-1)
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.groups.joined[joined:] == [["p"], ["p"]]
     assert shown.told == [("p", 1)] * 3
 
@@ -278,7 +278,7 @@ async def test_who_was_about_to_join_is_told_that_the_shard_is_no_more(
         s.disk.capacity_bytes = 0
         with pytest.raises(DiskFullError):
             shown.put(b"a")
-    await s.resolve()
+    await s.come_to_rest()
     wanted = NotCoordinatorError if how == "over" else CoordinatorLoadingError
     assert shown.told == [("p", wanted)]
 
@@ -291,6 +291,6 @@ async def test_a_mistake_about_those_that_join_is_told_to_each(
     shown.groups.joined = None  # type: ignore[assignment] - it cannot go on
     for member in ("p", "q"):
         shown.beat(member, epoch=0)
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.told == [("p", OutcomeUnknownError), ("q", OutcomeUnknownError)]
     assert "consumer group operation failed" in caplog.text

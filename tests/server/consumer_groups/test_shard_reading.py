@@ -47,7 +47,7 @@ async def test_a_new_leader_reads_all_once_that_is_committed(s: Scene) -> None:
     with pytest.raises(CoordinatorLoadingError):
         shown.count()
     shown.commit()
-    await s.resolve()
+    await s.come_to_rest()
     shown.count()
     assert shown.told == [2]
     assert len(shown.groups.started) == 1
@@ -57,9 +57,9 @@ async def test_a_new_leader_reads_all_once_that_is_committed(s: Scene) -> None:
 async def test_what_the_start_decides_is_written_before_anything_is_told(s: Scene) -> None:
     shown = Shown(s, isr=ALL)
     shown.prepare = lambda groups: setattr(groups, "on_start", (b"start",))
-    await s.resolve()
+    await s.come_to_rest()
     shown.count()
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.told == []
     shown.commit()
     assert shown.told == [0]
@@ -79,7 +79,7 @@ async def test_a_start_that_the_log_does_not_take_is_tried_again(s: Scene) -> No
     host.obstacle = ""
     await asyncio.sleep(1)
     shown.count()
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.told == [0]
 
 
@@ -87,7 +87,7 @@ async def test_a_start_that_the_log_does_not_take_is_tried_again(s: Scene) -> No
 async def test_a_state_that_is_newer_than_the_topics_counts_as_loading(s: Scene) -> None:
     shown = Shown(s)
     shown.prepare = lambda groups: setattr(groups, "is_started", False)
-    await s.resolve()
+    await s.come_to_rest()
     assert shown.shard.is_loading
     shown.shard.set_topics(Topics({"later": TopicInfo("2", 1)}, 2))
     assert not shown.shard.is_loading
@@ -101,7 +101,7 @@ async def test_what_cannot_be_understood_is_told_and_logged(
     write(log, b"good", BAD, epoch=4)
     with caplog.at_level(logging.ERROR):
         shown = Shown(s, host=s.host(log))
-        await s.resolve()
+        await s.come_to_rest()
         with pytest.raises(DamagedLogError, match=r"t:0.*offset 1"):
             shown.count()
         with pytest.raises(StorageError):
@@ -122,7 +122,7 @@ async def test_a_mistake_while_reading_is_told_and_tried_again(s: Scene) -> None
             raise KeyError("a bug")
 
     shown.prepare = fail
-    await s.resolve()
+    await s.come_to_rest()
     with pytest.raises(StorageError, match="cannot read"):
         shown.count()
     await asyncio.sleep(2 * active_shard.PAUSE_SECONDS_DAMAGED)
@@ -137,7 +137,7 @@ async def test_a_shard_that_ends_while_it_reads(s: Scene) -> None:
     await asyncio.gather(ending, return_exceptions=True)
     assert ending.cancelled()
     shown = Shown(s, isr=ALL)
-    await s.resolve()
+    await s.come_to_rest()
     shown.host.close(UnknownTopicError("deleted"))
     await asyncio.sleep(3)
     assert shown.shard.close(NotCoordinatorError("x")).done(), "it has seen that itself"

@@ -86,7 +86,7 @@ async def test_a_description_waits_for_nobody(s: Scene) -> None:
     message = DescribeClusterRequest()
     reply = a.ask(cluster.handle_describe, message)
     assert reply.answers[0][0] == ("described", message)
-    await s.resolve()
+    await s.come_to_rest()
     assert len(a.operations.going_on) == 1
 
 
@@ -95,10 +95,10 @@ async def test_moves_of_leadership_take_turns_with_other_changes(s: Scene) -> No
     a = Asking(s)
     move = TransferLeaderRequest(topic="t", partition=0)
     first, second = (a.ask(cluster.handle_transfer_leader, move) for _ in range(2))
-    await s.resolve()
+    await s.come_to_rest()
     assert len(a.operations.going_on) == 1
     a.operations.going_on[0].set_result(None)
-    await s.resolve()
+    await s.come_to_rest()
     assert first.answers[0][0] == ("moved", move)
     assert not second.answers
 
@@ -108,9 +108,9 @@ async def test_moves_of_replicas_take_turns_with_other_changes(s: Scene) -> None
     a = Asking(s)
     move = ReassignRequest(topic="t", cancel=True)
     first, second = (a.ask(cluster.handle_reassign, move) for _ in range(2))
-    await s.resolve()
+    await s.come_to_rest()
     a.operations.going_on[0].set_result(None)
-    await s.resolve()
+    await s.come_to_rest()
     assert first.answers[0][0] == ("reassigned", move)
     assert not second.answers
 
@@ -121,9 +121,9 @@ async def test_the_way_out_of_a_loss_waits_for_no_change_that_waits_for_it(s: Sc
     recover = RecoverClusterRequest()
     stuck = a.ask(cluster.handle_transfer_leader, TransferLeaderRequest(topic="t", partition=0))
     reply = a.ask(cluster.handle_recover, recover)
-    await s.resolve()
+    await s.come_to_rest()
     a.operations.going_on[1].set_result(None)
-    await s.resolve()
+    await s.come_to_rest()
     assert reply.answers[0][0] == ("recovered", recover)
     assert not stuck.answers
 
@@ -133,9 +133,9 @@ async def test_what_cannot_be_done_is_answered_with_why(s: Scene) -> None:
     a = Asking(s)
     error = LeaderNotAvailableError("nobody")
     reply = a.ask(cluster.handle_transfer_leader, TransferLeaderRequest(topic="t", partition=0))
-    await s.resolve()
+    await s.come_to_rest()
     a.operations.going_on[0].set_exception(error)
-    await s.resolve()
+    await s.come_to_rest()
     assert reply.errors == [error]
 
 

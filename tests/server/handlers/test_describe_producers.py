@@ -240,7 +240,7 @@ def leader(s: Scene) -> Partition:
 async def test_the_followers_have_to_have_it_first(s: Scene) -> None:
     """Else a run leaves out records that the next leader never had."""
     asked = Asked(leader(s))
-    await s.resolve()
+    await s.come_to_rest()
     assert (asked.reply.answers, asked.waiting) == ([], [])
     asked.host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
     asked.waiting.pop()(None)
@@ -250,7 +250,7 @@ async def test_the_followers_have_to_have_it_first(s: Scene) -> None:
 @runs(play)
 async def test_what_was_appended_and_is_cut_was_never_told(s: Scene) -> None:
     asked = Asked(leader(s))
-    await s.resolve()
+    await s.come_to_rest()
     asked.host.follow(2, 6)
     assert isinstance(error_of(asked.answer), CommitUnknownError)
     assert asked.waiting == []
@@ -260,7 +260,7 @@ async def test_what_was_appended_and_is_cut_was_never_told(s: Scene) -> None:
 async def test_nobody_else_may_lead_by_then(s: Scene) -> None:
     host = leader(s)
     host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
-    await s.resolve()
+    await s.come_to_rest()
     asked = Asked(host)
     assert asked.reply.answers == []
     asked.waiting.pop()(LeaderNotAvailableError("nobody confirms"))
@@ -271,7 +271,7 @@ async def test_nobody_else_may_lead_by_then(s: Scene) -> None:
 async def test_a_commit_that_needs_more_replicas_is_not_waited_for(s: Scene) -> None:
     host = leader(s)
     host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
-    await s.resolve()
+    await s.come_to_rest()
     host.on_state(state_of(1, 2, epoch=5, isr=(1,), min_isr=2, version=2))
     Asked(host).waiting.pop()(None)
     batch = written(b"c", sequence=2)

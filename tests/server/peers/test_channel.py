@@ -66,7 +66,7 @@ class Scene:
         self.transport: MemoryTransport
         self.transport, _ = join(loop, self.channel, self.peer)
 
-    async def resolve(self) -> None:
+    async def come_to_rest(self) -> None:
         await asyncio.sleep(0.001)
 
 
@@ -90,7 +90,7 @@ def test_answers_find_those_who_wait_for_them(scene: Any) -> None:
         first = s.channel.request(apis.PEER_PING, PING)
         second = s.channel.request(apis.PEER_PING, PING)
         assert s.channel.send(apis.RAFT, RaftRequest(), (b"en", b"velope"))
-        await s.resolve()
+        await s.come_to_rest()
         ping, other, raft = s.peer.requests
         assert bytes(raft.attachment) == b"envelope"
         for request in (other, ping):
@@ -105,7 +105,7 @@ def test_answers_find_those_who_wait_for_them(scene: Any) -> None:
 def test_a_refusal_is_the_asking_sides_alone(scene: Any) -> None:
     async def test(s: Scene) -> None:
         refused = s.channel.request(apis.PEER_PING, PING)
-        await s.resolve()
+        await s.come_to_rest()
         s.peer.transport.writelines(
             s.peer.state.fail(s.peer.requests[0], AccessDeniedError("not you"))
         )
@@ -157,7 +157,7 @@ def test_the_end_is_told_once_and_to_all_who_wait(
             s.peer.transport.close()
         else:
             s.peer.transport.write(said)
-        await s.resolve()
+        await s.come_to_rest()
         assert [type(lost) for lost in s.lost] == [error]
         with pytest.raises(error):
             await waiting
@@ -175,9 +175,9 @@ def test_who_waits_no_more_is_left_alone(scene: Any) -> None:
     async def test(s: Scene) -> None:
         waiting = s.channel.request(apis.PEER_PING, PING)
         waiting.cancel()
-        await s.resolve()
+        await s.come_to_rest()
         s.peer.transport.writelines(s.peer.state.reply(s.peer.requests[0], PeerPingResponse()))
-        await s.resolve()
+        await s.come_to_rest()
         cancelled = s.channel.request(apis.PEER_PING, PING)
         cancelled.cancel()
         s.channel.abort(ConnectionLostError("the end"))
@@ -191,7 +191,7 @@ def test_any_bytes_are_a_sign_of_life(scene: Any) -> None:
         began = s.channel.last_heard_seconds
         await asyncio.sleep(5)
         s.peer.transport.write(b"\x10")  # the first byte of an answer
-        await s.resolve()
+        await s.come_to_rest()
         assert s.channel.last_heard_seconds >= began + 5
 
     scene(test)
@@ -206,7 +206,7 @@ def test_above_the_bound_of_the_queue_nothing_is_written(scene: Any) -> None:
         with pytest.raises(BrokerUnavailableError, match="does not read"):
             s.channel.request(apis.PEER_PING, PING)
         s.peer.transport.resume_reading()
-        await s.resolve()
+        await s.come_to_rest()
         assert s.channel.queued_bytes == 0
         assert s.channel.send(apis.RAFT, RaftRequest(), (b"x",))
 

@@ -310,14 +310,16 @@ def test_a_bad_build_is_found(
     words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first bad seed ends the search; without one, the simulation has lost its eyes."""
+    """The first seed with a violation of that kind ends the search. Others may only stall."""
     sabotage(monkeypatch)
     mix = Mix(brokers=3, groups=2, faults=frozenset(faults))
+    found: list[str] = []
     for seed in range(seeds):
         report = run(seed, mix)
-        if report.violations:
-            break
-    assert any(re.search(words, violation) for violation in report.violations), describe(report)
+        found += report.violations
+        if any(re.search(words, violation) for violation in report.violations):
+            return
+    raise AssertionError(f"no seed of {seeds} finds {words!r}: {found[:10]}")
 
 
 def test_what_the_code_raises_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +335,7 @@ def test_a_cluster_that_does_not_recover_is_a_violation(monkeypatch: pytest.Monk
     monkeypatch.setattr(ballot.Ballot, "vote", lambda self, peer: False)
     report = run(0, Mix(brokers=3, groups=1, faults=frozenset({"drift"})))
     stuck, lost = report.violations
-    assert "s with one fault: no use of ['g0']" in stuck
+    assert "s with one fault: ['g0'] stalled" in stuck
     assert "s after the healing: nothing that was proposed" in lost
 
 
