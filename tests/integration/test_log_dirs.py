@@ -53,6 +53,8 @@ def test_a_broker_that_loses_one_of_two_disks(tmp_path: Path, say: Callable[[str
         with Admin(running.bootstrap) as admin:
             admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])
         all_in_sync(running)
+        lost: set[int] = set()
+
         def only_these_are_lost(load: Load) -> None:
             members = {number: {1, 3} if number in lost else {1, 2, 3} for number in range(4)}
             wait_until(

@@ -293,7 +293,7 @@ Sabotage = Callable[[pytest.MonkeyPatch], None]
             truncate_what_matches,
             {"large", "late", "flap", "crash"},
             300,
-            "durable only on|is not there",
+            "durable only on|not applied there",
         ),
         (count_votes_of_one, {"crash", "cut"}, 20, "lead generation"),
         (vote_for_any_log, {"crash", "cut"}, 60, "command \\d+ is|durable only on"),
@@ -336,7 +336,7 @@ def test_a_cluster_that_does_not_recover_is_a_violation(monkeypatch: pytest.Monk
     report = run(0, Mix(brokers=3, groups=1, faults=frozenset({"drift"})))
     stuck, lost = report.violations
     assert "s with one fault: ['g0'] stalled" in stuck
-    assert "s after the healing: nothing that was proposed" in lost
+    assert "s after healing: no command that was proposed" in lost
 
 
 # -- the command line ------------------------------------------------------------------------------
