@@ -75,7 +75,6 @@ from raftlog.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-CHANGES_SECONDS_MAX: Final = 5.0
 POLL_SECONDS: Final = 0.02
 RESERVATIONS_MAX: Final = 10  # attempts to reserve a broker ID
 

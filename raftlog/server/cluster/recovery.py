@@ -72,7 +72,7 @@ from raftlog.server.peers.links import PeerLinks
 
 logger = logging.getLogger(__name__)
 
-COUNT_SECONDS: Final = 5.0
+CHANGE_SECONDS_MAX: Final = 5.0
 # Seconds that a broker must be away before records that it may have are given up: it may be
 # restarting, and was there when the operator accepted a loss.
 AWAY_SECONDS: Final = 3.0
@@ -483,7 +483,7 @@ class Recovery:
         )
 
     async def _until(self, condition: Callable[[], bool], *, must: bool = True) -> None:
-        deadline = self._loop.time() + COUNT_SECONDS
+        deadline = self._loop.time() + CHANGE_SECONDS_MAX
         while not condition():
             if self._loop.time() > deadline:
                 if must:
