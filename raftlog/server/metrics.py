@@ -23,8 +23,8 @@ COUNT_SECONDS: Final = 1.0
 class Durations:
     """Histogram of durations, in seconds. ``observe(seconds)`` adds one.
 
-    Requests only append to a list, which ``count_pending`` sorts into the buckets: a search for the bucket
-    of each single duration would cost several times as much.
+    Requests only append to a list, which ``count_pending`` sorts into the buckets: a search for the
+    bucket of each single duration would cost several times as much.
     """
 
     __slots__ = ("_counts", "_pending", "_sum_seconds", "observe")
