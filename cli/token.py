@@ -43,6 +43,11 @@ def _time(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(sep=" ", timespec="seconds")
 
 
+def _report_expiry(token_id: str, expires_ms: int, *, as_json: bool) -> None:
+    text = f"token {token_id} expires at {_time(expires_ms)}"
+    output.report({"id": token_id, "expires_ms": expires_ms}, text, as_json=as_json)
+
+
 @token.command()
 @click.option(
     "--renewer",
@@ -124,8 +129,7 @@ def renew(token_id: str, period_ms: int | None, as_json: bool, bootstrap: str) -
     """
     with Admin(bootstrap) as admin:
         expires_ms = admin.renew_token(token_id, period_ms=period_ms)
-    text = f"token {token_id} expires at {_time(expires_ms)}"
-    output.report({"id": token_id, "expires_ms": expires_ms}, text, as_json=as_json)
+    _report_expiry(token_id, expires_ms, as_json=as_json)
 
 
 @token.command()
@@ -144,5 +148,4 @@ def expire(token_id: str, period_ms: int | None, as_json: bool, bootstrap: str) 
     """
     with Admin(bootstrap) as admin:
         expires_ms = admin.expire_token(token_id, period_ms=period_ms)
-    text = f"token {token_id} expires at {_time(expires_ms)}"
-    output.report({"id": token_id, "expires_ms": expires_ms}, text, as_json=as_json)
+    _report_expiry(token_id, expires_ms, as_json=as_json)
