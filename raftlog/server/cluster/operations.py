@@ -363,7 +363,7 @@ class ClusterOperations:
                         f"{live} are available. Start or add a broker"
                     )
                 state = node.state_of(topic.id, partition)
-                is_led = state is None or has_leader(state, node.liveness)
+                is_led = state is not None and has_leader(state, node.liveness)
                 if not (is_led and any(map(node.liveness.is_live, held.replicas))):
                     return (
                         f"{name}:{partition} has no leader. Start a broker of "

@@ -121,14 +121,36 @@ class Partitions:
         return [m for m in self.hosted.values() if m.host is not None and m.host.leadership]
 
     def state_of(self, topic_id: str, partition: int) -> PartitionState | None:
-        """Return the known state of a partition, whether or not this broker is a voter of it."""
+        """Return the known state of a partition, whether or not this broker is a voter of it.
+        None if the partition does not exist.
+        """
         hosted = self.hosted.get(group_id(topic_id, partition))
         received = self._state_broadcast.received.get((topic_id, partition))
-        if hosted is None or (received is not None and self._is_outdated(hosted, received)):
+        if hosted is None:
+            return received or self._assigned_state(topic_id, partition)
+        if received is not None and self._is_outdated(hosted, received):
             return received
         if self._is_known(hosted):
             return hosted.state
         return replace(hosted.state, leader=None)  # an outdated state from before this start
+
+    def _assigned_state(self, topic_id: str, partition: int) -> PartitionState | None:
+        """Return the replicas that the cluster's state assigns, without a leader: no broker has
+        sent the partition's state yet.
+        """
+        record = self._machine.topic_by_id(topic_id)
+        if record is None or partition >= len(record.partitions):
+            return None
+        assigned, first = record.partitions[partition], first_state(record.birth(partition))
+        in_sync = {id_: disk for id_, disk in first.isr.items() if id_ in assigned.replicas}
+        return replace(
+            first,
+            replicas=assigned.replicas,
+            witnesses=assigned.witnesses,
+            leader=None,
+            leader_boot=0,
+            isr=in_sync,
+        )
 
     def _is_outdated(self, hosted: HostedPartition, received: PartitionState) -> bool:
         """Whether this broker has no vote, so receives no commands, and ``received`` is newer."""

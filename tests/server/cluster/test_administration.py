@@ -16,6 +16,7 @@ from raftlog.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+from raftlog.protocol.replication import EncodedPartitionState
 from raftlog.replication.cluster_commands import (
     CreateTopic,
     DeleteTopic,
@@ -28,6 +29,7 @@ from raftlog.server.cluster.administration import (
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from tests.running import runs
 from tests.server.cluster.hosting import Hosting, hosting
+from tests.server.cluster.paper import state_of
 
 
 class Asking:
@@ -82,6 +84,24 @@ async def test_a_topic_is_created_when_it_is_led(a: Asking) -> None:
     await asyncio.sleep(1)
     assert not task.done(), "nobody leads it"
     await a.h.elect(2)
+    assert await task == record
+
+
+@runs(asking)
+async def test_a_topic_without_a_vote_here_is_created_when_its_leader_is_known(a: Asking) -> None:
+    for name in ("t", "u", "v"):
+        task = await a.begin(a.create(name, replication_factor=1))
+        record = a.plane.agree().value
+        await a.h.s.come_to_rest()
+        (replica,) = record.partitions[0].replicas
+        if replica != 1:
+            break
+        await a.h.elect(1, record.id)
+        await task
+    await asyncio.sleep(1)
+    assert not task.done(), "no broker has sent the state"
+    led = state_of(replica, epoch=1).encode()
+    a.h.state_broadcast.receive([EncodedPartitionState(record.id, 0, 1, led)])
     assert await task == record
 
 

@@ -306,6 +306,24 @@ async def test_of_others_partitions_it_knows_what_it_was_told(h: Hosting) -> Non
 
 
 @runs(hosting)
+async def test_replicas_are_known_before_their_state_is_received(h: Hosting) -> None:
+    """A broker without a vote describes a new topic: its assigned replicas, and no leader."""
+    h.upgrade()
+    record = await h.create(partitions=3, replicas=1)
+    others = [p for p, held in enumerate(record.partitions) if 1 not in held.voters]
+    assert others
+    for partition in others:
+        assigned = record.partitions[partition]
+        state = h.partitions.state_of("T1", partition)
+        assert state is not None
+        assert (state.leader, state.replicas) == (None, assigned.replicas)
+        assert h.partitions.state_of("T1", 3) is None
+        led = state_of(*assigned.replicas, epoch=1)
+        h.state_broadcast.receive([EncodedPartitionState("T1", partition, 1, led.encode())])
+        assert h.partitions.state_of("T1", partition) == led
+
+
+@runs(hosting)
 async def test_a_former_voter_knows_what_it_was_told(h: Hosting) -> None:
     await h.create()
     told = state_of(2, 3, version=9)
