@@ -71,8 +71,8 @@ class Cluster:
         self._connections = Connections(settings, connector, entropy)
         self._chance = chance
         self._suspects: dict[int, float] = {}  # broker id -> end of the doubt, loop time
-        self._asked: dict[int, int] = {}  # broker id -> number of its last request
-        self._asks = 0
+        self._last_requests: dict[int, int] = {}  # broker id -> number of its last request
+        self._request_count = 0
         self._wanted: set[str] = set()  # topics whose metadata this client requests
         self._refresh: asyncio.Task[None] | None = None
         self._refresh_covers: frozenset[str] = frozenset()
@@ -150,12 +150,12 @@ class Cluster:
         def rank(candidate: _Candidate) -> tuple[bool, bool, int]:
             broker_id = candidate.broker_id
             if broker_id is None:
-                return False, True, self._asks  # may be another address of a known broker
+                return False, True, self._request_count  # may be another address of a known broker
             connection = self.open_connection(broker_id)
             suspects = self._suspects.get(broker_id, now) > now
             is_silent = connection is not None and connection.is_silent
             is_far = connection is None and not rotate
-            return suspects or is_silent, is_far, self._asked.get(broker_id, 0)
+            return suspects or is_silent, is_far, self._last_requests.get(broker_id, 0)
 
         return sorted(found, key=rank)
 
@@ -344,8 +344,8 @@ class Cluster:
         timeout_ms: int | None = None,
     ) -> Message:
         """Send one request on one connection, once. Default timeout: ``request_timeout_ms``."""
-        self._asks += 1
-        self._asked[connection.broker_id] = self._asks
+        self._request_count += 1
+        self._last_requests[connection.broker_id] = self._request_count
         if timeout_ms is None:
             timeout_ms = self.settings.request_timeout_ms
         try:

@@ -77,7 +77,7 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         self._closing = Closing(self._thread, self._core.monotonic)
         self._closed = False
 
-    # -- what to read
+    # -- subscription
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions. Partitions that were assigned before keep their position.
@@ -336,7 +336,7 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
             checked = self._these(partitions)
             self._call(lambda: self._core.reset(checked, how))
 
-    # -- what the group has
+    # -- state of the group
 
     def commit(
         self,

@@ -57,7 +57,7 @@ class Subscription:
             fetch_bytes * limits.PREFETCH_FETCHES_MAX, limits.PREFETCH_BYTES_MAX
         )
 
-    # -- what is read
+    # -- partitions
 
     def assign(self, partitions: Iterable[TopicPartition], *, topics: Sequence[str] = ()) -> None:
         """Read exactly ``partitions``. Partitions that are already read keep their position."""

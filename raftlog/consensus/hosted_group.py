@@ -86,12 +86,12 @@ class HostedGroup:
     """See the module. Invariant: ``raft`` is set if and only if this broker is a voter."""
 
     __slots__ = (
-        "_answered",
-        "_asked",
+        "_forwarded",
         "_hello_due",
         "_hello_wait",
+        "_offer_allowed_at",
         "_services",
-        "_silent",
+        "_unreported",
         "group_id",
         "journal",
         "machine",
@@ -112,9 +112,9 @@ class HostedGroup:
         self.scheduled = NEVER  # used by the node: monotonic time of its next check
         self.reported: object = None  # used by the node: the last ``standing`` that it reported
         self._services = services
-        self._asked: list[tuple[int, int, bytes]] = []  # forwarded: peer, its number, entry
-        self._answered: dict[int, float] = {}  # peer: earliest time of the next offer or hello
-        self._silent: set[int] = set()  # voters that have not reported their generation
+        self._forwarded: list[tuple[int, int, bytes]] = []  # peer, its number, entry
+        self._offer_allowed_at: dict[int, float] = {}  # next offer or hello
+        self._unreported: set[int] = set()  # voters that have not reported their generation
         self._hello_due = NEVER  # of an observer
         self._hello_wait = 0.0
 
@@ -194,8 +194,8 @@ class HostedGroup:
     def _build(self, now: float) -> None:
         services = self._services
         self.voters = dict(sorted(self.journal.voters.items()))
-        self._asked, self._answered = [], {}
-        self._silent = set(self.voters) - {services.broker_id}
+        self._forwarded, self._offer_allowed_at = [], {}
+        self._unreported = set(self.voters) - {services.broker_id}
         self._hello_due = NEVER
         self.raft = None
         if self.voters.get(services.broker_id) != services.directory_id:
@@ -211,7 +211,7 @@ class HostedGroup:
             apply=self.machine.apply,
             now=now,
         )
-        for peer in sorted(self._silent):
+        for peer in sorted(self._unreported):
             if self._is_voter(peer):
                 self.raft.peer_up(peer, now)
 
@@ -252,7 +252,7 @@ class HostedGroup:
         assert self.generation == 0 and self.raft is None, "the group has a generation"
         self.machine.restore(base)
         self._begin(1, voters, now, base)
-        for peer in sorted(self._silent):
+        for peer in sorted(self._unreported):
             self._post(peer, 0, envelope.HELLO, False)
 
     def _on_offer(self, peer: int, generation: int, fields: list[Any], now: float) -> bool:
@@ -286,8 +286,8 @@ class HostedGroup:
     def peer_up(self, peer: int, now: float) -> None:
         if peer not in self.voters:
             return
-        self._answered.pop(peer, None)
-        self._silent.add(peer)
+        self._offer_allowed_at.pop(peer, None)
+        self._unreported.add(peer)
         if self.raft is None:
             self._hello_soon(now)
         elif self._is_voter(peer):
@@ -312,7 +312,7 @@ class HostedGroup:
             self._answer_other_generation(peer, generation, now)
             return True
         if kind == envelope.HELLO:
-            self._silent.discard(peer)
+            self._unreported.discard(peer)
             if not fields[0]:
                 self._post(peer, 0, envelope.HELLO, True)
             return True
@@ -325,12 +325,12 @@ class HostedGroup:
 
     def _answer_other_generation(self, peer: int, generation: int, now: float) -> None:
         """Send an offer or hello at most once per interval: each one causes a response."""
-        if now < self._answered.get(peer, now):
+        if now < self._offer_allowed_at.get(peer, now):
             return
         wait = self._services.timing.suspect
         if generation < self.generation:
             wait *= 1 + len(self.journal.base) // APPEND_BYTES  # a large base takes longer to send
-        self._answered[peer] = now + wait
+        self._offer_allowed_at[peer] = now + wait
         if generation < self.generation:
             self._post(peer, 0, envelope.OFFER, list(self.voters.items()), self.journal.base)
         else:
@@ -348,9 +348,9 @@ class HostedGroup:
     def _say_hello(self, now: float) -> None:
         """Send hello to voters that have not responded, at growing intervals. Some may never open
         the group."""
-        for peer in sorted(self._silent):
+        for peer in sorted(self._unreported):
             self._post(peer, 0, envelope.HELLO, False)
-        self._hello_due = now + self._hello_wait if self._silent else NEVER
+        self._hello_due = now + self._hello_wait if self._unreported else NEVER
         self._hello_wait = min(
             2 * self._hello_wait, HELLO_BEATS_MAX * self._services.timing.heartbeat
         )
@@ -361,7 +361,7 @@ class HostedGroup:
         self, raft: RaftGroup, peer: int, term: int, kind: int, fields: list[Any], now: float
     ) -> bool:
         if kind == envelope.PROPOSE:
-            self._asked.append((peer, *fields))  # ``speak`` appends it, after ``step``
+            self._forwarded.append((peer, *fields))  # ``speak`` appends it, after ``step``
             return True
         if kind == envelope.REFUSED:
             later = now + self._services.timing.tick
@@ -386,12 +386,12 @@ class HostedGroup:
             self.proposals.finish(proposal, Applied(result))
 
     def _place_for_others(self, raft: RaftGroup, now: float) -> None:
-        for peer, number, entry in self._asked:
+        for peer, number, entry in self._forwarded:
             if raft.accepts:
                 self._post(peer, raft.term, envelope.PROPOSED, number, raft.append(entry, now))
             else:
                 self._post(peer, raft.term, envelope.REFUSED, number)
-        self._asked = []
+        self._forwarded = []
 
     def _place(self, raft: RaftGroup, now: float) -> None:
         """Append waiting proposals if this broker leads, or forward them to the leader."""
@@ -435,7 +435,7 @@ class HostedGroup:
             self.proposals.leader_is(raft.leader, raft.term)
             raft.need_leader(now)
             self._place(raft, now)
-        if self._asked:
+        if self._forwarded:
             self._place_for_others(raft, now)
         if raft.wants_append:
             if raft.entries >= self._services.settings.seal_after_entries and raft.accepts:

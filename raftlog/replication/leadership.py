@@ -114,7 +114,7 @@ class Leadership:
         self._track_replicas(now)
         self._advance()
 
-    # -- what is committed -------------------------------------------------------------------------
+    # -- committed offsets -------------------------------------------------------------------------
 
     @property
     def is_ready(self) -> bool:

@@ -109,7 +109,7 @@ class TrustedTime:
         error_ms = wall_ms - int(self._trusted.ms(now))
         return error_ms if abs(error_ms) > CLOCK_STEP_MS else 0
 
-    # -- what happens ------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def on_peer(
         self, broker_id: int, wall_ms: TimestampMs, *, round_trip_s: float, now: float

@@ -45,7 +45,7 @@ class BrokerClock:
         self._has_stepped = False
         self._is_waiting = False
 
-    # -- what is asked -----------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def wall_ms(self) -> TimestampMs:
         return self.read()[1]
@@ -65,7 +65,7 @@ class BrokerClock:
         """
         return self._trusted.error_ms(self.machine.monotonic(), self.machine.wall_ms())
 
-    # -- what happens ------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def set_voters(self, voters: Collection[int]) -> None:
         """See ``TrustedTime.set_voters``."""

@@ -200,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         return state
 
-    # -- what asyncio calls ------------------------------------------------------------------------
+    # -- callbacks of asyncio ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)
@@ -273,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
         self._process(())
         self._adjust_reading()
 
-    # -- what the budgets and the broker call ------------------------------------------------------
+    # -- flow control and shutdown -----------------------------------------------------------------
 
     def pause_for_memory(self) -> None:
         self._memory_paused = True

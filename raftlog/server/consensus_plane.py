@@ -90,7 +90,7 @@ class ConsensusPlane:
         self._quiet: asyncio.Future[None] | None = None  # while `stop` waits for the last task
         self.failure: StorageFailedError | None = None
 
-    # -- what comes in -----------------------------------------------------------------------------
+    # -- incoming messages -------------------------------------------------------------------------
 
     def receive(self, peer: int, envelope: bytes) -> None:
         """Process an envelope from an authenticated peer; its bytes are not trusted."""
@@ -188,7 +188,7 @@ class ConsensusPlane:
             raise ClusterNotReadyError(f"{what} was not proposed: {outcome.reason}")
         raise CommitUnknownError(f"{what} may or may not be applied: {outcome.reason}")
 
-    # -- what is there -----------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     def status(self, group_id: str) -> GroupStatus:
         """``ConsensusNode.status``."""

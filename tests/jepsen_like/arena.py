@@ -46,7 +46,7 @@ from raftlog.testing.history.entries import (
 )
 from raftlog.types import TopicPartition
 
-LOOK_S = 0.05
+POLL_S = 0.05
 PATIENCE_S = 40.0
 T = TypeVar("T", bound=AnyEntry)
 
@@ -99,7 +99,7 @@ async def until(condition: Callable[[], bool]) -> None:
     """Return once ``condition()`` is true; for a minute at most."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - it is about brokers' state, which sets no event
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
 
 def watch(context: WorkloadContext, see: Callable[[AnyEntry], object]) -> None:

@@ -88,7 +88,7 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V], AsyncIterator[ConsumerRecord[
         finally:
             self._depth -= 1
 
-    # -- what to read
+    # -- subscription
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """See ``Consumer.assign``."""
@@ -288,7 +288,7 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V], AsyncIterator[ConsumerRecord[
         with self._alone():
             await self._core.reset(self._these(partitions), how)
 
-    # -- what the group has
+    # -- state of the group
 
     async def commit(
         self,

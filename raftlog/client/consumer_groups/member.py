@@ -80,7 +80,7 @@ class Member:
         self._pulse: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    # -- what is read
+    # -- assignment
 
     def begin(self, view: ClusterView) -> None:
         """Start after the application assigned partitions manually."""

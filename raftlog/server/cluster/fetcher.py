@@ -111,7 +111,7 @@ class ReplicaFetcher:
         self._paused_until = 0.0
         self._closed = False
 
-    # -- what is copied
+    # -- copied partitions
 
     @property
     def is_idle(self) -> bool:

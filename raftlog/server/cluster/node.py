@@ -462,7 +462,7 @@ class ClusterNode:
         await self.plane.stop()
         self._journal.close()
 
-    # -- what handlers ask -------------------------------------------------------------------------
+    # -- queries of handlers -----------------------------------------------------------------------
 
     def state_of(self, topic_id: str, partition: int) -> PartitionState | None:
         return self.partitions.state_of(topic_id, partition)
@@ -521,7 +521,7 @@ class ClusterNode:
         there = [v for v in voters if v != self.broker_id and self.liveness.is_linked(v)]
         return 2 * len(there) > len(voters)
 
-    # -- what happens ------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def _peer_up(self, peer: PeerIdentity) -> None:
         self.liveness.link_up(peer.broker_id, Incarnation(peer.directory_id, peer.boot))

@@ -109,7 +109,7 @@ class Partitions:
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
         self._stopped = False
 
-    # -- what others ask
+    # -- queries
 
     @property
     def is_ready(self) -> bool:

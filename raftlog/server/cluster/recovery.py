@@ -121,7 +121,7 @@ class Recovery:
         self._voters = voters
         self._loop = loop
 
-    # -- what this broker has ----------------------------------------------------------------------
+    # -- state of this broker ----------------------------------------------------------------------
 
     async def survey(self, groups: Sequence[str]) -> list[GroupReport]:
         """Return a report on each group; an empty one for a group that this broker does not
@@ -199,7 +199,7 @@ class Recovery:
         status = self._plane.status(group)
         return status.generation > above and status.leader is not None
 
-    # -- what all have -----------------------------------------------------------------------------
+    # -- state of all brokers ----------------------------------------------------------------------
 
     def _others(self) -> set[int]:
         return {*self._machine.brokers, *self._voters} - {self._broker_id}

@@ -76,10 +76,10 @@ class ClusterSubscription:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._known: ClusterStateResponse | None = None  # the last response
         self._is_closed = False
-        self._asked = 0  # counts, so that brokers are asked in turn
+        self._requests = 0  # count: brokers take turns
         plane.forward_proposals(CLUSTER_GROUP, self._forward)
 
-    # -- what is known of the group ----------------------------------------------------------------
+    # -- known state of the group ------------------------------------------------------------------
 
     @property
     def has_vote(self) -> bool:
@@ -217,8 +217,8 @@ class ClusterSubscription:
             if known.leader in up:
                 return known.leader
             up = [seat.broker for seat in known.voters if seat.broker in up] or up
-        self._asked += 1
-        return up[self._asked % len(up)] if up else None
+        self._requests += 1
+        return up[self._requests % len(up)] if up else None
 
     async def _ask(self, peer: int) -> bool:
         """Return whether the broker had news, so that there may be more."""

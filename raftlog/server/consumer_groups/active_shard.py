@@ -118,7 +118,7 @@ class ActiveShard:
         self._served_from = 0.0
         self._loading = self._loop.create_task(self._keep_loading(0.0))
 
-    # -- what the coordinator asks -----------------------------------------------------------------
+    # -- queries of the coordinator ----------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
@@ -168,7 +168,7 @@ class ActiveShard:
         self._loading.cancel()
         return self._loading
 
-    # -- what requests ask -------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def change(
         self,

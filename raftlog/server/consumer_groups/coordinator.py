@@ -118,7 +118,7 @@ class Coordinator:
         self.close(BrokerUnavailableError("the broker stops"))
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    # -- what handlers ask -------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     @property
     def metadata_version(self) -> int:

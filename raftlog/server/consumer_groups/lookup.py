@@ -54,7 +54,7 @@ class Lookup:
         self._authority = authority
         self._missing_brokers = missing_brokers
         self._now = now
-        self._first_asked_at: float | None = None
+        self._first_request_at: float | None = None
         self._waiting: list[Acknowledge] = []
 
     def when_made(self, done: Acknowledge) -> None:
@@ -137,10 +137,10 @@ class Lookup:
         """
         if self._config.offsets_topic_replication_factor:
             return  # the configured value counts
-        if self._first_asked_at is None:
-            self._first_asked_at = self._now()
+        if self._first_request_at is None:
+            self._first_request_at = self._now()
         missing = self._missing_brokers()
-        if missing and self._now() - self._first_asked_at < PATIENCE_SECONDS:
+        if missing and self._now() - self._first_request_at < PATIENCE_SECONDS:
             raise ClusterNotReadyError(
                 f"{missing} brokers of the cluster have not joined yet: {OFFSETS_TOPIC} is created "
                 f"when they have, or {PATIENCE_SECONDS:g} s after the first request for it"

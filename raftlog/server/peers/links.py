@@ -150,7 +150,7 @@ class PeerLinks:
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
-    # -- what is there -----------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     def is_up(self, broker_id: int) -> bool:
         """Whether the link to the peer is up."""
@@ -226,7 +226,7 @@ class PeerLinks:
             raise BrokerUnavailableError(f"this broker does not know broker {broker_id}")
         return link.channel.request(api, message, attachment)
 
-    # -- who comes in ------------------------------------------------------------------------------
+    # -- accepted connections ----------------------------------------------------------------------
 
     def _came_in(self, peer: PeerIdentity) -> None:
         """A peer has connected to this broker: it runs, and its earlier incarnations have ended."""

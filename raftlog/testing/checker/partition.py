@@ -161,7 +161,7 @@ class Partition:
         holes = Cover(*kept.holes())
         return Cover(first, first + self.appends.count[failed]).both(holes)
 
-    # -- what may be missing
+    # -- records that may be missing
 
     @property
     def deleted_below(self) -> int:

@@ -163,7 +163,7 @@ class NodeLoop(asyncio.BaseEventLoop):
     def __repr__(self) -> str:
         return f"<NodeLoop {self.name} at {self.world.now:.6f}>"
 
-    # -- what a process does -----------------------------------------------------------------------
+    # -- actions of a process ----------------------------------------------------------------------
 
     def time(self) -> float:
         return self._offset_s + self.world.now_ns * self._rate
@@ -286,7 +286,7 @@ class NodeLoop(asyncio.BaseEventLoop):
     def _timer_handle_cancelled(self, _handle: asyncio.TimerHandle) -> None:
         """Do nothing: a cancelled handle is skipped when it is due."""
 
-    # -- what is done to it ------------------------------------------------------------------------
+    # -- faults of the process ---------------------------------------------------------------------
 
     def park(self, handle: asyncio.Handle) -> None:
         """Store a handle that is due while the process is paused."""

@@ -200,7 +200,7 @@ class BrokerMachine(Machine):
         )
         self._wanted = 0  # number of the latest start request; others are obsolete
 
-    # -- what a broker is built from ---------------------------------------------------------------
+    # -- parts of a broker -------------------------------------------------------------------------
 
     def workers(self, loop: AbstractEventLoop, *, count: int, name: str) -> SimWorkers:
         """Return the replacement of ``Workers`` in the current process."""

@@ -32,7 +32,7 @@ from raftlog.testing.simulator.workload import (
 from raftlog.testing.simulator.world import CLUSTER_SECRET
 
 REVOKED: Final = "revoked"  # name of the user, and of its machine
-LOOK_S: Final = 0.05  # interval of the checks whether all brokers have applied a deletion
+POLL_S: Final = 0.05  # interval of the checks whether all brokers have applied a deletion
 STAY_S: Final = (0.3, 1.5)  # range of the time for which the user exists, and then does not exist
 PLAN: Final = ProducerPlan(
     acks=-1,
@@ -105,7 +105,7 @@ class Revoking:
             is_deleted = await _persist(workload, lambda: admin.delete_user(REVOKED))
             workload.history.end(other, Outcome.OK if is_deleted else Outcome.INFO)
             while self._is_known() and not workload.is_over:  # noqa: ASYNC110 - brokers have no event
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
             since_ns = workload.world.time.now_ns
             await asyncio.sleep(random.uniform(*STAY_S))
             if not self._is_known():  # a creation with unknown outcome may take effect late
