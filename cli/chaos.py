@@ -464,6 +464,15 @@ def selftest(context: click.Context, as_json: bool) -> None:
     show_default=True,
     help="Number of runs in parallel.",
 )
+@click.option(
+    "--mix",
+    "names",
+    multiple=True,
+    metavar="TEXT",
+    help="Only mixes of faults with TEXT in their name, such as membership. Repeatable.  "
+    "[default: all]",
+)
+@click.option("--secure", is_flag=True, help="Use TLS, authentication and access rules.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the first run.")
 @click.option(
     "--report",
@@ -480,6 +489,8 @@ def campaign(
     time_s: float,
     run_s: float,
     jobs: int,
+    names: tuple[str, ...],
+    secure: bool,
     seed: int,
     directory: Path,
     as_json: bool,
@@ -491,11 +502,16 @@ def campaign(
     \b
     Example:
       raftlog chaos campaign --time 3600 --jobs 2 --seed 100
+      raftlog chaos campaign --time 10800 --mix membership --report membership
     """
     with failing_as_unknown():
-        from raftlog.jepsen_like.campaign import CampaignOptions, table
+        from raftlog.jepsen_like.campaign import CampaignOptions, mixes_named, table
         from raftlog.jepsen_like.campaign import campaign as make_runs
 
+        try:
+            mixes = mixes_named(names, secure=secure)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--mix") from None
         rows = make_runs(
             CampaignOptions(
                 directory=directory,
@@ -503,6 +519,7 @@ def campaign(
                 run_s=run_s,
                 jobs=jobs,
                 seed=seed,
+                mixes=mixes,
                 say=output.note,
             )
         )

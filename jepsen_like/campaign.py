@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ class Mix:
     brokers: int = 3
     rate: float | None = None
     pairs: bool = False
+    secure: bool = False
     weight: int = 1
 
     def arguments(self) -> list[str]:
@@ -45,7 +46,8 @@ class Mix:
         words += ["--brokers", str(self.brokers)]
         if self.rate is not None:
             words += ["--rate", f"{self.rate:g}"]
-        return [*words, "--pairs"] if self.pairs else words
+        flags = {"--pairs": self.pairs, "--secure": self.secure}
+        return [*words, *(flag for flag, is_set in flags.items() if is_set)]
 
 
 MIXES: Final[tuple[Mix, ...]] = (
@@ -162,6 +164,19 @@ def campaign(options: CampaignOptions) -> list[Row]:
     for future in futures:
         future.result()
     return rows
+
+
+def mixes_named(texts: Sequence[str], *, secure: bool = False) -> list[Mix]:
+    """Return the mixes whose names contain one of ``texts``; all if it is empty.
+
+    Raises ``ValueError`` if a text is in no name.
+    """
+    for text in texts:
+        if not any(text in mix.name for mix in MIXES):
+            names = ", ".join(mix.name for mix in MIXES)
+            raise ValueError(f"no mix has {text!r} in its name. The mixes: {names}")
+    found = [mix for mix in MIXES if not texts or any(text in mix.name for text in texts)]
+    return [replace(mix, secure=secure) for mix in found]
 
 
 def run(mix: Mix, seed: int, options: CampaignOptions) -> Row:

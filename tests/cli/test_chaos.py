@@ -302,15 +302,25 @@ def test_options_are_passed_on(
 ) -> None:
     fake = Fake("valid")
     monkeypatch.setattr(module, "campaign", fake)
-    words = "--time 60 --run-time 20 --jobs 3 --seed 7 --json --report"
+    words = "--time 60 --run-time 20 --jobs 3 --seed 7 --mix member --secure --json --report"
     ran = raftlog("chaos", "campaign", *words.split(), str(tmp_path / "here"))
     (asked,) = fake.asked
     assert (asked.time_s, asked.run_s, asked.jobs, asked.seed) == (60, 20, 3, 7)
     assert asked.directory == tmp_path / "here"
+    assert {mix.name for mix in asked.mixes} >= {"membership", "members and brokers"}
+    assert all("member" in mix.name for mix in asked.mixes)
+    assert all("--secure" in mix.arguments() for mix in asked.mixes)
     (row,) = json.loads(ran.out)
     assert row["verdict"] == "valid"
     assert row["arguments"][:4] == ["--workload", "append", "--nemesis", "kill"]
     assert row["acknowledged"] == 50
+
+
+def test_a_mix_without_a_match_is_refused(raftlog: Raftlog) -> None:
+    ran = raftlog("chaos", "campaign", "--mix", "membershop")
+    assert ran.status == 2
+    assert "no mix has 'membershop' in its name" in ran.err
+    assert "membership and faults" in ran.err
 
 
 # -- chaos options ---------------------------------------------------------------------------------
