@@ -13,6 +13,7 @@ from typing import Any
 
 from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, Disk, File, missing
 from raftlog.storage.checkpoint import Anchor, CheckpointFile
+from raftlog.storage.epoch_cache import EpochCache
 from raftlog.storage.log_files import LogFiles
 from raftlog.types import Offset
 
@@ -30,6 +31,7 @@ class SyncTask:
     high_watermark: Offset
     checkpoint: CheckpointFile
     files: LogFiles
+    epochs: EpochCache | None = None  # if epochs began since the last task
     indexes: Sequence[tuple[str, bytes]] = ()
     snapshots: Sequence[tuple[Offset, dict[str, Any]]] = ()
 
@@ -38,7 +40,9 @@ class SyncTask:
             file.sync()
             if not file.is_in_place():  # a start would not find the synced data
                 raise missing(file.path)
-        if self.new_names:
+        if self.epochs is not None:
+            self.files.write_epochs(self.epochs)  # syncs the directory too
+        elif self.new_names:
             self.disk.sync_dir(self.directory)
         try:
             self._note()
@@ -49,7 +53,7 @@ class SyncTask:
 
     def _note(self) -> None:
         """Write indexes, snapshots and checkpoint. Invariant for ``recovery``: each is written only
-        after the data that it describes was synced."""
+        after the data that it describes was synced, and its epochs."""
         self.checkpoint.update(
             durable_end_offset=self.end_offset, high_watermark=self.high_watermark
         )

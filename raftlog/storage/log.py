@@ -101,7 +101,7 @@ class Log:
         self._high_watermark = opened.checkpoint.latest.high_watermark  # saved with every sync
         self._unsynced: list[Segment] = []
         self._sealed = opened.unindexed  # the next task writes their index files
-        self._new_names = False
+        self._new_names = self._new_epochs = False  # since the last sync task
         self._task: SyncTask | None = None
         self._drops: list[DeleteTask] = []  # created, may not be done yet
         self._failure: StorageFailedError | None = None
@@ -336,9 +336,9 @@ class Log:
             raise admission.not_at_end(at_offset, base_offset)
         try:
             active = self._segment_for_append(header.length, now_ms)
-            self._begin_epoch(leader_epoch)
         except OSError as error:
             raise self._write_failed(error) from error
+        self._begin_epoch(leader_epoch)
         section, _chain = stamp(
             header,
             base_offset=base_offset,
@@ -353,14 +353,12 @@ class Log:
         return Appended(base_offset, self.log_end_offset - 1, now_ms)
 
     def _begin_epoch(self, leader_epoch: LeaderEpoch) -> None:
-        """Save a new epoch, durably, before its first batch is written."""
+        """Add a new epoch, before its first batch is written. The next sync saves it."""
         if leader_epoch <= self.epochs.latest:
             assert leader_epoch == self.epochs.latest, "an append with an old leader epoch"
             return
-        grown = EpochCache(self.epochs)
-        grown.assign(leader_epoch, self.log_end_offset)
-        self._files.write_epochs(grown)
-        self.epochs = grown
+        self.epochs.assign(leader_epoch, self.log_end_offset)
+        self._new_epochs = True
 
     # -- as a follower -----------------------------------------------------------------------------
 
@@ -406,10 +404,10 @@ class Log:
         header = headers[first]
         try:
             active = self._segment_for_append(header.length, header.append_timestamp)
-            run = headers[first : self._end_of_run(headers, first, active)]
-            self._note_epochs(run)
         except OSError as error:
             raise self._write_failed(error) from error
+        run = headers[first : self._end_of_run(headers, first, active)]
+        self._note_epochs(run)
         size = sum(header.length for header in run)
         self._write(active, (view[:size],), *run)
         return first + len(run), view[size:]
@@ -428,7 +426,7 @@ class Log:
         return len(headers)
 
     def _note_epochs(self, run: Sequence[BatchHeader]) -> None:
-        """Save the epochs of batches, durably, before the batches are written.
+        """Add the epochs of batches, before the batches are written. The next sync saves them.
 
         Epochs at the log end whose batches were never written, or were truncated, are removed. The
         leader's log has no batch of them.
@@ -442,8 +440,7 @@ class Log:
         for header in run:
             if header.leader_epoch > grown.latest:
                 grown.assign(header.leader_epoch, header.base_offset)
-        self._files.write_epochs(grown)
-        self.epochs = grown
+        self.epochs, self._new_epochs = grown, True
 
     # -- as leader or follower ---------------------------------------------------------------------
 
@@ -545,7 +542,8 @@ class Log:
         keep_producers = bool(self._sealed) or (snapshot and not is_saved)
         saved_mark = self._bounded(self._checkpoint.latest.high_watermark)
         keep_mark = snapshot and saved_mark != self.high_watermark
-        if not (self._unsynced or self._new_names or keep_index or keep_producers or keep_mark):
+        is_kept = keep_index or keep_producers or keep_mark
+        if not (self._unsynced or self._new_names or self._new_epochs or is_kept):
             return None
         indexed = [*self._sealed, active] if keep_index else self._sealed
         self._task = SyncTask(
@@ -553,6 +551,7 @@ class Log:
             directory=self.directory,
             data=[segment.file for segment in self._unsynced],
             new_names=self._new_names,
+            epochs=EpochCache(self.epochs) if self._new_epochs else None,
             end_offset=self.log_end_offset,
             end_position=active.size_bytes,
             high_watermark=self.high_watermark,
@@ -563,7 +562,7 @@ class Log:
                 [(self.log_end_offset, self.producers.snapshot())] if keep_producers else []
             ),
         )
-        self._unsynced, self._sealed, self._new_names = [], [], False
+        self._unsynced, self._sealed, self._new_names, self._new_epochs = [], [], False, False
         return self._task
 
     def complete_sync(self, task: SyncTask) -> None:
@@ -915,7 +914,7 @@ class Log:
         self._sealed = [s for s in self._sealed if s in left[:-1]]
         # Also remove an epoch that starts at ``end``: none of its batches is left (as in Kafka).
         if self.epochs.cut(end - 1):
-            self._files.replace_epochs(self.epochs)
+            self._files.write_epochs(self.epochs)
         self._files.cut_snapshots(end)
 
     def _lower_ends(self, end: Offset) -> None:
@@ -980,11 +979,11 @@ class Log:
             self._segments.pop_last().remove()
         self._disk.sync_dir(self.directory)
         self._segments.forget_positions()
-        self._unsynced, self._sealed, self._new_names = [], [], False
+        self._unsynced, self._sealed, self._new_names, self._new_epochs = [], [], False, False
         self._files.cut_snapshots(-1)
         self.producers = ProducerTable()
         self.epochs = EpochCache()
-        self._files.replace_epochs(self.epochs)
+        self._files.write_epochs(self.epochs)
 
     def _begin_at(self, offset: Offset) -> None:
         """Move the empty log to ``offset``. The first append creates the first segment."""

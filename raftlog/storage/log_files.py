@@ -2,7 +2,7 @@
 
 Both can be rebuilt from the log, so corruption of them is logged and repaired.
 
-- ``epochs``: the epoch cache. Durable before the first batch of a new epoch is written.
+- ``epochs``: the epoch cache. It has the epochs of all batches below the durable end offset.
 - ``<offset>.producers``: the producer table as of that offset. It makes the next start faster.
 """
 
@@ -51,19 +51,17 @@ class LogFiles:
         return EpochCache(EpochStart(*entry) for entry in state["epochs"])
 
     def write_epochs(self, epochs: EpochCache) -> None:
-        state_file.write(self._disk, self._path("epochs"), {"epochs": [list(e) for e in epochs]})
-
-    def replace_epochs(self, epochs: EpochCache) -> None:
-        """Like ``write_epochs``. If the disk is full, remove the file: a missing cache is rebuilt,
-        and a wrong cache is not. Raises ``OSError``."""
+        """Replace the file, and sync it and the directory. If the disk is full, remove it: a
+        missing cache is rebuilt, and a wrong cache is not. Raises ``OSError``."""
+        path = self._path("epochs")
         try:
-            self.write_epochs(epochs)
+            state_file.write(self._disk, path, {"epochs": [list(entry) for entry in epochs]})
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            if self._disk.exists(self._path("epochs")):
-                self._disk.remove(self._path("epochs"))
-                self._disk.sync_dir(self.directory)
+            if self._disk.exists(path):
+                self._disk.remove(path)
+            self._disk.sync_dir(self.directory)
 
     def read_snapshot(self, *, log_end_offset: Offset) -> ProducerTable:
         """Return the newest usable snapshot at or below ``log_end_offset``, or an empty table.

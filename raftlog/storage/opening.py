@@ -25,7 +25,7 @@ from raftlog.storage.producer_state import ProducerTable
 from raftlog.storage.quarantine import dangling_text
 from raftlog.storage.recovery import Recovered, load_leftovers, recover
 from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, base_offsets, file_name
-from raftlog.types import Offset
+from raftlog.types import LeaderEpoch, Offset
 
 _REWRITE_BYTES: Final = limits.MIB
 
@@ -201,23 +201,34 @@ class _Opening:
         )
 
     def _epochs(self, end: Offset, recovered: Recovered) -> EpochCache:
-        """Return the epoch cache. Rebuilds it from the batches if its file is missing, corrupt or
-        old."""
-        epochs = self._files.read_epochs()
-        if epochs is not None and _fits(epochs, recovered.segments, self._start):
+        """Return the epoch cache: the file, and the batches after the last sync. Rebuilds it from
+        all batches if the file is missing, corrupt or does not match them."""
+        epochs, changed = self._files.read_epochs(), False
+        fits = epochs is not None
+        if epochs is not None:
             changed = epochs.cut(end)
-        else:
+            if epochs.latest < _last_epoch(recovered.segments):
+                fits = changed = self._add_epochs(epochs, recovered, self._durable_end)
+        if epochs is None or not (fits and _fits(epochs, recovered.segments, self._start)):
             if epochs is not None:
                 recovered.notes.append("epoch cache does not match the log; it is rebuilt")
             epochs = EpochCache()
-            for header in _readable_headers(recovered, 0, self._index_interval_bytes):
-                if header.leader_epoch > epochs.latest:
-                    epochs.assign(header.leader_epoch, header.base_offset)
+            self._add_epochs(epochs, recovered, 0)
             changed = len(epochs) > 0
         if changed and not recovered.damage:
-            self._files.replace_epochs(epochs)
+            self._files.write_epochs(epochs)
         epochs.advance_start(self._start)
         return epochs
+
+    def _add_epochs(self, epochs: EpochCache, recovered: Recovered, start: Offset) -> bool:
+        """Add the epochs of the batches from ``start`` on. Returns False if a batch is of another
+        epoch than the cache has there: of an epoch that ended without a batch."""
+        for header in _readable_headers(recovered, start, self._index_interval_bytes):
+            if header.leader_epoch > epochs.latest:
+                epochs.assign(header.leader_epoch, header.base_offset)
+            elif epochs.epoch_at(header.base_offset) != header.leader_epoch:
+                return False
+        return True
 
     def _producers(self, end: Offset, recovered: Recovered) -> ProducerTable:
         """Return the producer table, and finish an interrupted deletion. The table includes the
@@ -322,6 +333,12 @@ def _write_again(segment: Segment, durable_offset: Offset) -> None:
         data = segment.pread(min(_REWRITE_BYTES, segment.size_bytes - position), position)
         segment.file.pwrite(data, position)
         position += len(data)
+
+
+def _last_epoch(segments: Sequence[Segment]) -> LeaderEpoch:
+    """Return the epoch of the last batch; -1 if there is none."""
+    filled = [segment for segment in segments if segment.size_bytes]
+    return filled[-1].summary.leader_epoch if filled else -1
 
 
 def _fits(epochs: EpochCache, segments: Sequence[Segment], start: Offset) -> bool:

@@ -234,21 +234,40 @@ SYNCS: Final = [
         ),
     ),
     Guard(
-        name="epoch is durable before its batches",
+        name="epochs are durable before their batches count as durable",
         why="after a crash a replica responds about an epoch that it does not know",
-        module="raftlog/storage/log.py",
-        function="Log._begin_epoch",
+        module="raftlog/storage/disk_tasks.py",
+        function="SyncTask.run",
         change=drop("call write_epochs"),
-        tests=(f"{DURABILITY}::test_an_epoch_is_durable_before_its_first_batch_is_written",),
+        tests=(f"{DURABILITY}::test_epochs_are_durable_before_their_batches_are_noted_as_durable",),
     ),
     Guard(
-        name="replicated epoch is durable before its batches",
+        name="a sync saves the leader's new epoch",
+        why="the start after next must read all batches, or does not know the epoch",
+        module="raftlog/storage/log.py",
+        function="Log._begin_epoch",
+        change=drop("assign _new_epochs"),
+        tests=(f"{DURABILITY}::test_epochs_are_durable_before_their_batches_are_noted_as_durable",),
+    ),
+    Guard(
+        name="a sync saves the epochs of copied batches",
         why="after a crash a follower reports another epoch for its batches",
         module="raftlog/storage/log.py",
         function="Log._note_epochs",
-        change=drop("call write_epochs"),
+        change=drop("assign _new_epochs"),
+        tests=(f"{REPLICATED_APPEND}::test_epochs_are_saved_with_the_next_sync",),
+    ),
+    Guard(
+        name="epochs without batches do not cover others' batches",
+        why="after a crash a follower reports another epoch for its batches",
+        module="raftlog/storage/opening.py",
+        function="_Opening._add_epochs",
+        change=drop("if epoch_at"),
         tests=(
-            f"{REPLICATED_APPEND}::test_epochs_are_durable_before_their_first_batch_is_written",
+            (
+                "tests/storage/test_rebuilding.py"
+                "::test_an_epoch_that_gave_way_does_not_cover_the_batches_since_the_last_sync"
+            ),
         ),
     ),
     Guard(

@@ -118,14 +118,20 @@ def test_nothing_is_noted_before_what_it_speaks_of_is_durable(path: str) -> None
     assert durable_batches(disk) == expected
 
 
-def test_an_epoch_is_durable_before_its_first_batch_is_written() -> None:
+@pytest.mark.parametrize("path", ["*/checkpoint", "*.index.tmp", "*.producers.tmp"])
+def test_epochs_are_durable_before_their_batches_are_noted_as_durable(path: str) -> None:
+    """KAFKA-15046: an append does not wait for it, because the batches contain their epochs."""
     disk = sim_disk()
     log = open_log(disk)
     append(log, b"x", leader_epoch=3)
     log.sync()
-    stop_before(disk, {"write"}, "*.log", lambda: append(log, b"y", leader_epoch=5))
+    append(log, b"x" * 1_500, leader_epoch=5)  # in a new segment
+    append(log, b"y", leader_epoch=6)
+    task = log.begin_sync(snapshot=True)
+    assert task is not None
+    stop_before(disk, {"create", "write"}, path, task.run)
     epochs = state_file.decode(disk.durable_bytes(f"{DIRECTORY}/epochs") or b"", path="epochs")
-    assert epochs == {"epochs": [[3, 0], [5, 1]]}
+    assert epochs == {"epochs": [[3, 0], [5, 1], [6, 2]]}
 
 
 # -- recovery, before anything is served -----------------------------------------------------------

@@ -463,6 +463,7 @@ def test_the_last_epoch_is_that_of_the_last_batch() -> None:
     assert log.last_epoch == -1
     fill(log, 9, leader_epoch=2)
     log._begin_epoch(5)
+    log.sync()
     assert (log.last_epoch, log.leader_epoch) == (2, 5)
     log.advance_log_start(9).run()
     assert log.size_bytes == 0

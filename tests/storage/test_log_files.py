@@ -56,12 +56,12 @@ def test_on_a_full_disk_no_epochs_are_better_than_wrong_ones() -> None:
     disk, log_files = new_files()
     log_files.write_epochs(EpochCache(EPOCHS))
     disk.capacity_bytes = 0
-    log_files.replace_epochs(EpochCache(EPOCHS[:1]))
+    log_files.write_epochs(EpochCache(EPOCHS[:1]))
     disk.power_cut()
     assert log_files.read_epochs() is None
-    log_files.replace_epochs(EpochCache(EPOCHS[:1]))
+    log_files.write_epochs(EpochCache(EPOCHS[:1]))
     disk.capacity_bytes = None
-    log_files.replace_epochs(EpochCache(EPOCHS[:1]))
+    log_files.write_epochs(EpochCache(EPOCHS[:1]))
     assert list(log_files.read_epochs() or ()) == EPOCHS[:1]
 
 

@@ -28,6 +28,7 @@ from tests.storage.logs import (
     value_at,
     values,
 )
+from tests.storage.replicas import follow, leader_of
 
 CHECKPOINT = f"{DIRECTORY}/checkpoint"
 
@@ -154,12 +155,36 @@ def test_an_epoch_without_batches_survives_a_start() -> None:
     with pytest.raises(Exception, match="no space"):
         fill(log, 1, leader_epoch=4)
     disk.capacity_bytes = None
-    disk.faults.append(Fault({"write"}, path="*.log"))
-    with pytest.raises(Exception, match="Input/output"):
-        fill(log, 1, leader_epoch=4)
+    log.sync()
     log = killed(disk)
     assert (log.leader_epoch, log.log_end_offset) == (4, 5)
     assert log.epochs.end_of(0, log_end_offset=5) == EpochStart(0, 5)
+
+
+def test_epochs_since_the_last_sync_are_those_of_the_batches_since_then() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 30)
+    for epoch in (2, 3):
+        fill(log, 5, leader_epoch=epoch, sync=False)
+    for _ in range(2):
+        log = killed(disk)
+        assert list(log.epochs) == [(0, 0), (2, 30), (3, 35)]
+        assert not any("rebuilt" in note for note in log.notes), "no other batch is read"
+
+
+def test_an_epoch_that_gave_way_does_not_cover_the_batches_since_the_last_sync() -> None:
+    """The file has epoch 6, without a batch; the log continued in epochs 4 and 7."""
+    leader = leader_of((1, 3))
+    disk = sim_disk()
+    log = open_log(disk)
+    follow(log, leader)
+    log._begin_epoch(6)
+    log.sync()
+    leader.fill(1, epoch=4)
+    leader.fill(1, epoch=7)
+    follow(log, leader)
+    assert list(killed(disk).epochs) == [(1, 0), (4, 3), (7, 4)]
 
 
 def test_epochs_below_the_log_start_are_forgotten() -> None:

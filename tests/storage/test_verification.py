@@ -282,7 +282,6 @@ def test_what_no_start_would_find_does_not_become_durable(how: str) -> None:
 
 
 CHANGES_OF_LOGS = {
-    "an append in a new epoch": lambda log: append(log, b"x", leader_epoch=7),
     "a new segment": lambda log: [append(log, b"x" * 1_500) for _ in range(3)],
     "a note of tombstones": lambda log: log.note_missing_tombstones(1),
     "a cut": lambda log: log.truncate_to(1),
