@@ -26,7 +26,7 @@ from raftlog.testing.cluster import Cluster, cluster
 TOPIC: Final = "wide"
 REPLICAS: Final = 3
 LIMIT_S: Final = 300.0
-LOOK_S: Final = 0.05
+POLL_S: Final = 0.05
 
 
 class Steps:
@@ -51,7 +51,7 @@ class Steps:
         while not condition(self.partitions()):
             if time.perf_counter() > deadline:
                 raise TimeoutError(f"not reached within {LIMIT_S:g} s")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def partitions(self) -> list[PartitionOverview]:
         return [p for p in self._admin.describe_cluster().partitions if p.topic == TOPIC]
