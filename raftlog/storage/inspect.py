@@ -148,11 +148,12 @@ def dump(disk: Disk, path: str) -> Iterator[BatchRow]:
             yield from scan(disk, segment_path)
 
 
-def scan(disk: Disk, path: str) -> Iterator[BatchRow]:
-    """Yield the fully checked batches of one segment file. The last row may be an error."""
+def scan(disk: Disk, path: str, position: int = 0) -> Iterator[BatchRow]:
+    """Yield the fully checked batches of one segment file, from the batch at ``position`` on. The
+    last row may be an error."""
     file = disk.open(path, write=False)
     try:
-        position, size = 0, file.size()
+        size = file.size()
         while position < size:
             header = None
             try:

@@ -8,6 +8,7 @@ and the other brokers keep their faults permanently. Every client in the core mu
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -15,13 +16,16 @@ from typing import Final, Literal, TypeAlias
 
 from raftlog import limits
 from raftlog.config import TopicConfig
-from raftlog.record import decode_lists
+from raftlog.errors import CorruptBatchError
+from raftlog.record import BATCH_START, decode_lists, parse_header
 from raftlog.replication.partition_state import PartitionState
 from raftlog.storage import Log
 from raftlog.storage.checkpoint import CheckpointFile
 from raftlog.storage.inspect import scan
 from raftlog.storage.recovery import live_bases
 from raftlog.storage.segment import LOG_SUFFIX, base_offsets, file_name
+from raftlog.testing.disk import SimDisk
+from raftlog.testing.page_cache import CachedFile
 from raftlog.testing.simulator.entries import Copy, Ending, check
 from raftlog.testing.simulator.faults import HANGS, FaultPlan, Nemesis
 from raftlog.testing.simulator.growing import Growing, GrowthPlan, joining_config, still_changing
@@ -62,7 +66,7 @@ from raftlog.testing.simulator.workload import (
     record_name,
 )
 from raftlog.testing.simulator.world import World, broker_config, start_broker
-from raftlog.types import TopicPartition
+from raftlog.types import Offset, TopicPartition
 
 Mode: TypeAlias = Literal["safety", "liveness"]
 MODES: Final[tuple[Mode, ...]] = ("safety", "liveness")
@@ -813,6 +817,19 @@ def _finish_compaction(machine: BrokerMachine, partition: TopicPartition, topic_
         log.abandon()
 
 
+def _first_kept(disk: SimDisk, path: str, start: Offset) -> int:
+    """Return the position of the first batch with records that are not deleted; 0 if there is none.
+    Brokers do not read the batches before it, so that faults in them have no effect.
+    """
+    file = disk.image(path)
+    data = bytes(file.data) if isinstance(file, CachedFile) else b""
+    for found in BATCH_START.finditer(data):
+        with suppress(CorruptBatchError):
+            if parse_header(data, found.start()).next_offset > start:
+                return found.start()
+    return 0
+
+
 def _dump(machine: BrokerMachine, partition: TopicPartition, directory: str) -> Copy:
     disk = machine.disk
     checkpoint = CheckpointFile(disk, f"{directory}/checkpoint")
@@ -821,7 +838,8 @@ def _dump(machine: BrokerMachine, partition: TopicPartition, directory: str) -> 
     records: list[Seen] = []
     for base in live_bases(base_offsets(disk.list_dir(directory), LOG_SUFFIX), start):
         end = max(end, base)
-        for row in scan(disk, f"{directory}/{file_name(base, LOG_SUFFIX)}"):
+        path = f"{directory}/{file_name(base, LOG_SUFFIX)}"
+        for row in scan(disk, path, _first_kept(disk, path, start) if base < start else 0):
             if row.header is None or row.error:
                 break  # a torn write; other checks detect missing records
             lists = decode_lists(row.data)

@@ -47,6 +47,13 @@ def test_a_leader_that_restarts_does_not_trust_the_first_state(seed: int) -> Non
     assert verdict.is_good, verdict.violations[:10]
 
 
+@pytest.mark.parametrize("seed", [800037])
+def test_sectors_of_deleted_records_may_be_unreadable(seed: int) -> None:
+    """Brokers do not read them; the checker read none of the records after them."""
+    verdict = run(Scenario.draw(seed, brokers=3, light=True))
+    assert verdict.is_good, verdict.violations[:10]
+
+
 def with_hung_journal(world: World, *, alone: bool) -> bool:
     """Whether a broker, one of three, that has something to write to its journal ends."""
     world.boot()
