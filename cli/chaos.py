@@ -122,8 +122,6 @@ def checked(*, nemeses: str, seed: int | None, directory: Path | None, **others:
         raise click.UsageError("--source is for brokers that are started here, not for --bootstrap")
     if others.get("client") == "kafka":
         options.check_confluent_kafka()
-        if others.get("secure"):
-            raise click.UsageError("--secure is for raftlog's own clients, not for --client kafka")
     if others.get("secure") and others["bootstrap"] is not None:
         raise click.UsageError("--secure is for brokers that are started here, not for --bootstrap")
     names = [] if nemeses == "none" else [name.strip() for name in nemeses.split(",")]

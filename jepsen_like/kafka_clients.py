@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 import confluent_kafka as kafka
 
+from raftlog.client import profiles
 from raftlog.errors import (
     InstanceFencedError,
     OffsetOutOfRangeError,
@@ -47,10 +49,28 @@ PATIENCE: Final[Mapping[str, int]] = {
     "retry.backoff.ms": 50,
     "retry.backoff.max.ms": 500,
 }
+# Keys of a profile, and librdkafka's settings.
+_SECURITY: Final[Mapping[str, str]] = {
+    "security_protocol": "security.protocol",
+    "ssl_cafile": "ssl.ca.location",
+    "sasl_mechanism": "sasl.mechanism",
+    "sasl_username": "sasl.username",
+    "sasl_password": "sasl.password",
+}
 _RANGE_ERRORS: Final = (
     kafka.KafkaError.OFFSET_OUT_OF_RANGE,
     kafka.KafkaError._AUTO_OFFSET_RESET,
 )
+
+
+def connecting(bootstrap: str) -> dict[str, Any]:
+    """Return the settings of all clients. Those of a secured cluster are in the profile that the
+    environment names, as for raftlog's clients."""
+    given: dict[str, Any] = {**PATIENCE, "bootstrap.servers": bootstrap}
+    if profile := os.environ.get(profiles.VARIABLE):
+        values = profiles.load(profile)
+        given |= {name: values[key] for key, name in _SECURITY.items() if key in values}
+    return given
 
 
 def error_of(error: kafka.KafkaError) -> RaftlogError:
@@ -154,8 +174,7 @@ class KafkaProducer:
     ) -> None:
         self._producer: kafka.Producer | None = kafka.Producer(
             {
-                **PATIENCE,
-                "bootstrap.servers": bootstrap,
+                **connecting(bootstrap),
                 "client.id": client_id,
                 "acks": acks,
                 "enable.idempotence": idempotent,
@@ -261,8 +280,7 @@ class KafkaConsumer:
     ) -> None:
         self._consumer = kafka.Consumer(
             {
-                **PATIENCE,
-                "bootstrap.servers": bootstrap,
+                **connecting(bootstrap),
                 "group.id": group or "no-group",
                 "session.timeout.ms": request_timeout_ms,  # also limits commits
                 "enable.auto.commit": False,

@@ -12,7 +12,7 @@ import confluent_kafka as kafka
 from raftlog.errors import InstanceFencedError, RaftlogError
 from raftlog.jepsen_like.client import describe
 from raftlog.jepsen_like.committing import noted
-from raftlog.jepsen_like.kafka_clients import PATIENCE, commit, error_of, logger, record_of
+from raftlog.jepsen_like.kafka_clients import commit, connecting, error_of, logger, record_of
 from raftlog.jepsen_like.member import (
     METADATA_MAX_AGE_MS,
     PATIENCE_S,
@@ -42,8 +42,7 @@ class Subscriber:
         mine = self.work.settings
         session_ms = int(mine.session_timeout_s * 1_000)
         given: dict[str, Any] = {
-            **PATIENCE,
-            "bootstrap.servers": mine.bootstrap,
+            **connecting(mine.bootstrap),
             "client.id": mine.name,
             "group.id": mine.group,
             "group.protocol": mine.protocol,

@@ -373,6 +373,11 @@ def test_a_directory_in_use_is_refused_and_an_empty_one_is_not(tmp_path: Path) -
         checked(directory=tmp_path)
 
 
+def test_kafka_clients_may_be_secured() -> None:
+    made = checked(client="kafka", secure=True)
+    assert (made.client, made.secure) == ("kafka", True)
+
+
 def test_another_s_cluster_may_have_a_script() -> None:
     made = checked(bootstrap="a:1,b:2", control=Path("/c"))
     assert (made.bootstrap, made.control) == ("a:1,b:2", Path("/c"))
