@@ -17,9 +17,10 @@ record after the other. All integers are zigzag varints of up to 5 bytes, or 10 
 A record ends where its length specifies; the next one begins there. Source: Kafka's documentation,
 "Record Batch" and "Record".
 
-The chain of lengths costs one step of Python for each record. numpy decodes the other varints of
-many records at once. Below ``NUMPY_FROM`` records, and without numpy, Python decodes them. Both
-readers accept the same bytes.
+The chain of lengths costs one step of Python for each record, except in runs of records of equal
+length, which numpy compares at once. numpy also decodes the other varints of many records at once.
+Below ``NUMPY_FROM`` records, and without numpy, Python decodes them. Both readers accept the same
+bytes.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ NUMPY_FROM: Final = 64 if find_spec("numpy") is not None else sys.maxsize
 RECORD_BYTES_MIN: Final = 7
 
 _PART_RECORDS: Final = 1 << 14  # decoded at a time, which bounds the memory for positions
+_RUN_MIN: Final = 64  # records; shorter runs of records of equal length cost more than single steps
 _LIVE_MIN: Final = 32  # records with one more header, for which numpy costs less than Python
 _INT_BYTES: Final = 5
 _LONG_BYTES: Final = 10
@@ -61,6 +63,8 @@ _LONG_BYTES: Final = 10
 _PADDING: Final = bytes(16)
 _NULL: Final = b"\x01"  # the length -1
 _SMALL: Final = tuple((octet >> 1) ^ -(octet & 1) for octet in range(128))  # of one byte
+_STEP_LOW: Final = tuple(2 + ((octet & 127) >> 1) for octet in range(256))  # of two bytes
+_STEP_HIGH: Final = tuple(octet << 6 for octet in range(128))
 _I64_MAX: Final = (1 << 63) - 1
 
 
@@ -207,18 +211,64 @@ def _varint(body: bytes, position: int, bytes_max: int) -> tuple[int, int]:
     return (raw >> 1) ^ -(raw & 1), position
 
 
-def _starts(body: bytes, position: int, count: int) -> tuple[list[int], int]:
-    """Return the positions of ``count`` consecutive records, and the end of the last."""
+def _starts(body: bytes, size: int, position: int, count: int) -> tuple[Integers, int]:
+    """Return the positions of ``count`` consecutive records, and the end of the last.
+
+    Records of equal length follow each other at equal distances, and one comparison finds them all.
+    """
+    import numpy as np
+
+    view = memoryview(body)
+    found: list[Integers] = []
+    p = position
+    wait = _RUN_MIN
+    while count:
+        starts, p = _walk(body, p, min(wait, count))
+        found.append(np.array(starts, np.int64))
+        count -= len(starts)
+        distance = p - starts[-1]
+        is_run = count >= _RUN_MIN and distance == starts[-1] - starts[-2]
+        span = _RUN_MIN  # grows, since a comparison of many records may find few
+        wait *= 2
+        while is_run and (rows := min(span, count, (size - p) // distance)) >= _RUN_MIN:
+            number = _run(view[p - distance : p + rows * distance], distance)
+            found.append(np.arange(p, p + number * distance, distance))
+            is_run = number == rows
+            count -= number
+            p += number * distance
+            span *= 4
+            if number >= _RUN_MIN:
+                wait = _RUN_MIN
+    return np.concatenate(found), p
+
+
+def _run(rows: memoryview, distance: int) -> int:
+    """Return how many records follow the first one with the same bytes of their lengths, one after
+    the other. Each of these lengths is then the distance to the next record, as in ``_walk``.
+
+    ``rows``: whole multiples of ``distance``, the size of the first record.
+    """
+    import numpy as np
+
+    table = np.frombuffer(rows, np.uint8).reshape(-1, distance)
+    width = next(n for n in range(1, _INT_BYTES + 1) if table[0, n - 1] < 128)
+    is_same = (table[1:, :width] == table[0, :width]).all(axis=1)
+    return len(is_same) if is_same.all() else int(is_same.argmin())
+
+
+def _walk(body: bytes, position: int, count: int) -> tuple[list[int], int]:
+    """The same as ``_starts``, as a list, one step for each record."""
     starts: list[int] = []
     add = starts.append
+    low, high = _STEP_LOW, _STEP_HIGH
     p = position
     for _ in range(count):
         add(p)
         octet = body[p]
         if octet < 128:
             p += 1 + (octet >> 1)
-        elif (high := body[p + 1]) < 128:
-            p += 2 + ((octet & 127 | high << 7) >> 1)
+        elif (second := body[p + 1]) < 128:
+            p += low[octet] + high[second]
         else:
             length, p = _varint(body, p, _INT_BYTES)
             p += max(length, 0)
@@ -231,11 +281,11 @@ def _part_in_numpy(
     """The same as ``_part_in_python``."""
     import numpy as np
 
-    starts, end = _starts(body, position, count)
+    starts, end = _starts(body, size, position, count)
     if end > size:
         raise RecordsError(f"the records end before record {row + count - 1} does")
     octets = np.frombuffer(body, np.uint8)
-    lengths, at = _varints(octets, np.array(starts, np.int64), _INT_BYTES)
+    lengths, at = _varints(octets, starts, _INT_BYTES)
     _check_lengths(lengths, at, size, "record")
     ends = at + lengths
     stamps, at = _varints(octets, at + 1, _LONG_BYTES)
@@ -261,23 +311,37 @@ def _varints(octets: Octets, positions: Integers, bytes_max: int) -> tuple[Integ
     """Return the zigzag varints at ``positions``, and the end of each."""
     import numpy as np
 
+    first = octets[positions]
+    more = first > 127
+    ends = positions + 1
+    if not more.any():
+        return (first >> 1).astype(np.int64) ^ -(first & 1).astype(np.int64), ends
+    second = np.where(more, octets[ends], 0)
+    if second.max() > 127:
+        return _long_varints(octets, positions, bytes_max)
+    raw = (first & 127) | second.astype(np.int16) << 7
+    return ((raw >> 1) ^ -(raw & 1)).astype(np.int64), ends + more
+
+
+def _long_varints(octets: Octets, positions: Integers, bytes_max: int) -> tuple[Integers, Integers]:
+    """The same as ``_varints``, of any length."""
+    import numpy as np
+
     raw = octets[positions].astype(np.int64)
     ends = positions + 1
-    more = raw > 127
-    if more.any():
-        raw &= 127
-        rows = np.flatnonzero(more)
-        shift = 7
-        while len(rows):
-            if shift == 7 * bytes_max:
-                raise RecordsError(f"a varint takes over {bytes_max} bytes")
-            octet = octets[ends[rows]].astype(np.int64)
-            if shift == 63 and octet.max() > 1:
-                raise RecordsError("a varint has over 64 bits")
-            raw[rows] |= (octet & 127) << shift
-            ends[rows] += 1
-            rows = rows[octet > 127]
-            shift += 7
+    rows = np.flatnonzero(raw > 127)
+    raw &= 127
+    shift = 7
+    while len(rows):
+        if shift == 7 * bytes_max:
+            raise RecordsError(f"a varint takes over {bytes_max} bytes")
+        octet = octets[ends[rows]].astype(np.int64)
+        if shift == 63 and octet.max() > 1:
+            raise RecordsError("a varint has over 64 bits")
+        raw[rows] |= (octet & 127) << shift
+        ends[rows] += 1
+        rows = rows[octet > 127]
+        shift += 7
     return (raw >> 1) & 0x7FFF_FFFF_FFFF_FFFF ^ -(raw & 1), ends
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import Change, drop, never, value
+from tests.mutation.change import Change, always, drop, never, value
 from tests.mutation.guard import Guard
 
 _BATCH: Final = "tests/record/test_kafka_batch.py"
@@ -168,6 +168,13 @@ GUARDS: Final = [
             ("values", "python", never("if 1 #2/2")),
             ("header counts", "numpy", never("if 0")),
         )
+    ),
+    _rows(
+        "every length in a run",
+        _UNREADABLE,
+        "_run",
+        always("condition all"),
+        "test_runs_of_equal_length_are_found_as_by_single_steps",
     ),
     _rows(
         "lengths, read by numpy",

@@ -246,7 +246,7 @@ def without_attributes(sent: bytes) -> bytes:
     header = kafka_header(sent)
     codec = Codec(header.attributes & 7)
     section = bytearray(kafka_compression.decompress(sent[61:], codec, size_max=1 << 26))
-    for start in kafka_rows._starts(bytes(section), 0, header.record_count)[0]:
+    for start in kafka_rows._walk(bytes(section), 0, header.record_count)[0]:
         section[kafka_rows._varint(bytes(section[start : start + 6]), 0, 5)[1] + start] = 0
     return kafka_resealed(sent, bytes(section), attributes=header.attributes & ~7)
 

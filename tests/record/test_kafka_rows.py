@@ -31,14 +31,15 @@ kafka_records = st.builds(KafkaRecord, entries, entries, timestamps, header_rows
 
 
 @contextmanager
-def numpy_for_all(*, live_min: int = 1, numpy_from: int = 1) -> Iterator[None]:
-    """Let numpy decode a handful of records too, and their headers."""
-    usual = kafka_rows.NUMPY_FROM, kafka_rows._LIVE_MIN
+def numpy_for_all(*, live_min: int = 1, numpy_from: int = 1, run_min: int = 2) -> Iterator[None]:
+    """Let numpy decode a handful of records too, runs of equal length, and their headers."""
+    usual = kafka_rows.NUMPY_FROM, kafka_rows._LIVE_MIN, kafka_rows._RUN_MIN
     kafka_rows.NUMPY_FROM, kafka_rows._LIVE_MIN = numpy_from, live_min
+    kafka_rows._RUN_MIN = run_min
     try:
         yield
     finally:
-        kafka_rows.NUMPY_FROM, kafka_rows._LIVE_MIN = usual
+        kafka_rows.NUMPY_FROM, kafka_rows._LIVE_MIN, kafka_rows._RUN_MIN = usual
 
 
 def verdict(section: bytes, count: int) -> RowFacts | None:
@@ -52,7 +53,7 @@ def both(section: bytes, count: int) -> RowFacts | None:
     """The verdict of both readers."""
     with numpy_for_all():
         rounds = verdict(section, count)
-    with numpy_for_all(live_min=3):
+    with numpy_for_all(live_min=3, run_min=64):
         assert verdict(section, count) == rounds
     with numpy_for_all(numpy_from=count + 1):
         assert verdict(section, count) == rounds
@@ -218,6 +219,35 @@ def test_refused(section: bytes) -> None:
 
 
 @given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 1, 55, 56, 57, 9_000]), st.integers(1, 40)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(2, 9),
+    st.integers(0, 3),
+)
+def test_runs_of_equal_length_are_found_as_by_single_steps(
+    runs: list[tuple[int, int]], run_min: int, cut: int
+) -> None:
+    values = [bytes(size) for size, count in runs for _ in range(count)]
+    section = section_of([KafkaRecord(value) for value in values])
+    size = len(section) - cut
+    body = section[:size] + bytes(16)
+    with numpy_for_all(run_min=run_min):
+        starts, end = kafka_rows._starts(body, size, 0, len(values))
+    assert (starts.tolist(), end) == kafka_rows._walk(body, 0, len(values))
+
+
+def test_a_length_in_a_run_that_leads_elsewhere_is_refused() -> None:
+    section = bytearray(section_of([KafkaRecord(b"12345")] * 300))
+    assert verdict(bytes(section), 300) is not None
+    stride = len(record(0, 0, -1, 5, b"12345", 0))
+    section[40 * stride] += 2
+    assert both(bytes(section), 300) is None
+
+
+@given(
     st.lists(kafka_records, min_size=1, max_size=8),
     st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=3),
     st.integers(-3, 3),
@@ -245,7 +275,7 @@ def test_readers_agree_about_very_many_tampered_records(seed: int) -> None:
             )
             for n in range(count)
         ]
-        bases.append((section_of(records), count))
+        bases += [(section_of(records), count), (section_of([records[0]] * count), count)]
     for _ in range(30_000):
         start, count = rnd.choice(bases)
         section = bytearray(start)
