@@ -123,6 +123,7 @@ OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     errors.InconsistentGroupProtocolError: "info",
     errors.InstanceInUseError: "info",
     errors.RebalanceInProgressError: "fail",
+    errors.SessionEndedError: "fail",
     # A failing disk may have stored the data.
     errors.StorageError: "info",
     errors.DataDirectoryError: "info",

@@ -16,7 +16,8 @@
     │   ├── CoordinatorLoadingError  the coordinator is still reading the group's state
     │   ├── StaleMemberEpochError    the member epoch has increased: repeat with the newest one
     │   ├── DiskHungError            the broker's disk completes no sync; nothing was appended
-    │   └── RebalanceInProgressError the classic group forms a new generation: join again
+    │   ├── RebalanceInProgressError the classic group forms a new generation: join again
+    │   └── SessionEndedError        not authenticated again in time: open another connection
     ├── OutcomeUnknownError          may have been done: safe to repeat only with a sequence
     │   ├── ConnectionLostError      the connection closed before the response arrived
     │   ├── RequestTimedOutError     no response within the request timeout
@@ -199,6 +200,12 @@ class RebalanceInProgressError(RetriableError):
     """The classic consumer group forms a new generation: the member must join again."""
 
     code = 15
+
+
+class SessionEndedError(RetriableError):
+    """The connection was not authenticated again in time (KIP-368): open another one."""
+
+    code = 17
 
 
 class OutcomeUnknownError(RaftlogError):

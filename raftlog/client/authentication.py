@@ -12,6 +12,7 @@ from raftlog.client.connection import Connection
 from raftlog.client.settings import SaslSettings, TokenProvider
 from raftlog.errors import (
     AuthenticationError,
+    ConnectionLostError,
     RaftlogError,
     UnsupportedFeatureError,
     UnsupportedVersionError,
@@ -116,7 +117,8 @@ async def keep_authenticated(
 ) -> None:
     """Authenticate again before each session ends (KIP-368), until the connection is closed.
 
-    If that fails, the connection is closed: the next one reports the reason.
+    If that fails, the connection is closed: the outcome of its requests is unknown, and the next
+    connection reports the reason.
     """
     while lifetime_s:
         await asyncio.sleep(lifetime_s * SESSION_PART)
@@ -125,7 +127,11 @@ async def keep_authenticated(
         try:
             lifetime_s = await authenticate(connection, sasl, entropy, timeout_ms=timeout_ms)
         except RaftlogError as error:
-            connection.abort(error)
+            connection.abort(
+                ConnectionLostError(
+                    f"the connection to {connection.address} could not authenticate again: {error}"
+                )
+            )
             return
 
 

@@ -22,6 +22,7 @@ from raftlog.client.settings import ConnectionSettings
 from raftlog.config import Address
 from raftlog.errors import (
     AccessDeniedError,
+    AuthenticationError,
     BrokerUnavailableError,
     ClosedError,
     ClusterNotReadyError,
@@ -49,6 +50,7 @@ class Connections:
         self.reached = False  # True after the first handshake with any broker
         self.cluster_id = ""  # if known, brokers of other clusters are rejected
         self.closed = False
+        self._rejection = ""  # text of the last rejection of the credentials, until a success
         self._settings = settings
         self._connector = connector
         self._entropy = entropy
@@ -122,13 +124,20 @@ class Connections:
                 f"connected, but received no handshake response: {error}. Check whether the "
                 f"broker {cause}, or is overloaded"
             ) from error
+        except AuthenticationError as error:
+            connection.abort(error)
+            self._rejection = str(error)
+            raise
         except (ClusterNotReadyError, ThrottledError) as error:  # of the authentication
             connection.abort(error)
+            if self._rejection and isinstance(error, ThrottledError):
+                # Attempts of this client are among the failures that the broker counts.
+                raise AuthenticationError(self._rejection) from error
             raise BrokerUnavailableError(str(error)) from error
         except BaseException as error:
             connection.abort(ClosedError(f"the handshake failed: {error}"))
             raise
-        self.reached = True
+        self.reached, self._rejection = True, ""
         return await self._keep(connection)
 
     async def _authenticate(self, connection: Connection, *, timeout_ms: int) -> None:

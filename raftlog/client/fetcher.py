@@ -159,9 +159,6 @@ class Fetcher:
             if self._in_flight(source.broker_id) >= limits.FETCHES_IN_FLIGHT_MAX:
                 return None  # the next response calls poll()
             connection = self._links.connection(link, now)
-            if connection is None and link.rejection is not None:
-                self._subscription.failed(want, link.rejection)
-                return None
             if connection is None:
                 return self._links.retry_at(link, now)
             load = loads[key] = _Load(link, connection, source.replica_ok)

@@ -19,6 +19,7 @@ from typing import Final
 
 from raftlog.config import Address
 from raftlog.errors import (
+    AuthenticationError,
     BrokerUnavailableError,
     LeaderNotAvailableError,
     RaftlogError,
@@ -294,6 +295,9 @@ def _topic_view(info: TopicInfo) -> TopicView:
 def unreachable(reasons: Mapping[Address, RaftlogError]) -> RaftlogError:
     """Return the error if no broker responded, with the reason for each address."""
     errors = list(reasons.values())
+    for error in errors:
+        if isinstance(error, AuthenticationError):
+            return error  # all brokers have the same users
     if errors and not any(isinstance(error, BrokerUnavailableError) for error in errors):
         # Every address responded, but is not a broker of this cluster: waiting cannot help.
         return errors[0]

@@ -57,7 +57,7 @@ class ReplicaSelector:
         """Return the broker to fetch from now; else the time of the next attempt.
 
         Metadata or connection changes can make an earlier attempt possible. Raises ``RefusedError``
-        if the partition does not exist.
+        if the partition does not exist, or its leader rejects the credentials of this client.
         """
         known = self._cluster.view.partition(tp.topic, tp.partition)
         if self._settings.read_from == "replica" and tp not in self._disputed:
@@ -70,7 +70,10 @@ class ReplicaSelector:
             return Source(leader, known.leader_epoch, replica_ok=False)
         again_at = self._links.refresh() or now + STAND_IN_AFTER_S
         if leader is not None:
-            self._links.connection(self._links.link(leader), now)  # reconnects
+            link = self._links.link(leader)
+            self._links.connection(link, now)  # reconnects
+            if link.rejection is not None:
+                raise link.rejection
         stand_in_at = self._lost_at.setdefault(tp, now) + STAND_IN_AFTER_S
         if stand_in_at > now:
             return min(again_at, stand_in_at)

@@ -15,6 +15,7 @@ from raftlog.errors import (
     AuthenticationError,
     ClusterNotReadyError,
     InvalidRequestError,
+    SessionEndedError,
     ThrottledError,
     UnsupportedFeatureError,
 )
@@ -128,14 +129,14 @@ class Authenticator:
         return connection.used is not None and not self._store.has(connection.used)
 
     def check(self, connection: Connection) -> None:
-        """Raise ``AuthenticationError`` if the connection must authenticate, for the first time or
-        again, before it sends other requests.
+        """Raise ``AuthenticationError`` if the connection must authenticate before it sends other
+        requests, and ``SessionEndedError`` if it had to authenticate again.
         """
         ends = connection.session_ends_seconds
         if ends is not None and self._loop.time() >= ends:
-            raise AuthenticationError(
-                "the session has ended (connections.max.reauth.ms): the client did not "
-                "authenticate again in time"
+            raise SessionEndedError(
+                "the session has ended (connections.max.reauth.ms): the connection was not "
+                "authenticated again in time. Open another one"
             )
         if self._is_required and not connection.is_authenticated:
             raise AuthenticationError(REQUIRED)

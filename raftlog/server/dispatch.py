@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from raftlog.errors import AccessDeniedError, UnsupportedApiError
+from raftlog.errors import AccessDeniedError, SessionEndedError, UnsupportedApiError
 from raftlog.protocol import api
 from raftlog.protocol.connection import Request
 from raftlog.server.access.admission import admit
@@ -127,7 +127,7 @@ def dispatch(context: BrokerContext, connection: Connection, request: Request) -
     if connection.peer_identity is None:
         try:
             _check_access(context, connection, request)
-        except AccessDeniedError as error:
+        except (AccessDeniedError, SessionEndedError) as error:
             _deny(connection, request, reply, error)
             return None
     handle = HANDLERS.get(request.api.number, _refuse_api)
@@ -139,7 +139,7 @@ def dispatch(context: BrokerContext, connection: Connection, request: Request) -
 
 def _check_access(context: BrokerContext, connection: Connection, request: Request) -> None:
     """Raise ``AccessDeniedError`` if the connection, which is no broker's, has not authenticated as
-    required.
+    required, and ``SessionEndedError`` if its session has ended.
     """
     if request.api.number not in BEFORE_AUTHENTICATION:
         context.authenticator.check(connection)
@@ -154,7 +154,12 @@ def _refuse_api(_context: BrokerContext, request: Request, _reply: Reply) -> Ste
     raise UnsupportedApiError(f"this broker does not serve {request.api.name}")
 
 
-def _deny(connection: Connection, request: Request, reply: Reply, error: AccessDeniedError) -> None:
+def _deny(
+    connection: Connection,
+    request: Request,
+    reply: Reply,
+    error: AccessDeniedError | SessionEndedError,
+) -> None:
     """Reject a request from a connection that has not authenticated as required, and close it."""
     connection.note_refusal(request.api.name, error, request.correlation_id)
     if request.expects_response:

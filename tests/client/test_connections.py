@@ -6,12 +6,24 @@ import asyncio
 
 import pytest
 
+from raftlog.client.authentication import keep_authenticated
 from raftlog.client.connections import Connections
-from raftlog.client.settings import ConnectionSettings, parse_bootstrap
+from raftlog.client.settings import ConnectionSettings, SaslSettings, parse_bootstrap
 from raftlog.config import Address
-from raftlog.errors import BrokerUnavailableError, ClosedError, FrameError, WrongClusterError
+from raftlog.errors import (
+    AuthenticationError,
+    BrokerUnavailableError,
+    ClosedError,
+    ClusterNotReadyError,
+    ConnectionLostError,
+    FrameError,
+    RaftlogError,
+    ThrottledError,
+    WrongClusterError,
+)
 from raftlog.protocol import api as apis
-from tests.client.world import FakeCluster, ignore, run
+from raftlog.protocol.metadata import MetadataRequest
+from tests.client.world import FakeCluster, ignore, refuse, run
 from tests.running import runs
 
 
@@ -103,6 +115,58 @@ async def test_a_broker_of_another_cluster_is_refused(fake: FakeCluster) -> None
         await connections.to(fake.addresses[1])
     await asyncio.sleep(0.01)
     assert not fake.peers
+    await connections.close()
+
+
+@runs(run)
+async def test_a_client_that_was_rejected_is_not_only_throttled(fake: FakeCluster) -> None:
+    """The broker refuses further attempts without a comparison: the first reason still holds."""
+    throttled, rejected = refuse(ThrottledError("T")), refuse(AuthenticationError("E"))
+    fake.next(apis.API_VERSIONS, throttled, rejected, throttled, throttled)
+    fake.next(apis.API_VERSIONS, refuse(ClusterNotReadyError("C")))
+    connections = connections_of(fake)
+    expected = (
+        BrokerUnavailableError,  # other clients of this address have failed
+        *(AuthenticationError,) * 3,
+        BrokerUnavailableError,  # the broker restarts
+    )
+    for error in expected:
+        with pytest.raises(error):
+            await connections.to(fake.addresses[1])
+    (await connections.to(fake.addresses[1])).abort(ClosedError("E"))
+    fake.next(apis.API_VERSIONS, throttled)
+    with pytest.raises(BrokerUnavailableError):
+        await connections.to(fake.addresses[1])
+    await connections.close()
+
+
+@pytest.mark.parametrize("error", [ThrottledError("E"), AuthenticationError("E")])
+@runs(run)
+async def test_requests_that_wait_while_a_session_is_not_renewed_have_an_unknown_outcome(
+    fake: FakeCluster, *, error: RaftlogError
+) -> None:
+    connections = connections_of(fake)
+    connection = await connections.to(fake.addresses[1])
+    fake.next(apis.METADATA, ignore)
+    waiting = connection.start(apis.METADATA, MetadataRequest(topics=None), timeout_ms=9_000)
+    fake.next(apis.SASL_AUTHENTICATE, refuse(error))
+    sasl = SaslSettings(mechanism="SCRAM-SHA-256", username="alice", password="p")
+    await keep_authenticated(connection, sasl, bytes, 1.0, timeout_ms=9_000)
+    with pytest.raises(ConnectionLostError, match=r"could not authenticate again: .*E"):
+        await waiting
+    await connections.close()
+
+
+@pytest.mark.parametrize("others", [{2, 3}, set()])
+@runs(run, brokers=3)
+async def test_one_rejection_is_the_reason_of_all(fake: FakeCluster, *, others: set[int]) -> None:
+    """The brokers have the same users, so the ones that cannot be reached are not waited for."""
+    fake.down = others
+    fake.always[apis.API_VERSIONS] = refuse(ThrottledError("T"))
+    fake.next(apis.API_VERSIONS, refuse(AuthenticationError("E")))
+    connections = connections_of(fake)
+    with pytest.raises(AuthenticationError):
+        await connections.first_of(list(fake.addresses.values()))
     await connections.close()
 
 

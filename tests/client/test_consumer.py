@@ -15,6 +15,7 @@ import pytest
 from raftlog.client.consumer import Consumer
 from raftlog.client.environment import ClientEnvironment
 from raftlog.errors import (
+    AuthenticationError,
     BrokerUnavailableError,
     ClosedError,
     InvalidRequestError,
@@ -22,11 +23,12 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from raftlog.protocol import api as apis
 from raftlog.types import OffsetAndTimestamp, TopicPartition
 from tests.client.samples import python
 from tests.client.test_fetcher import fill
 from tests.client.test_subscription import A, B
-from tests.client.world import FakeCluster
+from tests.client.world import FakeCluster, refuse, vanish
 
 WAIT_MS = 20_000
 
@@ -63,6 +65,17 @@ def test_polling(fake: FakeCluster) -> None:
         assert consumer.position(A) == 5
         assert consumer.poll(timeout_ms=0) == []
         assert consumer.poll(timeout_ms=20) == []
+
+
+def test_a_deleted_user_is_reported_by_the_next_poll(fake: FakeCluster) -> None:
+    with consumer_of(fake) as consumer:
+        consumer.assign([A])
+        assert offsets(consumer, 5) == [0, 1, 2, 3, 4]
+        fake.always[apis.API_VERSIONS] = refuse(AuthenticationError("E: the user is unknown"))
+        fake.always[apis.FETCH] = vanish
+        for _ in range(2):
+            with pytest.raises(AuthenticationError, match="E: the user"):
+                consumer.poll(WAIT_MS)
 
 
 def test_iterating(fake: FakeCluster) -> None:

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from raftlog.client.replica_selector import replica_offsets
-from raftlog.errors import FencedLeaderEpochError, OffsetOutOfRangeError, UnknownLeaderEpochError
+from raftlog.errors import (
+    AuthenticationError,
+    FencedLeaderEpochError,
+    OffsetOutOfRangeError,
+    UnknownLeaderEpochError,
+)
 from raftlog.protocol import api as apis
 from raftlog.protocol.fetch import FetchRequest
 from raftlog.types import TopicPartition
@@ -18,7 +23,7 @@ from tests.client.samples import stored_batch
 from tests.client.test_cluster import cluster_of
 from tests.client.test_fetcher import Rig, failing, fill, now
 from tests.client.test_subscription import A
-from tests.client.world import FakeCluster, run, vanish
+from tests.client.world import FakeCluster, refuse, run, vanish
 from tests.running import runs
 
 
@@ -61,6 +66,24 @@ async def test_a_leader_that_dies_is_left_for_its_successor(fake: FakeCluster) -
         start = now()
         assert await rig.read(2) == [2, 3]
         assert now() - start < 2
+
+
+@pytest.mark.parametrize("read_from", ["leader", "replica"])
+@runs(run, brokers=3)
+async def test_a_client_whose_credentials_the_leader_rejects_gets_the_error_at_once(
+    fake: FakeCluster, *, read_from: str
+) -> None:
+    fake.create("t")
+    fill(fake, 2)
+    async with Rig(fake, read_from=read_from) as rig:
+        assert await rig.read(2) == [0, 1]
+        fake.always[apis.API_VERSIONS] = refuse(AuthenticationError("E"))
+        start = now()
+        for peer in list(fake.peers):
+            peer.transport.abort()
+        with pytest.raises(AuthenticationError):
+            await rig.read(1)
+        assert now() - start < 1
 
 
 @runs(run, brokers=3)

@@ -14,7 +14,7 @@ import confluent_kafka
 import pytest
 
 from raftlog import Acl, Admin, Consumer, NewTopic, Producer
-from raftlog.errors import RaftlogError
+from raftlog.errors import AuthenticationError, RaftlogError
 from raftlog.testing import Cluster, cluster, wait_until
 
 pytestmark = pytest.mark.integration
@@ -173,3 +173,4 @@ def test_a_busy_user_is_cut_off_within_a_second(monkeypatch: pytest.MonkeyPatch)
                     assert each.last < deleted + CUT_S, f"{name} goes on"
                 assert rest["another user"].last > deleted + CUT_S, "the others continue"
     assert "authentication failed" in str(clients["raftlog producer"].error)
+    assert isinstance(clients["raftlog consumer"].error, AuthenticationError), "within 2 s"

@@ -23,6 +23,7 @@ from raftlog.errors import (
     InvalidConfigError,
     InvalidRequestError,
     RaftlogError,
+    SessionEndedError,
     UnknownUserError,
     UnsupportedFeatureError,
     UserExistsError,
@@ -101,6 +102,29 @@ def test_clients_with_the_password_are_served(secured: RunningBroker, mechanism:
     with Consumer(str(secured.address), auto_offset_reset="earliest", **arguments) as consumer:
         consumer.subscribe(["t"])
         assert consumer.poll(20_000)
+
+
+def test_a_client_whose_session_has_ended_connects_again(secured: RunningBroker) -> None:
+    """As after a pause of the broker: the credentials are right, and nothing was done."""
+
+    def end_sessions() -> None:
+        for connection in secured.broker.connections._open:
+            connection.session_ends_seconds = 0.0
+
+    address, arguments = str(secured.address), as_user()
+    with (
+        admin_of(secured) as admin,
+        Producer(address, idempotent=False, **arguments) as producer,
+        Consumer(address, auto_offset_reset="earliest", **arguments) as consumer,
+    ):
+        admin.create_topics([NewTopic("paused")])
+        consumer.subscribe(["paused"])
+        for number in range(2):
+            producer.send("paused", b"x").result(20)
+            found = consumer.poll(20_000)
+            assert [record.offset for record in found] == [number]
+            secured.call(end_sessions)
+        admin.delete_topics(["paused"])
 
 
 @pytest.mark.parametrize(
@@ -486,7 +510,7 @@ def test_a_session_ends_unless_the_client_authenticates_again() -> None:
     loop.now = 4.9
     judge.check(client)
     loop.now = 5.0
-    with pytest.raises(AuthenticationError, match=r"connections\.max\.reauth\.ms"):
+    with pytest.raises(SessionEndedError, match=r"connections\.max\.reauth\.ms"):
         judge.check(client)
 
 

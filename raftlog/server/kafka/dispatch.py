@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from raftlog.errors import AuthenticationError
+from raftlog.errors import AuthenticationError, SessionEndedError
 from raftlog.kafka import api
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place
@@ -121,7 +121,7 @@ def dispatch(context: BrokerContext, connection: Connection, request: KafkaReque
     if request.api not in BEFORE_AUTHENTICATION:
         try:
             context.authenticator.check(connection)
-        except AuthenticationError as error:  # as Kafka does
+        except (AuthenticationError, SessionEndedError) as error:  # as Kafka does
             connection.abort(str(error))
             return None
     served = HANDLERS[request.api.key]

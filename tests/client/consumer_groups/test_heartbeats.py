@@ -9,14 +9,19 @@ from typing import Any
 import pytest
 
 from raftlog.errors import (
+    AuthenticationError,
     FencedMemberError,
     RaftlogError,
+    ThrottledError,
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
+from raftlog.protocol.groups import GroupHeartbeatRequest
+from raftlog.protocol.handshake import ApiVersionsRequest
 from tests.client.consumer_groups.consuming import Story, consumer_of, filled, some, until
+from tests.client.consumer_groups.fake_coordinator import FakeCoordinator
 from tests.client.test_subscription import A
-from tests.client.world import FakeCluster, Peer, ignore, run, vanish
+from tests.client.world import FakeCluster, Peer, ignore, refuse, run, vanish
 from tests.running import runs
 
 
@@ -129,3 +134,35 @@ async def test_what_the_coordinator_refuses_for_good_is_raised(fake: FakeCluster
         for _ in range(2):
             with pytest.raises(RaftlogError, match="nobody's"):
                 await consumer.poll(1_000)
+
+
+@runs(run, brokers=3)
+async def test_a_member_that_reads_nothing_raises_when_its_user_is_deleted(
+    fake: FakeCluster,
+) -> None:
+    """Also if other clients at its address have failed, so that brokers refuse its attempts."""
+    fake.create("t", 1)
+    FakeCoordinator(fake)
+    rejected: set[str] = set()
+
+    def once_rejected(peer: Peer, request: Request) -> None:
+        assert isinstance(request.message, ApiVersionsRequest)
+        client_id = request.message.client_id
+        is_second = client_id in rejected
+        rejected.add(client_id)
+        refuse(ThrottledError("T") if is_second else AuthenticationError("E"))(peer, request)
+
+    members = [consumer_of(fake, client_id=name) for name in ("one", "two")]
+    async with members[0] as first, members[1] as second:
+        for consumer in (first, second):
+            await consumer.subscribe(["t"])
+        await until(lambda: len(fake.asked(GroupHeartbeatRequest)) > 4, first)
+        idle = first if not await first.assignment() else second
+        await idle.poll(10_000)
+        fake.always[apis.API_VERSIONS] = once_rejected
+        began = asyncio.get_running_loop().time()
+        for peer in list(fake.peers):
+            peer.transport.abort()
+        with pytest.raises(AuthenticationError, match="E"):
+            await idle.poll(60_000)
+        assert asyncio.get_running_loop().time() - began < 5
