@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from raftlog.jepsen_like.control import sandbox
+from tests.secrets_in import files_with
 
 RUN_SECONDS_MAX = 240
 # Kinds, and other words of the command line. Together they take about two minutes.
 WITHOUT_ROOT = (
-    ("storm,crash-at", "--seed", "11", "--pairs"),
+    ("storm,crash-at", "--seed", "11", "--pairs", "--secure"),
     ("wipe", "--seed", "13", "--brokers", "5"),
     ("kill,transfer", "--seed", "14", "--workload", "admin", "--pairs"),
     ("kill,pause", "--seed", "15", "--workload", "offsets", "--pairs"),
@@ -43,8 +45,23 @@ def made(directory: Path, kinds: str, *words: str) -> dict[str, object]:
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n(the reports: {directory})"
+    if "--secure" in words:
+        assert_no_secrets(directory)
     summary: dict[str, object] = json.loads((directory / "summary.json").read_bytes())
     return summary
+
+
+def assert_no_secrets(directory: Path) -> None:
+    """Only the files that are for secrets contain them: no history, report, log or data."""
+    profiles = [directory / name for name in ("admin.toml", "chaos.toml")]
+    secrets = [tomllib.loads(path.read_text())["sasl_password"] for path in profiles]
+    secrets.append((directory / "cluster.secret").read_text().strip())
+    keys = list((directory / "tls").glob("*.key"))
+    secrets += [path.read_text().splitlines()[1] for path in keys]
+    for_secrets = {"admin.toml", "chaos.toml", "admin.credentials", "cluster.secret"}
+    assert files_with(directory, secrets) == for_secrets | {f"tls/{path.name}" for path in keys}
+    for name in for_secrets:
+        assert (directory / name).stat().st_mode & 0o077 == 0, name
 
 
 @pytest.mark.parametrize("words", WITHOUT_ROOT, ids=lambda words: words[0])

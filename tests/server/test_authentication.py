@@ -44,7 +44,7 @@ from raftlog.testing.certificates import Certificates
 from raftlog.testing.probes import free_port
 from tests.server.harness import Client, RunningBroker, closed_by_peer, running
 from tests.server.kafka.kafka_client import KafkaClient
-from tests.server.test_tls import client_of, settings_of
+from tests.server.test_tls import client_of, secured_settings
 
 SECRET = "the secret of the cluster"
 ADMIN_PASSWORD = "the administrator's"
@@ -247,13 +247,9 @@ def test_users_of_an_open_cluster_require_the_secret(tmp_path: Path) -> None:
 def test_a_certificate_authenticates_its_owner(
     tmp_path: Path, certificates: Certificates, rules: str, name: str
 ) -> None:
-    port = free_port()
-    settings = settings_of(
+    settings = secured_settings(
         certificates,
-        listen=f"127.0.0.1:{port}",
-        voters=f"1@127.0.0.1:{port}",
         cluster_secret=SECRET,
-        authentication_required="true",
         tls_client_ca_file=str(certificates.ca),
         ssl_principal_mapping_rules=rules,
     )

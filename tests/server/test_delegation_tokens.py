@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from raftlog import Acl, Admin, Consumer, NewTopic, Producer, TopicPartition, limits
+from raftlog.cli.http_api import PATHS as API_PATHS
 from raftlog.cli.main import run
 from raftlog.client.delegation_tokens import NewToken
 from raftlog.clock import SystemClock
@@ -33,11 +34,13 @@ from raftlog.security.sasl import ScramClientExchange
 from raftlog.server.authentication import Authenticator
 from raftlog.server.requests.delegation_tokens import check_allowed
 from raftlog.testing.certificates import Certificates
-from raftlog.testing.probes import free_port, wait_until
+from raftlog.testing.probes import wait_until
+from tests.secrets_in import found_in
 from tests.server.harness import RunningBroker, running
+from tests.server.http.test_authentication import Secured
 from tests.server.kafka.kafka_client import KafkaClient
 from tests.server.test_authentication import Loop, finished, peer
-from tests.server.test_tls import settings_of
+from tests.server.test_tls import secured_settings
 
 SECRET = "the secret of the cluster"
 PASSWORDS = {name: f"the password of {name}" for name in ("alice", "bob", "eve", "root")}
@@ -100,13 +103,9 @@ def authenticate(client: KafkaClient, data: bytes) -> Any:
 def served(
     tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
 ) -> Iterator[Delegating]:
-    port = free_port()
-    settings = settings_of(
+    settings = secured_settings(
         certificates,
-        listen=f"127.0.0.1:{port}",
-        voters=f"1@127.0.0.1:{port}",
         cluster_secret=SECRET,
-        authentication_required="true",
         super_users="User:root",
         delegation_token_max_lifetime_ms="600000",
         delegation_token_expiry_time_ms="60000",
@@ -343,12 +342,23 @@ def test_kafkas_requests_and_its_exchange(served: Delegating) -> None:
         each.close()
 
 
-def test_secrets_stay_out_of_logs_and_audit_events(
+PATHS = (
+    "/metrics",
+    *(f"/api/v1{path.format(name='t')}" for path in API_PATHS if "group" not in path),
+    *("/", "/broker?id=1", "/topics/t", "/topics/__audit/records", "/groups", "/events"),
+)
+
+
+def test_secrets_stay_out_of_logs_metrics_pages_and_audit_events(
     served: Delegating, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Those of a token, of users, of the operator, and the credentials that brokers store."""
     caplog.set_level("DEBUG")
     made = served.create()
     with served.admin(**served.with_token(made)) as admin:
+        admin.list_topics()
+    wrong = served.arguments(made.token.id, "a wrong secret", sasl_token_auth=True)
+    with served.admin(**wrong) as admin, pytest.raises(AuthenticationError):
         admin.list_topics()
     with served.admin(**served.arguments("alice")) as admin:
         admin.expire_token(made.token.id)
@@ -359,17 +369,31 @@ def test_secrets_stay_out_of_logs_and_audit_events(
             timeout_s=20,
             what="the first audit events are stored",
         )
-    texts: list[str] = []
+    texts = [caplog.text, repr(made)]
     with Consumer(
         str(served.broker.address), auto_offset_reset="earliest", **arguments
     ) as consumer:
         consumer.assign([TopicPartition("__audit", 0)])
-        while not any("expire_token" in text and made.token.id in text for text in texts):
+        while not any("expire_token" in text and made.token.id in text for text in texts[2:]):
             texts += [(record.value or b"").decode() for record in consumer.poll(20_000)]
-    secret = base64.b64decode(made.hmac)
-    for text in (*texts, caplog.text, repr(made)):
-        for hidden in (made.hmac, secret.hex(), repr(secret)):
-            assert hidden not in text
+    http = Secured(served.broker, served.files)
+    try:
+        for path in PATHS:
+            status, text = http.get(path, "root", password=PASSWORDS["root"])
+            assert status == 200, path
+            texts.append(text)
+    finally:
+        served.broker.await_(http.server.stop())
+    keys = [
+        key
+        for user in served.broker.broker.context.clustered().machine.users.values()
+        for scram in user.credentials.values()
+        for key in (scram.salt, scram.stored_key, scram.server_key)
+    ]
+    hidden = [SECRET, "a wrong secret", *PASSWORDS.values(), base64.b64decode(made.hmac), *keys]
+    assert keys
+    for text in (*texts, caplog.text):
+        assert found_in(text, hidden) == []
 
 
 def test_the_command_line_creates_lists_and_removes(

@@ -17,6 +17,7 @@ from raftlog.clock import SystemClock
 from raftlog.errors import BrokerUnavailableError, InvalidConfigError
 from raftlog.server.tls import BrokerTls, ListenerContext
 from raftlog.testing.certificates import Certificates, create
+from raftlog.testing.probes import free_port
 from tests.server.harness import FakeClock, RunningBroker, closed_by_peer, running
 
 Settings = dict[str, str]
@@ -25,6 +26,18 @@ MIB = limits.MIB
 
 def settings_of(files: Certificates, **more: str) -> Settings:
     return {name.replace(".", "_"): value for name, value in files.broker_settings().items()} | more
+
+
+def secured_settings(files: Certificates, **more: str) -> Settings:
+    """Settings of a cluster of one broker that requires TLS and authentication, on a free port."""
+    port = free_port()
+    return settings_of(
+        files,
+        listen=f"127.0.0.1:{port}",
+        voters=f"1@127.0.0.1:{port}",
+        authentication_required="true",
+        **more,
+    )
 
 
 def client_of(files: Certificates, **more: Any) -> dict[str, Any]:

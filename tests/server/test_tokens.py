@@ -37,7 +37,7 @@ from raftlog.testing.probes import free_port, wait_until
 from tests.server.harness import Client, RunningBroker, running
 from tests.server.kafka.kafka_client import KafkaClient
 from tests.server.provider import AUDIENCE, ISSUER, Provider
-from tests.server.test_tls import settings_of
+from tests.server.test_tls import secured_settings
 
 
 class Issued:
@@ -155,12 +155,8 @@ def served(
     directory = tmp_path_factory.mktemp("tokens")
     jwks = directory / "jwks.json"
     write(jwks, PROVIDER)
-    port = free_port()
-    settings = settings_of(
+    settings = secured_settings(
         certificates,
-        listen=f"127.0.0.1:{port}",
-        voters=f"1@127.0.0.1:{port}",
-        authentication_required="true",
         super_users="User:root",
         sasl_oauthbearer_jwks_endpoint_url=jwks.as_uri(),
         sasl_oauthbearer_expected_issuer=ISSUER,

@@ -17,9 +17,8 @@ from confluent_kafka import admin as librdkafka
 from raftlog import Admin, NewTopic
 from raftlog.clock import SystemClock
 from raftlog.testing.certificates import Certificates
-from raftlog.testing.probes import free_port
 from tests.server.harness import RunningBroker, running
-from tests.server.test_tls import settings_of
+from tests.server.test_tls import secured_settings
 
 TIMEOUT_S = 20
 SECRET = "the secret of the cluster"
@@ -32,13 +31,9 @@ def secured(
     tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
 ) -> Iterator[RunningBroker]:
     """A broker that requires TLS and, each second, authentication."""
-    port = free_port()
-    settings = settings_of(
+    settings = secured_settings(
         certificates,
-        listen=f"127.0.0.1:{port}",
-        voters=f"1@127.0.0.1:{port}",
         cluster_secret=SECRET,
-        authentication_required="true",
         connections_max_reauth_ms=str(SESSION_MS),
     )
     with running(tmp_path_factory.mktemp("sasl"), clock=SystemClock(), **settings) as broker:

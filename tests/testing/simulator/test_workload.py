@@ -34,6 +34,7 @@ from raftlog.testing.simulator.plans import (
     ProducerPlan,
     WorkloadPlan,
 )
+from raftlog.testing.simulator.revoking import PLAN
 from raftlog.testing.simulator.workload import (
     NAME_HEADER,
     Reading,
@@ -141,20 +142,7 @@ def plan_of(producer: ProducerPlan, **changes: object) -> WorkloadPlan:
     return replace(plan, **changes)  # type: ignore[arg-type]
 
 
-PRODUCER = ProducerPlan(
-    acks=-1,
-    idempotent=True,
-    compression="lz4",
-    linger_ms=0,
-    burst_max=5,
-    pause_s=0.1,
-    padding_max=200,
-    many=0.0,
-    waits=0.5,
-    session_s=2.0,
-    close_s=30.0,
-    delivery_timeout_ms=30_000,
-)
+PRODUCER = replace(PLAN, burst_max=5, waits=0.5, session_s=2.0, close_s=30.0)
 
 
 def test_where_nothing_goes_wrong_everything_is_ok_and_in_the_log() -> None:
