@@ -337,24 +337,28 @@ def check_batches(data: Buffer) -> list[BatchHeader]:
 
     Raises ``CorruptBatchError``, also if there is no batch or if the last one is incomplete.
     """
-    view = memoryview(data)
-    headers: list[BatchHeader] = []
+    headers = [header for header, _ in split_checked(data)]
+    if not headers:
+        raise CorruptBatchError(
+            f"a batch's header takes {HEADER_BYTES} bytes; at byte 0 there are 0"
+        )
+    return headers
+
+
+def split_checked(data: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield the consecutive batches in ``data`` with their headers, each checked as by ``check``.
+
+    Raises ``CorruptBatchError`` at the first batch that is corrupt or incomplete.
+    """
     position = 0
-    while position < len(view) or not headers:
-        header = parse_header(view, position)
-        end = position + header.length
-        if end > len(view):
-            raise CorruptBatchError(
-                f"at byte {position}: {len(view) - position} bytes of a batch of {header.length}"
-            )
-        if checksum.crc32c(view[position + _SEALED_POSITION : end]) != header.crc32c:
+    for header, batch in _split(data):
+        if checksum.crc32c(batch[_SEALED_POSITION:]) != header.crc32c:
             raise CorruptBatchError(
                 f"at byte {position}, base offset {header.base_offset}: the bytes and their CRC "
                 "disagree"
             )
-        headers.append(header)
-        position = end
-    return headers
+        yield header, batch
+        position += header.length
 
 
 def split(data: Buffer) -> Iterator[memoryview]:
@@ -362,15 +366,20 @@ def split(data: Buffer) -> Iterator[memoryview]:
 
     Raises ``CorruptBatchError`` at an incomplete last batch, after the complete ones.
     """
+    return (batch for _, batch in _split(data))
+
+
+def _split(data: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
     view = memoryview(data)
-    position = 0
-    while position < len(view):
-        end = position + parse_header(view, position).length
-        if end > len(view):
+    position, size = 0, len(view)
+    while position < size:
+        header = parse_header(view, position)
+        end = position + header.length
+        if end > size:
             raise CorruptBatchError(
-                f"at byte {position}: {len(view) - position} bytes of a batch of {end - position}"
+                f"at byte {position}: {size - position} bytes of a batch of {header.length}"
             )
-        yield view[position:end]
+        yield header, view[position:end]
         position = end
 
 

@@ -36,11 +36,10 @@ from raftlog.record import (
     HEADER_BYTES,
     LEADER_BYTES,
     BatchHeader,
-    check,
     check_batches,
     find_timestamp,
     parse_header,
-    split,
+    split_checked,
     stamp,
     verify_chain,
 )
@@ -740,8 +739,7 @@ class Log:
                 end = self._segments.first_unreadable(offset, bytes_max=bytes_max)
                 parts = self.read(start_offset=start_offset, end_offset=end, bytes_max=bytes_max)
             for part in parts:
-                for batch in split(part):
-                    header = check(batch)
+                for header, _ in split_checked(part):
                     follows = chain is None or verify_chain(header, previous_chain=chain)
                     if header.base_offset != offset or not follows:
                         raise CorruptBatchError("it does not follow the previous batch")

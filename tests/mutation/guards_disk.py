@@ -91,10 +91,8 @@ BATCHES: Final = [
         name="batch CRC of replicated batches",
         why="a follower stores bytes that changed in transit",
         module="raftlog/record/batch.py",
-        function="check_batches",
-        change=value(
-            "if _SEALED_POSITION", "_.left.args[0].slice.upper < _.left.args[0].slice.lower"
-        ),
+        function="split_checked",
+        change=value("if _SEALED_POSITION", "len(_.left.args[0].value) < _SEALED_POSITION"),
         tests=(
             f"{REPLICATED_APPEND}::test_a_flipped_bit_anywhere_is_found_before_anything_is_written",
         ),

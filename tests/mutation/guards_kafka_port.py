@@ -128,7 +128,7 @@ GUARDS: Final = [
         why="librdkafka does not check the CRC by default",
         module="raftlog/server/kafka/handlers/fetch.py",
         function="_rows",
-        change=drop("call check"),
+        change=replace("call split_checked", "split_checked.__globals__['_split'](chunk)"),
         tests=(f"{_FETCH}::test_corrupt_records_are_not_sent",),
     ),
     Guard(

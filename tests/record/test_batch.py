@@ -19,6 +19,7 @@ from raftlog.record import (
     parse_header,
     seal,
     split,
+    split_checked,
     stamp,
     verify_chain,
 )
@@ -205,8 +206,21 @@ def test_split_gives_whole_batches_and_refuses_a_cut_one() -> None:
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_batches_back_to_back_are_checked_together(kind: type) -> None:
     other = batch_of([b"x" * 100])
-    headers = check_batches(kind(BATCH + other + BATCH))
+    data = kind(BATCH + other + BATCH)
+    headers = check_batches(data)
     assert headers == [parse_header(BATCH), parse_header(other), parse_header(BATCH)]
+    found = [(header, bytes(batch)) for header, batch in split_checked(data)]
+    assert found == list(zip(headers, [BATCH, other, BATCH], strict=True))
+
+
+def test_batches_before_a_corrupt_one_are_valid() -> None:
+    rotten = bytearray(BATCH + BATCH)
+    rotten[-1] ^= 1
+    pieces = split_checked(rotten)
+    assert next(pieces)[0] == parse_header(BATCH)
+    with pytest.raises(CorruptBatchError, match=f"at byte {len(BATCH)}, base offset 0: the bytes"):
+        next(pieces)
+    assert list(split_checked(b"")) == []
 
 
 @pytest.mark.parametrize("cut", [1, 30, 100])

@@ -15,11 +15,11 @@ from raftlog.server.metrics import Counters
 from raftlog.server.partition import Partition
 from raftlog.server.scrubber import (
     HOSTS_PER_TURN,
-    LOOK_BYTES,
     MEASURE_EVERY_STEPS,
     STEP_BYTES_MAX,
     STEP_BYTES_MIN,
     SUSPECT_BYTES_MAX,
+    VERIFY_BYTES_PER_TURN,
     LogVerifier,
     Scrubber,
 )
@@ -126,7 +126,7 @@ async def test_every_log_has_its_turn_and_then_again(p: Parts) -> None:
         p.add(2)
     p.add(0)
     assert await p.steps(2) == [[(0, 0), (1, 0), (2, 0)]] * 2
-    assert all(bytes_max <= LOOK_BYTES for _, _, bytes_max in p.looked)
+    assert all(bytes_max <= VERIFY_BYTES_PER_TURN for _, _, bytes_max in p.looked)
 
 
 @runs(scene)
@@ -145,10 +145,10 @@ async def test_a_large_log_is_verified_in_steps(p: Parts) -> None:
 
 @runs(scene)
 async def test_the_pace_is_that_of_the_interval_within_limits(p: Parts) -> None:
-    p.add(200)  # more than 200 kB
+    p.add(100)  # more than 100 kB
     for interval_ms, least, most in [
         (INTERVAL_MS, STEP_BYTES_MIN, STEP_BYTES_MIN),
-        (2_000, 100_000, 120_000),
+        (1_000, 100_000, 120_000),
         (1, STEP_BYTES_MAX, STEP_BYTES_MAX),
     ]:
         scrub = Scrubber(lambda: p.hosts, p.verifier, interval_ms=interval_ms)
@@ -296,7 +296,7 @@ async def test_a_round_leaves_no_file_open_that_was_not(p: Parts) -> None:
 async def test_the_loop_goes_on_between_two_looks(p: Parts) -> None:
     for _ in range(2 * HOSTS_PER_TURN):
         p.add(0)
-    p.add(2 * LOOK_BYTES // len(VALUE))
+    p.add(2 * VERIFY_BYTES_PER_TURN // len(VALUE))
     turns: list[int] = []
 
     def turn() -> None:

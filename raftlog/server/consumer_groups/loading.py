@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from raftlog import limits
 from raftlog.errors import CorruptBatchError, DamagedLogError, InvalidRequestError, RaftlogError
-from raftlog.record import decode_lists, parse_header, split
+from raftlog.record import decode_lists, split_checked
 from raftlog.server.partition import Partition
 from raftlog.types import Buffer, Offset
 
@@ -66,8 +66,7 @@ async def _load_slice(groups: Replays, host: Partition, offset: Offset) -> Offse
     if not stored:
         raise DamagedLogError("no batch is stored there, and the log continues after it")
     for piece in stored:
-        for batch in split(piece):
-            header = parse_header(batch)
+        for header, batch in split_checked(piece):
             if header.record_count:  # else compaction has removed all its records
                 await _replay(groups, host, batch)
             offset = header.next_offset
@@ -75,7 +74,7 @@ async def _load_slice(groups: Replays, host: Partition, offset: Offset) -> Offse
 
 
 async def _replay(groups: Replays, host: Partition, batch: Buffer) -> None:
-    records = decode_lists(batch)
+    records = decode_lists(batch, check_crc=False)
     for number, (offset, key, value) in enumerate(
         zip(records.offsets, records.keys, records.values, strict=True), start=1
     ):

@@ -19,7 +19,7 @@ from raftlog.protocol.cluster import (
 from raftlog.protocol.connection import Request
 from raftlog.server.context import BrokerContext
 from raftlog.server.reply import Reply
-from raftlog.server.scrubber import LOOK_BYTES
+from raftlog.server.scrubber import VERIFY_BYTES_PER_TURN
 from raftlog.server.turns import Steps
 
 
@@ -74,11 +74,11 @@ def handle_verify_copy(context: BrokerContext, request: Request, reply: Reply) -
         if bytes_left <= 0 or reached >= min(message.end_offset, log.readable_end_offset):
             break
         try:
-            reached = context.verifier.verify(host, reached, bytes_max=LOOK_BYTES)
+            reached = context.verifier.verify(host, reached, bytes_max=VERIFY_BYTES_PER_TURN)
         except DamagedLogError:
             reached = log.readable_end_offset
             break
-        bytes_left -= LOOK_BYTES
+        bytes_left -= VERIFY_BYTES_PER_TURN
         yield None
     chain = None
     if log.log_start_offset <= message.end_offset <= min(reached, log.log_end_offset):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -13,11 +14,11 @@ from raftlog.errors import (
     InvalidRequestError,
     OffsetOutOfRangeError,
 )
-from raftlog.record import encode, seal, validate
+from raftlog.record import BatchHeader, encode, seal, validate
 from raftlog.server.consumer_groups import loading
 from raftlog.server.consumer_groups.loading import RECORDS_PER_TURN, load
 from raftlog.server.partition import Partition
-from raftlog.types import Offset
+from raftlog.types import Buffer, Offset
 from tests.running import runs
 from tests.server.cluster.paper import Scene, append, play, state_of
 
@@ -196,13 +197,13 @@ async def test_a_batch_of_which_compaction_has_left_nothing(
     x.write([b"a"], [b"1"])
     x.write([b"b"], [b"2"])
     await s.come_to_rest()
-    parse = loading.parse_header
-    monkeypatch.setattr(
-        loading,
-        "parse_header",
-        lambda batch: parse(batch)._replace(
-            record_count=parse(batch).base_offset and parse(batch).record_count
-        ),
-    )
+    split = loading.split_checked
+
+    def split_as_compacted(data: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
+        for header, batch in split(data):
+            count = header.record_count if header.base_offset else 0
+            yield header._replace(record_count=count), batch
+
+    monkeypatch.setattr(loading, "split_checked", split_as_compacted)
     await x.load()
     assert x.replayed.records == [(b"b", b"2")]

@@ -16,7 +16,7 @@ from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
-from raftlog.record import check, parse_header, split
+from raftlog.record import split_checked
 from raftlog.record.batch import KAFKA_ROWS
 from raftlog.record.kafka_batch import to_kafka
 from raftlog.server.context import BrokerContext
@@ -191,10 +191,8 @@ def _rows(chunks: list[bytes]) -> Generator[Any, Any, list[Buffer]]:
     """
     rows: list[Buffer] = []
     for chunk in chunks:
-        for batch in split(chunk):
-            # Clients may skip the CRC, as librdkafka does: corrupt bytes must not leave the broker.
-            check(batch)
-            header = parse_header(batch)
+        # Clients may skip the CRC, as librdkafka does: corrupt bytes must not leave the broker.
+        for header, batch in split_checked(chunk):
             is_large = header.uncompressed_length > CONVERTED_ON_LOOP_BYTES_MAX
             if header.layout != KAFKA_ROWS and is_large:
                 rows += yield partial(to_kafka, batch)
