@@ -90,7 +90,7 @@ def broker(broker_id: int, as_json: bool, bootstrap: str) -> None:
       raftlog explain broker 2
     """
     with Admin(bootstrap) as admin:
-        described = admin.describe_cluster()
+        described = admin.summarize_cluster()
         events = admin.describe_events()
     found = [each for each in described.brokers if each.id == broker_id]
     if not found:

@@ -10,8 +10,10 @@ from typing import Final
 
 from raftlog.cli.events import event_time
 from raftlog.cli.health import (
+    broker_rows,
     broker_state,
     clock_problem,
+    counts,
     disk_problems,
     is_up,
     shown_bytes,
@@ -111,34 +113,38 @@ def _replicas(cluster: ClusterDescription, partition: PartitionOverview) -> list
 def explain_broker(
     cluster: ClusterDescription, broker: BrokerDescription, events: Sequence[EventDescription]
 ) -> list[str]:
-    """Explain the state of a broker and of its leaderships and replicas."""
-    parts = cluster.partitions
-    leads = sum(part.leader == broker.id for part in parts)
-    stored = [part for part in parts if broker.id in part.replicas]
+    """Explain the state of a broker and of its leaderships and replicas.
+
+    In a summary that does not name all partitions with a problem, their numbers are lower bounds.
+    """
+    (row,) = (row for row in broker_rows(cluster) if row["id"] == broker.id)
+    stored = [part for part in cluster.partitions if broker.id in part.replicas]
     out = [part for part in stored if broker.id not in part.isr]
     found = [
         (
             f"Broker {broker.id} at {broker.host}:{broker.port} is {broker_state(broker)}. "
-            f"It leads {leads} partitions and has {len(stored)} replicas."
+            f"It leads {row['leads']} partitions and has {row['replicas']} replicas."
         )
     ]
+    named = sum(part.is_under_replicated or not part.is_available for part in cluster.partitions)
+    least = "At least " if named < counts(cluster)["under_replicated"] else ""
     if not is_up(broker):
         found.append(_why_down(cluster, broker.id))
     if broker.clock_error_ms:
         found.append(clock_problem(broker)[0].upper() + clock_problem(broker)[1:] + ".")
     found += [f"{problem[0].upper()}{problem[1:]}." for problem in disk_problems(broker)]
     if out:
-        found.append(f"{len(out)} of its replicas are not in sync: {_named(out)}.")
+        found.append(f"{least}{len(out)} of its replicas are not in sync: {_named(out)}.")
     waiting = [part for part in stored if not part.is_available]
     if waiting:
-        found.append(f"{len(waiting)} of its partitions have no leader: {_named(waiting)}.")
+        found.append(f"{least}{len(waiting)} of its partitions have no leader: {_named(waiting)}.")
     damaged = [
         part
         for part in stored
         if any(r.damage and r.broker == broker.id for r in part.replica_states)
     ]
     if damaged:
-        found.append(f"{len(damaged)} of its replicas are corrupt: {_named(damaged)}.")
+        found.append(f"{least}{len(damaged)} of its replicas are corrupt: {_named(damaged)}.")
     if len(found) == 1:
         found.append("All its replicas are in sync. Nothing is wrong.")
     return found + _history(event for event in events if event.broker == broker.id)

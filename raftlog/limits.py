@@ -224,6 +224,7 @@ CONSOLE_DESCRIPTIONS_MAX: Final = 8  # kept: of the cluster and of topics
 CONSOLE_GROUPS_KEPT_MAX: Final = 64  # groups whose lag is remembered
 CONSOLE_POINTS_MAX: Final = 150  # of a plot
 CLUSTER_SUMMARY_PARTITIONS_MAX: Final = 500  # with a problem, which a summary names
+CLUSTER_PAGE_PARTITIONS_MAX: Final = 200  # of one broker, which a summary lists
 METRICS_KEPT_S: Final = 1.0  # for which values are cached
 METRICS_TOPICS_MAX: Final = 1_000  # with separate series; the others are only counted
 METRICS_LAG_PARTITIONS_MAX: Final = 2_000  # whose lag in seconds is exported

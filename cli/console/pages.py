@@ -15,13 +15,18 @@ from raftlog import Admin, NewTopic, limits
 from raftlog.cli import explaining
 from raftlog.cli.console import records as reading
 from raftlog.cli.console.cluster_view import ClusterView
-from raftlog.cli.console.paging import page_of
+from raftlog.cli.console.paging import Page, number_of, page_of, pages_of
 from raftlog.cli.events import parse_since
 from raftlog.cli.group import Selection, check_in_range, choose, parse_to, partition_ranges, places
 from raftlog.cli.offsets import From
 from raftlog.cli.overview import SORTS, TopicRow, overview
 from raftlog.cli.topic import topic_rows
-from raftlog.client.descriptions import BrokerDescription, EventDescription
+from raftlog.client.descriptions import (
+    BrokerDescription,
+    ClusterDescription,
+    EventDescription,
+    PartitionPage,
+)
 from raftlog.client.group_descriptions import GroupDescription
 from raftlog.clock import SystemClock
 from raftlog.config.topic import TOPIC_KEYS
@@ -70,17 +75,36 @@ class Pages:
 
     def broker(self, parameters: Parameters) -> Values:
         """Return one broker, explained. Raises ``InvalidRequestError`` if it is unknown."""
-        cluster = self._view.kept("/partitions", self._admin.describe_cluster)
-        text = parameters.get("id", "")
-        found = next((each for each in cluster.brokers if str(each.id) == text), None)
+        broker, number = whole(parameters, "id", 0), number_of(parameters)
+        cluster, stored = self._partitions_of(broker, number)
+        if not stored.partitions and stored.total:  # the number is beyond the last page
+            number = pages_of(stored.total, PARTITION_ROWS)
+            cluster, stored = self._partitions_of(broker, number)
+        found = next((each for each in cluster.brokers if each.id == broker), None)
         if found is None:
-            raise InvalidRequestError(f"the cluster has no broker {text[:20]}")
-        partitions = [part for part in cluster.partitions if found.id in part.replicas]
+            raise InvalidRequestError(f"the cluster has no broker {broker}")
         return {
             "broker": found,
             "sentences": explaining.explain_broker(cluster, found, self._admin.describe_events()),
-            "page": page_of(partitions, PARTITION_ROWS, "/broker", parameters),
+            "page": Page(
+                stored.partitions,
+                number,
+                PARTITION_ROWS,
+                stored.total,
+                "/broker",
+                parameters,
+            ),
         }
+
+    def _partitions_of(self, broker: int, number: int) -> tuple[ClusterDescription, PartitionPage]:
+        """Return a summary of the cluster, and the page ``number`` of a broker's partitions."""
+        skip = min((number - 1) * PARTITION_ROWS, limits.PARTITIONS_PER_CLUSTER_MAX)
+        cluster = self._view.kept(
+            f"/broker/{broker}/{skip}",
+            lambda: self._admin.summarize_cluster(broker, skip=skip, limit=PARTITION_ROWS),
+        )
+        assert cluster.page is not None
+        return cluster, cluster.page
 
     # -- topics
 

@@ -12,15 +12,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """``rows`` of page ``number``, from 1 to ``pages``. ``total``: rows of all pages."""
+    """``rows`` of page ``number``, from 1 to ``pages``; each has ``size`` rows at most. ``total``:
+    rows of all pages.
+    """
 
     rows: Sequence[T]
     number: int
-    pages: int
+    size: int
     total: int
-    first: int  # number of the first row, from 1; 0 without rows
     path: str
     parameters: Mapping[str, str]
+
+    @property
+    def pages(self) -> int:
+        return pages_of(self.total, self.size)
+
+    @property
+    def first(self) -> int:
+        """The number of the first row, from 1; 0 without rows."""
+        return (self.number - 1) * self.size + 1 if self.rows else 0
 
     @property
     def last(self) -> int:
@@ -37,10 +47,17 @@ class Page(Generic[T]):
 
 def page_of(rows: Sequence[T], size: int, path: str, parameters: Mapping[str, str]) -> Page[T]:
     """Return the page with the number ``page`` in ``parameters``, or the nearest one."""
-    pages = max(-(-len(rows) // size), 1)
+    number = min(number_of(parameters), pages_of(len(rows), size))
+    shown = rows[(number - 1) * size : number * size]
+    return Page(shown, number, size, len(rows), path, parameters)
+
+
+def number_of(parameters: Mapping[str, str]) -> int:
+    """Return the number ``page`` in ``parameters``; 1 if it is missing or no number."""
     text = parameters.get("page", "")
     wanted = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 1
-    number = min(max(wanted, 1), pages)
-    start = (number - 1) * size
-    shown = rows[start : start + size]
-    return Page(shown, number, pages, len(rows), start + 1 if shown else 0, path, parameters)
+    return max(wanted, 1)
+
+
+def pages_of(total: int, size: int) -> int:
+    return max(-(-total // size), 1)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
+from raftlog import limits
 from raftlog.client.cluster import Cluster
 from raftlog.client.descriptions import (
     BrokerDescription,
@@ -20,10 +21,12 @@ from raftlog.client.descriptions import (
     DiskUseDescription,
     LogDirDescription,
     PartitionOverview,
+    PartitionPage,
     ReplicaDescription,
     TopicDiskUse,
     TopicSummary,
 )
+from raftlog.client.settings import BROKER_IDS, integer
 from raftlog.config import Address
 from raftlog.errors import (
     BrokerUnavailableError,
@@ -77,17 +80,53 @@ async def describe_cluster(
     return described
 
 
-async def summarize_cluster(cluster: Cluster) -> ClusterDescription:
+async def summarize_cluster(
+    cluster: Cluster, broker: int | None, skip: int, limit: int
+) -> ClusterDescription:
     """Return the brokers, all topics in numbers, and some partitions with a problem.
 
-    Raises ``BrokerUnavailableError`` if no broker responds.
+    ``broker``: also list its partitions, ``limit`` of them after the first ``skip``. Raises
+    ``BrokerUnavailableError`` if no broker responds.
     """
-    answers = await _answers_of(cluster, DescribeClusterRequest(summary=True))
+    page = None
+    if broker is not None:
+        page = wire.PartitionPage(
+            broker=integer("broker", broker, *BROKER_IDS),
+            skip=integer("skip", skip, 0, limits.PARTITIONS_PER_CLUSTER_MAX),
+            limit=integer("limit", limit, 1, limits.CLUSTER_PAGE_PARTITIONS_MAX),
+        )
+    answers = await _answers_of(cluster, DescribeClusterRequest(summary=True, page=page))
     if any(answer.topics is None for _, answer in _responses(answers)):
         # A broker of an earlier release lists all partitions.
         described = await describe_cluster(cluster, None, partitions=True)
-        return replace(described, topics=topics_in(described.partitions))
-    return replace(_described(cluster, answers), topics=_merged_topics(answers))
+        return replace(
+            described,
+            topics=topics_in(described.partitions),
+            page=None if page is None else _page_in(described.partitions, page),
+        )
+    described = _described(cluster, answers)
+    return replace(
+        described,
+        topics=_merged_topics(answers),
+        page=None if page is None else _merged_page(answers, described.brokers, page),
+    )
+
+
+def _page_in(partitions: Sequence[PartitionOverview], page: wire.PartitionPage) -> PartitionPage:
+    stored = [part for part in partitions if page.broker in part.replicas]
+    return PartitionPage(tuple(stored[page.skip : page.skip + page.limit]), page.skip, len(stored))
+
+
+def _merged_page(
+    answers: _Answers, brokers: Sequence[BrokerDescription], page: wire.PartitionPage
+) -> PartitionPage:
+    """Merge the pages of all brokers. While topics are created or deleted, brokers can count
+    different partitions: the page then lacks some.
+    """
+    pages = {source: answer.page for source, answer in _responses(answers)}
+    found = _merged_partitions(pages, brokers, summarized=set(pages))
+    total = next((broker.replicas for broker in brokers if broker.id == page.broker), 0)
+    return PartitionPage(found[: page.limit], page.skip, max(total or 0, len(found)))
 
 
 async def _answers_of(cluster: Cluster, request: DescribeClusterRequest) -> _Answers:
@@ -118,7 +157,13 @@ def _described(cluster: Cluster, answers: _Answers) -> ClusterDescription:
         cluster_id=cluster.view.cluster_id,
         brokers=brokers,
         controller=_controller(answers),
-        partitions=_merged_partitions(answers, brokers),
+        partitions=_merged_partitions(
+            {source: answer.partitions for source, answer in _responses(answers)},
+            brokers,
+            summarized={
+                source for source, answer in _responses(answers) if answer.topics is not None
+            },
+        ),
         move_throttle=_move_throttle(answers),
     )
 
@@ -340,13 +385,16 @@ def _disk(status: DiskStatus | None) -> DiskDescription | None:
 
 
 def _merged_partitions(
-    answers: _Answers, brokers: Sequence[BrokerDescription]
+    partitions: Mapping[int, Sequence[PartitionStatus]],
+    brokers: Sequence[BrokerDescription],
+    *,
+    summarized: set[int],
 ) -> tuple[PartitionOverview, ...]:
+    """Merge the partitions that brokers have reported. ``summarized``: see ``_overview``."""
     down = {broker.id for broker in brokers if not broker.live}
-    summarized = {source for source, answer in _responses(answers) if answer.topics is not None}
     reported: dict[tuple[str, int], list[_Reported]] = {}
-    for source, answer in _responses(answers):
-        for status in answer.partitions:
+    for source, statuses in partitions.items():
+        for status in statuses:
             reported.setdefault((status.topic, status.partition), []).append((source, status))
     return tuple(_overview(reported[key], down, summarized) for key in sorted(reported))
 
@@ -354,8 +402,8 @@ def _merged_partitions(
 def _overview(
     reported: Sequence[_Reported], down: set[int], summarized: set[int]
 ) -> PartitionOverview:
-    """Merge the reports of one partition. ``summarized``: brokers that report only partitions in
-    which they find a problem.
+    """Merge the reports of one partition. ``summarized``: brokers that report only some
+    partitions: those in which they find a problem, or a page.
     """
     source, best = max(reported, key=_weight)
     is_available = source == best.leader or best.leader in summarized

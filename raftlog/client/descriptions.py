@@ -277,12 +277,22 @@ class TopicSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionPage:
+    """Some partitions of one broker, after the first ``skip`` of ``total``."""
+
+    partitions: tuple[PartitionOverview, ...]
+    skip: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """The cluster, merged from the responses of all brokers.
 
     ``controller``: id of the broker that makes the decisions for the cluster; None without one.
     ``move_throttle``: bytes per second that moves copy to each broker; 0 for no limit.
     ``topics``: in a summary only, else None; ``partitions`` then has some with a problem.
+    ``page``: in a summary for which it was requested.
     """
 
     cluster_id: str
@@ -291,6 +301,7 @@ class ClusterDescription:
     partitions: tuple[PartitionOverview, ...] = ()
     move_throttle: int = 0
     topics: tuple[TopicSummary, ...] | None = None
+    page: PartitionPage | None = None
 
 
 @dataclass(frozen=True, slots=True)

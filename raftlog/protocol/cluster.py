@@ -32,17 +32,29 @@ _LossId = Annotated[str, Meta(max_length=limits.LOSS_ID_CHARS_MAX)]
 _Topics = Annotated[list[TopicName], Meta(max_length=limits.TOPICS_PER_REQUEST_MAX)]
 
 
+class PartitionPage(Message):
+    """Partitions with a replica on ``broker``, in the order of topics and numbers: ``limit`` at
+    most, after the first ``skip``.
+    """
+
+    broker: NodeId
+    skip: Annotated[int, Meta(ge=0, le=limits.PARTITIONS_PER_CLUSTER_MAX)] = 0
+    limit: Annotated[int, Meta(ge=1, le=limits.CLUSTER_PAGE_PARTITIONS_MAX)] = 100
+
+
 class DescribeClusterRequest(Message):
     """Request cluster state. ``topics``: None for all topics, an empty list for no topic.
 
     ``include_disk``: also what uses the disk of the responding broker, for all topics. ``summary``:
-    respond with numbers of each topic, and only the partitions with a problem.
+    respond with numbers of each topic, and only the partitions with a problem. ``page``: in a
+    summary, also list some partitions of one broker.
     """
 
     topics: _Topics | None = None
     include_partitions: bool = True
     include_disk: bool = False
     summary: bool = False
+    page: PartitionPage | None = None
 
 
 class LogDirStatus(Message):
@@ -204,6 +216,7 @@ class DescribeClusterResponse(Message):
     ``controller``: Raft leader of the cluster group, or None. ``move_throttle``: bytes per second
     that moves copy to each broker; 0 for no limit. ``topics``: None unless the request is for a
     ``summary``; ``partitions`` then has at most ``CLUSTER_SUMMARY_PARTITIONS_MAX``, with a problem.
+    ``page``: the requested page.
     """
 
     cluster_id: ClusterId
@@ -217,6 +230,7 @@ class DescribeClusterResponse(Message):
     topics: (
         Annotated[list[TopicSummary], Meta(max_length=limits.PARTITIONS_PER_CLUSTER_MAX)] | None
     ) = None
+    page: Annotated[list[PartitionStatus], Meta(max_length=limits.CLUSTER_PAGE_PARTITIONS_MAX)] = []
 
 
 class TransferLeaderRequest(Message):

@@ -56,6 +56,7 @@ from raftlog.types import LeaderEpoch, Offset
 
 DESCRIBED_PER_STEP: Final = 20  # partitions per step
 SUMMARIZED_PER_STEP: Final = 200  # the same, of a summary
+DESCRIPTION_COST: Final = SUMMARIZED_PER_STEP // DESCRIBED_PER_STEP  # in summarized partitions
 # Yields where other requests may run first (``turns``).
 Describing: TypeAlias = Generator[None, Any, DescribeClusterResponse]
 
@@ -154,7 +155,9 @@ class AloneOperations:
         )
         summary = Summary()
         if request.summary:
-            summary = yield from summarize(self._topics, me.id, self._now(), lambda _leader: True)
+            summary = yield from summarize(
+                self._topics, request, me.id, self._now(), lambda _leader: True, self.target
+            )
             me = replace(me, leads=summary.leads[me.id], replicas=summary.replicas[me.id])
         else:
             summary.partitions = yield from describe_partitions(
@@ -171,6 +174,7 @@ class AloneOperations:
             partitions=summary.partitions,
             disk_use=disk_use,
             topics=summary.topics if request.summary else None,
+            page=summary.page,
         )
 
     async def transfer_leader(self, _request: TransferLeaderRequest) -> TransferLeaderResponse:
@@ -304,30 +308,38 @@ def describe_partitions(
 
 @dataclass(slots=True)
 class Summary:
-    """All partitions in numbers. ``partitions``: some with a problem. ``leads``, ``replicas``: of
-    each broker.
+    """All partitions in numbers. ``partitions``: some with a problem. ``page``: some of one broker.
+    ``leads``, ``replicas``: of each broker.
     """
 
     topics: list[TopicSummary] = field(default_factory=list)
     partitions: list[PartitionStatus] = field(default_factory=list)
+    page: list[PartitionStatus] = field(default_factory=list)
     leads: Counter[int] = field(default_factory=Counter)
     replicas: Counter[int] = field(default_factory=Counter)
 
 
 def summarize(
-    topics: TopicTable, broker_id: int, now: float, is_live: Callable[[int], bool]
+    topics: TopicTable,
+    request: DescribeClusterRequest,
+    broker_id: int,
+    now: float,
+    is_live: Callable[[int], bool],
+    target: Target,
 ) -> Generator[None, Any, Summary]:
     """Return all partitions in numbers, as this broker knows them; a few in each step.
 
     ``is_live``: whether this broker receives heartbeats of another one.
     """
-    summary, visited = Summary(), 0
+    summary, cost, page = Summary(), SUMMARIZED_PER_STEP, request.page
+    listed = range(page.skip, page.skip + page.limit) if page is not None else range(0)
     for topic in tuple(topics):
         led = records = end = under_replicated = at_min_isr = 0
         for partition, host in enumerate(tuple(topic.hosts)):
-            if visited % SUMMARIZED_PER_STEP == 0:
+            if cost >= SUMMARIZED_PER_STEP:
                 yield None
-            visited += 1
+                cost = 0
+            cost += 1
             state = topics.state(topic, partition)
             has_leader = state is not None and state.leader is not None and is_live(state.leader)
             has_problem = not has_leader or (host is not None and bool(host.trouble))
@@ -335,7 +347,15 @@ def summarize(
                 if state.leader is not None:
                     summary.leads[state.leader] += 1
                 for replica in state.replicas:
-                    summary.replicas[replica] += 1
+                    number = summary.replicas[replica]
+                    if page is not None and replica == page.broker and number in listed:
+                        moves_to = target(topic.id, partition)
+                        status = _partition(
+                            topics, topic, partition, host, broker_id, now, moves_to
+                        )
+                        summary.page.append(status)
+                        cost += DESCRIPTION_COST
+                    summary.replicas[replica] = number + 1
                 has_problem |= state.unclean_epoch >= 0
             if host is not None and host.leadership is not None:
                 own = host.leadership.state
@@ -350,6 +370,7 @@ def summarize(
                 summary.partitions.append(
                     _partition(topics, topic, partition, host, broker_id, now, [])
                 )
+                cost += DESCRIPTION_COST
         summary.topics.append(
             TopicSummary(
                 topic=topic.name,

@@ -14,6 +14,7 @@ from raftlog.cli.explaining import (
     explain_partition,
     explain_rebalance,
 )
+from raftlog.client.describe_cluster import topics_in
 from raftlog.client.descriptions import (
     BrokerDescription,
     ClusterDescription,
@@ -216,6 +217,22 @@ def test_a_broker_is_explained(
     assert last == "1970-01-01T00:00:00.000Z: fenced."
     assert len(found) == len(told), found
     assert all(text in sentence for text, sentence in zip(told, found, strict=True)), found
+
+
+def test_a_summary_that_names_some_problems_gives_lower_bounds() -> None:
+    many = [replace(PART, partition=number, isr=(1, 2)) for number in range(9)]
+    described = cluster_of(many[0])
+    brief = replace(
+        described,
+        partitions=tuple(many[:2]),
+        topics=topics_in(many),
+        brokers=(*described.brokers[:2], replace(described.brokers[2], leads=4, replicas=9)),
+    )
+    first, second = explain_broker(brief, brief.brokers[2], [])
+    assert "leads 4 partitions and has 9 replicas" in first
+    assert second.startswith("At least 2 of its replicas are not in sync: t:0, t:1")
+    _, second = explain_broker(replace(brief, partitions=tuple(many)), brief.brokers[2], [])
+    assert second.startswith("9 of its replicas")
 
 
 def member(name: str, assigned: str, target: str | None = None, **fields: Any) -> MemberDescription:

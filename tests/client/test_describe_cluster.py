@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from raftlog.client.aio.admin import AsyncAdmin
-from raftlog.errors import BrokerUnavailableError, UnknownTopicError, UnsupportedVersionError
+from raftlog.errors import (
+    BrokerUnavailableError,
+    InvalidRequestError,
+    UnknownTopicError,
+    UnsupportedVersionError,
+)
 from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import (
     BrokerStatus,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    PartitionPage,
     PartitionStatus,
     TopicSummary,
 )
@@ -173,7 +181,27 @@ async def test_a_topic_that_one_broker_does_not_know_yet_is_described_by_the_oth
         assert await admin.describe_topics() == [], "the controller knows what there is"
 
 
-def summary_of(broker: int, *topics: TopicSummary, **parts: PartitionStatus) -> Behaviour:
+def part_of(leader: int | None, number: int) -> PartitionStatus:
+    return PartitionStatus(
+        topic="t",
+        topic_id="id",
+        partition=number,
+        leader=leader,
+        leader_epoch=1,
+        replicas=[1, 2],
+        isr=[1],
+        witnesses=[],
+        elr=[],
+        min_isr=1,
+    )
+
+
+def summary_of(
+    broker: int,
+    *topics: TopicSummary,
+    page: Sequence[PartitionStatus] = (),
+    **parts: PartitionStatus,
+) -> Behaviour:
     """Answer with a summary by ``broker``."""
     status = BrokerStatus(
         id=broker,
@@ -194,6 +222,7 @@ def summary_of(broker: int, *topics: TopicSummary, **parts: PartitionStatus) -> 
             brokers=[status],
             partitions=list(parts.values()),
             topics=list(topics),
+            page=list(page),
         )
         peer.write(peer.state.reply(request, answer))
 
@@ -205,24 +234,10 @@ async def test_a_summary_adds_what_each_leader_knows(fake: FakeCluster) -> None:
     def topic(led: int, **numbers: int) -> TopicSummary:
         return TopicSummary(topic="t", topic_id="id", partitions=10, led=led, **numbers)
 
-    def part(leader: int | None, number: int) -> PartitionStatus:
-        return PartitionStatus(
-            topic="t",
-            topic_id="id",
-            partition=number,
-            leader=leader,
-            leader_epoch=1,
-            replicas=[1, 2],
-            isr=[1],
-            witnesses=[],
-            elr=[],
-            min_isr=1,
-        )
-
     old = TopicSummary(topic="t", topic_id="deleted", partitions=99, led=99)
     behaviours = {
-        1: summary_of(1, topic(4, records=5, end=7, under_replicated=1), a=part(2, 1)),
-        2: summary_of(2, topic(3, records=1, end=1, at_min_isr=1), a=part(3, 2)),
+        1: summary_of(1, topic(4, records=5, end=7, under_replicated=1), a=part_of(2, 1)),
+        2: summary_of(2, topic(3, records=1, end=1, at_min_isr=1), a=part_of(3, 2)),
         3: summary_of(3, old),
     }
     fake.always[apis.DESCRIBE_CLUSTER] = lambda peer, request: behaviours[peer.broker_id](
@@ -256,9 +271,39 @@ async def test_brokers_of_an_older_release_list_their_partitions(fake: FakeClust
     fake.create("u")
     fill(fake, 5)
     async with admin_of(fake) as admin:
-        found = await admin.summarize_cluster()
+        found = await admin.summarize_cluster(1, skip=1, limit=1)
     assert found.topics is not None
     assert [
         (topic.name, topic.partitions, topic.available, topic.end) for topic in found.topics
     ] == [*(("t", 2, 2, 5), ("u", 1, 1, 0))]
     assert len(found.partitions) == 3
+    assert found.page is not None
+    assert found.page.total == 3
+    assert [(each.topic, each.partition) for each in found.page.partitions] == [("t", 1)]
+
+
+@runs(run, brokers=2)
+async def test_a_page_of_the_partitions_of_one_broker(fake: FakeCluster) -> None:
+    listed = {
+        1: [part_of(1, 0), replace(part_of(2, 1), leader_epoch=3)],
+        2: [part_of(1, 1), part_of(2, 2), part_of(2, 3)],  # topics of which are not deleted yet
+    }
+    asked: list[object] = []
+
+    def behave(peer: Peer, request: Request) -> None:
+        asked.append(request.message.page)
+        summary_of(peer.broker_id, page=listed[peer.broker_id])(peer, request)
+
+    fake.always[apis.DESCRIBE_CLUSTER] = behave
+    async with admin_of(fake) as admin:
+        page = (await admin.summarize_cluster(2, skip=4, limit=3)).page
+        assert asked == [PartitionPage(broker=2, skip=4, limit=3)] * 2
+        assert (await admin.summarize_cluster()).page is None
+        for skip, limit in ((-1, 1), (0, 0), (0, 201)):
+            with pytest.raises(InvalidRequestError, match="is not from"):
+                await admin.summarize_cluster(2, skip=skip, limit=limit)
+    assert page is not None
+    assert (page.skip, page.total) == (4, 6)
+    assert [(each.partition, each.leader, each.is_available) for each in page.partitions] == [
+        *((0, 1, True), (1, 2, True), (2, 2, True))
+    ]

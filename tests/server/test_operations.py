@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
+    PartitionPage,
     PartitionStatus,
     RecoverClusterRequest,
     RecoverClusterResponse,
@@ -20,7 +22,13 @@ from raftlog.protocol.cluster import (
     TransferLeaderRequest,
 )
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.operations import Summary, describe_partitions, summarize
+from raftlog.server.operations import (
+    DESCRIBED_PER_STEP,
+    SUMMARIZED_PER_STEP,
+    Summary,
+    describe_partitions,
+    summarize,
+)
 from raftlog.server.partition import Partition
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from tests.running import runs
@@ -174,6 +182,16 @@ async def test_damage_is_told(s: Scene) -> None:
     assert (mine.damage, mine.in_isr, mine.lag_ms) == ("a flipped bit", False, -1)
 
 
+def summary_of(
+    topics: TopicTable,
+    is_live: Callable[[int], bool] = lambda _leader: True,
+    page: PartitionPage | None = None,
+) -> Summary:
+    request = DescribeClusterRequest(summary=True, page=page)
+    found: Summary = finished(summarize(topics, request, 1, 0.0, is_live, lambda *_: [7]))
+    return found
+
+
 @runs(play)
 async def test_a_summary_counts_what_is_led_and_names_partitions_with_a_problem(s: Scene) -> None:
     state = state_of(1, 2, 3, isr=[1, 2], min_isr=2)
@@ -189,7 +207,7 @@ async def test_a_summary_counts_what_is_led_and_names_partitions_with_a_problem(
         3: state_of(3, 2, isr=[3, 2]),
     }
     topics = table(states, host, None, None, None, s=s)
-    found: Summary = finished(summarize(topics, 1, 0.0, lambda leader: leader != 3))
+    found = summary_of(topics, lambda leader: leader != 3)
     assert found.topics == [
         TopicSummary(
             topic="t",
@@ -211,9 +229,37 @@ async def test_a_summary_names_a_bounded_number_of_partitions(s: Scene) -> None:
     topics = table({}, *[None] * 5, s=s)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "CLUSTER_SUMMARY_PARTITIONS_MAX", 2)
-        found: Summary = finished(summarize(topics, 1, 0.0, lambda _leader: True))
+        found = summary_of(topics)
     assert [part.partition for part in found.partitions] == [0, 1]
     assert (found.topics[0].partitions, found.topics[0].led) == (5, 0)
+
+
+@runs(play)
+async def test_a_summary_lists_a_page_of_the_partitions_of_one_broker(s: Scene) -> None:
+    states = {number: state_of(1 + number % 2, 3, isr=[3]) for number in range(9)}
+    topics = table(states, *[None] * 10, s=s)
+    for broker, skip, limit, expected in [
+        *((1, 0, 2, [0, 2]), (1, 2, 2, [4, 6]), (1, 4, 2, [8]), (1, 5, 2, [])),
+        *((2, 1, 9, [3, 5, 7]), (3, 8, 1, [8]), (4, 0, 9, [])),
+    ]:
+        found = summary_of(topics, page=PartitionPage(broker=broker, skip=skip, limit=limit))
+        assert [part.partition for part in found.page] == expected
+        assert all(part.target == [7] for part in found.page)
+    assert summary_of(topics).page == []
+
+
+@runs(play)
+async def test_a_summary_describes_few_partitions_in_one_step(s: Scene) -> None:
+    count = 2 * SUMMARIZED_PER_STEP
+    topics = table({n: state_of(1, 2) for n in range(count)}, *[None] * count, s=s)
+    for page, is_live, least in [
+        (None, True, 2),
+        (PartitionPage(broker=2, limit=5 * DESCRIBED_PER_STEP), True, 2 + 5),
+        (None, False, 2 + count // DESCRIBED_PER_STEP),
+    ]:
+        request = DescribeClusterRequest(summary=True, page=page)
+        made = summarize(topics, request, 1, 0.0, lambda _l, live=is_live: live, lambda *_: [])
+        assert least <= sum(1 for _ in made) <= least + 1
 
 
 def test_a_summary_of_a_broker_alone(client: Client) -> None:
@@ -224,3 +270,5 @@ def test_a_summary_of_a_broker_alone(client: Client) -> None:
     assert told.topics is not None
     assert [(topic.led, topic.records, topic.end) for topic in told.topics] == [(2, 2, 2)]
     assert (describe(client).topics, describe(client).brokers[0].leads) == (None, -1)
+    told = describe(client, summary=True, page=PartitionPage(broker=told.brokers[0].id, skip=1))
+    assert [(part.partition, part.high_watermark) for part in told.page] == [(1, 0)]

@@ -424,15 +424,16 @@ class AsyncAdmin(LoopBound, AdminBase):
         names = None if topics is None else _names(topics)
         return await describe_cluster(self._cluster, names, partitions=partitions)
 
-    async def summarize_cluster(self) -> ClusterDescription:
-        """Return the brokers, and all topics in numbers: as ``describe_cluster``, at a small part
-        of its cost for a cluster with thousands of partitions.
+    async def summarize_cluster(
+        self, broker: int | None = None, *, skip: int = 0, limit: int = 100
+    ) -> ClusterDescription:
+        """Return the brokers, and all topics in numbers, at a small part of the cost of all.
 
         ``partitions`` has some with a problem: at most ``CLUSTER_SUMMARY_PARTITIONS_MAX`` of each
-        broker.
+        broker. ``broker``: list also ``limit`` (1 to 200) of its partitions, after ``skip`` others.
         """
         self._bind()
-        return await summarize_cluster(self._cluster)
+        return await summarize_cluster(self._cluster, broker, skip, limit)
 
     async def describe_disks(self) -> list[DiskUseDescription]:
         """Return what uses the disk of each broker, by broker ID.

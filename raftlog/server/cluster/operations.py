@@ -121,7 +121,9 @@ class ClusterOperations:
         node, now, summary = self._node, asyncio.get_running_loop().time(), Summary()
         if request.summary:
             is_live = node.liveness.is_live
-            summary = yield from summarize(self._topics, node.broker_id, now, is_live)
+            summary = yield from summarize(
+                self._topics, request, node.broker_id, now, is_live, self.target
+            )
         else:
             summary.partitions = yield from describe_partitions(
                 self._topics, request, node.broker_id, now, self.target
@@ -164,6 +166,7 @@ class ClusterOperations:
             disk_use=disk_use,
             move_throttle=node.machine.move_throttle,
             topics=summary.topics if request.summary else None,
+            page=summary.page,
         )
 
     def target(self, topic_id: str, partition: int) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.cli.console.paging import page_of
+from raftlog.cli.console.paging import Page, number_of, page_of, pages_of
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,15 @@ def test_addresses_keep_the_parameters() -> None:
 def test_an_empty_list_is_one_empty_page() -> None:
     page = page_of([], 10, "/x", {})
     assert (page.pages, page.first, page.last, list(page.rows)) == (1, 0, 0, [])
+
+
+def test_a_page_of_rows_that_were_not_all_read() -> None:
+    page = Page("de", 2, 3, 5, "/x", {"page": "2"})
+    assert (page.pages, page.first, page.last, page.address(3)) == (2, 4, 5, "/x?page=3")
+    assert [number_of({"page": text}) for text in ("2", "0", "x", "9" * 9)] == [
+        2,
+        1,
+        1,
+        999_999_999,
+    ]
+    assert [pages_of(total, 3) for total in (0, 3, 4)] == [1, 1, 2]
