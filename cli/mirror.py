@@ -24,13 +24,10 @@ class Display:
         self._as_json = as_json
         self._is_terminal = sys.stderr.isatty() and not as_json
         self._due_at = 0.0
-        self._refused: dict[Any, str] = {}
+        self._refused: dict[str, str] = {}
 
     def show(self, progress: Progress) -> None:
-        for tp, reason in progress.refused.items():
-            if self._refused.get(tp) != reason:
-                output.note(f"{self._start_of_line}{tp} is not mirrored: {reason}")
-        self._refused = dict(progress.refused)
+        self._note_refused(progress)
         now = time.monotonic()
         if now < self._due_at:
             return
@@ -40,10 +37,25 @@ class Display:
         elif self._is_terminal:
             click.echo(f"{self._start_of_line}{_sentence(progress)}", err=True, nl=False)
 
+    def _note_refused(self, progress: Progress) -> None:
+        """Print each partition and group that is not copied, once per reason."""
+        refused = {
+            **{f"{tp} is not mirrored": reason for tp, reason in progress.refused.items()},
+            **{
+                f"the offsets of group {group} are not copied": reason
+                for group, reason in progress.refused_groups.items()
+            },
+        }
+        for what, reason in refused.items():
+            if self._refused.get(what) != reason:
+                output.note(f"{self._start_of_line}{what}: {reason}")
+        self._refused = refused
+
     def warn(self, error: RaftlogError) -> None:
         output.note(f"{self._start_of_line}mirror interrupted, retrying: {error}")
 
     def end(self, progress: Progress) -> None:
+        self._note_refused(progress)
         if self._is_terminal:
             click.echo(self._start_of_line, err=True, nl=False)
         output.report(_to_dict(progress), _sentence(progress), as_json=self._as_json)
@@ -119,8 +131,9 @@ def run_mirror(
 def _sentence(progress: Progress) -> str:
     refused = f", {len(progress.refused)} refused" if progress.refused else ""
     skipped = f", {progress.skipped} offsets skipped" if progress.skipped else ""
+    groups = f", {progress.groups} groups" if progress.groups else ""
     return (
-        f"{progress.topics} topics, {progress.partitions} partitions{refused}: "
+        f"{progress.topics} topics, {progress.partitions} partitions{refused}{groups}: "
         f"{progress.records} records copied, {progress.size_bytes} bytes{skipped}, "
         f"lag {progress.lag}"
     )
@@ -137,5 +150,9 @@ def _to_dict(progress: Progress) -> dict[str, Any]:
         "refused": [
             {"topic": tp.topic, "partition": tp.partition, "reason": reason}
             for tp, reason in progress.refused.items()
+        ],
+        "groups": progress.groups,
+        "refused_groups": [
+            {"group": group, "reason": reason} for group, reason in progress.refused_groups.items()
         ],
     }

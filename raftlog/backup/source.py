@@ -130,14 +130,14 @@ class BackupReader:
             time.sleep(timeout_s)  # while the target acknowledges the batches
             return None, []
         tp, chunk = self._chunks.popleft()
-        found = read_chunk(self._store, tp, chunk)
+        found = read_chunk(self._store, chunk)
         return tp, [batch for batch in found if batch[0].next_offset > self._positions[tp]]
 
 
-def read_chunk(store: Store, tp: TopicPartition, chunk: Chunk) -> list[Checked]:
+def read_chunk(store: Store, chunk: Chunk) -> list[Checked]:
     """Return the batches of a file. Verifies checksums, hash chain and offset range."""
     data = store.read(chunk.file)
-    where = f"{tp}: the backup file {chunk.file}"
+    where = f"the backup file {chunk.file}"
     if data is None:
         raise CorruptBatchError(f"{where} is missing")
     if len(data) != chunk.size_bytes:
@@ -180,7 +180,7 @@ def verify(store: Store) -> Iterator[tuple[TopicPartition, PartitionFiles, str]]
             problem = ""
             try:
                 for chunk in part.chunks:
-                    read_chunk(store, tp, chunk)
+                    read_chunk(store, chunk)
             except CorruptBatchError as error:
                 problem = str(error)
             yield tp, part, problem

@@ -68,7 +68,9 @@ class MirrorSettings:
 class Progress:
     """State of the mirror. ``lag``: offsets that are not copied yet. ``records``, ``size_bytes``:
     copied since the start. ``skipped``: offsets that the source had deleted before they were
-    copied. ``refused``: partitions that are not copied, with the reason.
+    copied. ``refused``: partitions that are not copied, with the reason. ``groups``: consumer
+    groups whose offsets are copied; ``refused_groups``: those whose offsets are not, with the
+    reason.
     """
 
     topics: int = 0
@@ -78,6 +80,8 @@ class Progress:
     size_bytes: int = 0
     skipped: int = 0
     refused: dict[TopicPartition, str] = field(default_factory=dict)
+    groups: int = 0
+    refused_groups: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -387,8 +391,10 @@ class Session:
         self._groups_at = time.monotonic() + GROUPS_S
         copied = {tp: (copy.target, copy.acknowledged) for tp, copy in self._copies.items()}
         there = {listing.group for listing in self._target.list_groups()}
-        names = [listing.group for listing in self._source.list_groups()]
-        for name in filter(self._settings.groups.fullmatch, names):
+        found = [listing.group for listing in self._source.list_groups()]
+        names = list(filter(self._settings.groups.fullmatch, found))
+        refused: dict[str, str] = {}
+        for name in names:
             try:
                 theirs = self._source.group_offsets(name)
                 ours = self._target.group_offsets(name) if name in there else {}
@@ -396,7 +402,8 @@ class Session:
                 if due:
                     self._target.commit_offsets(name, due)
             except (GroupNotEmptyError, UnknownGroupError) as error:
-                logger.debug("offsets not copied: group=%s error=%s", name, error)
+                refused[name] = str(error)
+        self._progress.groups, self._progress.refused_groups = len(names) - len(refused), refused
 
     def _producer(self, epoch: int) -> ResumableProducer:
         found = self._producers.get(epoch)

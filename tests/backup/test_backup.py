@@ -137,13 +137,12 @@ def test_files_of_other_batches_are_found(brokers: tuple[str, str], tmp_path: Pa
     store = open_store(str(tmp_path))
     made = read_manifest(store)
     first, second, *_ = made.topics["mixed"].partitions[0].chunks
-    tp = TopicPartition("mixed", 0)
     with pytest.raises(CorruptBatchError, match="it is another file"):
-        read_chunk(store, tp, replace(first, chain=first.chain ^ 1))
+        read_chunk(store, replace(first, chain=first.chain ^ 1))
     twice = store.read(first.file) or b""
     store.write("twice", twice + twice)
     with pytest.raises(CorruptBatchError, match="does not continue the one before it"):
-        read_chunk(store, tp, replace(first, file="twice", size_bytes=2 * len(twice)))
+        read_chunk(store, replace(first, file="twice", size_bytes=2 * len(twice)))
     # A log that is not that of the last backup is not added to it.
     last = made.topics["mixed"].partitions[0].chunks
     last[-1] = replace(last[-1], chain=second.chain ^ 1)

@@ -14,6 +14,8 @@ pytestmark = pytest.mark.integration
 
 def test_a_backup_is_verified_and_restored(raftlog: Raftlog, topic: str, tmp_path: Path) -> None:
     assert raftlog("produce", topic, "-p", 0, stdin=b"a\nb\n").status == 0
+    ran = raftlog("group", "reset", "readers", "--topic", topic, "--to", "latest", "--create")
+    assert ran.status == 0, ran.err
     made = raftlog("backup", "--to", tmp_path, "--topics", topic, "--json").json
     assert (made["topics"], made["offsets"]) == (1, 2)
     ran = raftlog("restore", "--from", tmp_path, "--verify")
@@ -24,7 +26,7 @@ def test_a_backup_is_verified_and_restored(raftlog: Raftlog, topic: str, tmp_pat
     with cluster(brokers=1) as other:
         ran = raftlog("restore", "--from", tmp_path, "--bootstrap", other.bootstrap)
         assert ran.status == 0, ran.err
-        assert "2 records copied" in ran.out.decode()
+        assert ran.out.startswith(b"1 topics, 2 partitions, 1 groups: 2 records copied")
         tailed = raftlog("tail", topic, "-o", "earliest", "--bootstrap", other.bootstrap)
         assert tailed.out == b"a\nb\n"
     (file,) = tmp_path.rglob("*.batches")

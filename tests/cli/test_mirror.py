@@ -31,6 +31,8 @@ def test_a_topic_is_copied(raftlog: Raftlog, bootstrap: str, topic: str, other: 
         "skipped": 0,
         "lag": 0,
         "refused": [],
+        "groups": 0,
+        "refused_groups": [],
     }
     copied = raftlog("tail", topic, "--bootstrap", other.bootstrap)
     assert sorted(copied.out.split()) == [b"1", b"2"]

@@ -211,9 +211,28 @@ def test_committed_offsets_of_groups_are_copied(source: EmbeddedLog, target: Emb
         assert [listing.group for listing in admin.list_groups()] == ["readers"]
         assert admin.group_offsets("readers")[copy].offset == 2
         admin.commit_offsets("readers", {copy: 3})  # consumers have continued there
-    mirrored(source, target, prefix="p-", groups="read.*")
+    assert mirrored(source, target, prefix="p-", groups="read.*").groups == 1
     with target.admin() as admin:
         assert admin.group_offsets("readers")[copy].offset == 3
+
+
+def test_a_group_with_members_in_the_target_keeps_its_offsets_and_is_reported(
+    source: EmbeddedLog, target: EmbeddedLog
+) -> None:
+    source.create_topic("t")
+    send(source, [b"1", b"2", b"3"])
+    with source.admin() as admin:
+        for group in ("busy", "readers"):
+            admin.commit_offsets(group, {TP: 2})
+    target.create_topic("other")
+    with target.consumer(group="busy") as consumer:
+        consumer.subscribe(["other"])
+        while not consumer.assignment():
+            consumer.poll(timeout_ms=100)
+        progress = mirrored(source, target, groups=".*")
+    assert progress.groups == 1
+    assert list(progress.refused_groups) == ["busy"]
+    assert "members" in progress.refused_groups["busy"]
 
 
 def test_holes_of_any_size_survive_restarts_and_compaction(
