@@ -83,6 +83,10 @@ def pytest_report_header() -> str:
 
 # Programs that some tests need, as the reasons of skipped tests name them, and Debian's packages.
 PACKAGES = {
+    "buildah": "buildah",
+    "kubectl": "kubernetes-client",
+    "promtool": "prometheus",
+    "systemd-analyze": "systemd",
     "libfaketimeMT": "faketime",
     "mkfs.ext4": "e2fsprogs",
     "e2fsck": "e2fsprogs",
@@ -92,19 +96,25 @@ PACKAGES = {
     "bridge": "iproute2",
     "tc": "iproute2",
 }
+# The same for distributions of Python, which are in the extra `nightly`.
+DISTRIBUTIONS = ("check-jsonschema", "kubernetes-validate")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """What to install for the tests that were skipped for want of a program."""
     reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
-    missing = [(reason, program) for reason in reasons for program in PACKAGES
+    missing = [(reason, program) for reason in reasons for program in (*PACKAGES, *DISTRIBUTIONS)
                if re.search(rf"\bno (.*, )?{re.escape(program)}\b", reason)]  # fmt: skip
     if missing:
-        packages = " ".join(sorted({PACKAGES[program] for _reason, program in missing}))
+        programs = {program for _reason, program in missing}
+        packages = " ".join(sorted({PACKAGES[program] for program in programs & PACKAGES.keys()}))
         count = len({reason for reason, _program in missing})
         terminalreporter.section("optional programs")
         terminalreporter.line(f"skipped for want of a program: {count} places in the tests")
-        terminalreporter.line(f"to run them, too (Debian): apt install {packages}")
+        if packages:
+            terminalreporter.line(f"to run them, too (Debian): apt install {packages}")
+        if programs & set(DISTRIBUTIONS):
+            terminalreporter.line("to run them, too: pip install -e '.[nightly]'")
 
 
 @pytest.fixture(scope="session")

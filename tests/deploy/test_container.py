@@ -45,7 +45,7 @@ pytestmark = [
     pytest.mark.nightly,
     pytest.mark.integration,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}"),
+    pytest.mark.skipif(bool(MISSING), reason=f"there is no {', '.join(MISSING)}"),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
 ]
 

@@ -6,6 +6,8 @@ import json
 import shlex
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -52,7 +54,7 @@ def test_the_unit_starts_the_broker_and_gives_it_time_to_stop() -> None:
     assert lines["StateDirectory"] == "raftlog"
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd-analyze")
 def test_the_unit_is_hardened() -> None:
     path = str(DEPLOY / "systemd/raftlog.service")
     command = ["systemd-analyze", "security", "--offline=true", "--json=short", path]
@@ -96,6 +98,22 @@ def test_compose_has_three_brokers_of_one_cluster() -> None:
             assert source in COMPOSE["volumes"] or (DEPLOY / "compose" / source).exists(), source
 
 
+def faults_by_the_compose_specification(path: Path) -> str:
+    """What its schema finds in a file; "" if that is nothing."""
+    command = ["-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(path)]
+    ran = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    return ran.stdout + ran.stderr if ran.returncode else ""
+
+
+def test_the_compose_specification_accepts_every_field(tmp_path: Path) -> None:
+    pytest.importorskip("check_jsonschema", reason="there is no check-jsonschema")
+    path = DEPLOY / "compose/compose.yaml"
+    assert faults_by_the_compose_specification(path) == ""
+    wrong = tmp_path / "compose.yaml"
+    wrong.write_text(path.read_text().replace("  restart: on-failure", "  restrat: on-failure"))
+    assert "restrat" in faults_by_the_compose_specification(wrong)
+
+
 def test_kubernetes_agrees_with_the_settings() -> None:
     text = (KUBERNETES / "broker.toml").read_text()
     config = BrokerConfig.from_toml(text)
@@ -126,11 +144,10 @@ def test_kubernetes_agrees_with_the_settings() -> None:
     )
 
 
-@pytest.mark.nightly
-@pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl")
 def test_kubernetes_accepts_every_field_of_what_kustomize_renders() -> None:
     """By the schemas of Kubernetes, in which an unknown field is an error."""
-    validate = pytest.importorskip("kubernetes_validate")
+    validate = pytest.importorskip("kubernetes_validate", reason="there is no kubernetes-validate")
     rendered = subprocess.run(
         ["kubectl", "kustomize", str(KUBERNETES)], capture_output=True, text=True, check=True
     )

@@ -100,7 +100,7 @@ def test_dashboards_are_distinct() -> None:
     assert sorted(uids) == [f"raftlog-{path.stem}" for path in DASHBOARDS]
 
 
-@pytest.mark.skipif(not PROMTOOL, reason="needs promtool (Debian: prometheus)")
+@pytest.mark.skipif(not PROMTOOL, reason="there is no promtool")
 @pytest.mark.parametrize(
     ("kind", "path"),
     [("rules", FOLDER / "alerts.yml"), ("config", ROOT / "deploy/compose/prometheus.yml")],
