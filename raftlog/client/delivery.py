@@ -38,7 +38,7 @@ class Journey(NamedTuple):
     """Times of a batch, for traces. ``sent_at``, ``answered_at``: monotonic seconds of the client.
 
     ``appended_s``, ``synced_s``, ``done_s``: seconds since ``broker`` began with the request (see
-    ``ProduceTimes``).
+    ``ProduceTimes``). ``last``: the broker whose disk was the last one; None if unknown.
     """
 
     broker: int
@@ -47,6 +47,7 @@ class Journey(NamedTuple):
     appended_s: float
     synced_s: float
     done_s: float
+    last: int | None
 
 
 class Delivery:

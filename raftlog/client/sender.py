@@ -312,6 +312,7 @@ class Sender:
             appended_s=times.appended / 1e6,
             synced_s=times.synced / 1e6,
             done_s=times.done / 1e6,
+            last=times.last,
         )
 
     def _succeed(self, batch: PendingBatch, base_offset: int, append_timestamp_ms: int) -> None:

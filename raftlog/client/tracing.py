@@ -34,6 +34,7 @@ except ImportError as error:
 SYSTEM: Final = "raftlog"
 _OFFSET: Final = "messaging.raftlog.offset"
 _BROKER: Final = "messaging.raftlog.broker"
+_FOLLOWER: Final = "messaging.raftlog.follower"  # the last one
 
 F = TypeVar("F", DeliveryFuture, RangesFuture)
 
@@ -256,13 +257,23 @@ class _SendSpan:
             return
         tracer, topic = trace.get_tracer(SYSTEM), self._topic
 
-        def add(name: str, kind: SpanKind, start: float, end: float, context: Context) -> Context:
+        def add(
+            name: str,
+            kind: SpanKind,
+            start: float,
+            end: float,
+            context: Context,
+            follower: int | None = None,
+        ) -> Context:
             """Add a span from ``start`` to ``end``, in monotonic seconds; return its context."""
             start_ns, end_ns = (
                 began_ns + round((at - self._began_at) * 1e9) for at in (start, end)
             )
+            attributes = {_BROKER: journey.broker}
+            if follower is not None:
+                attributes[_FOLLOWER] = follower
             span = tracer.start_span(
-                f"{name} {topic}", context, kind, {_BROKER: journey.broker}, start_time=start_ns
+                f"{name} {topic}", context, kind, attributes, start_time=start_ns
             )
             span.end(end_ns)
             return trace.set_span_in_context(span, context)
@@ -279,7 +290,8 @@ class _SendSpan:
         add("append", SpanKind.INTERNAL, began, appended, broker)
         add("sync", SpanKind.INTERNAL, appended, synced, broker)
         if done > synced:
-            add("replicate", SpanKind.INTERNAL, synced, done, broker)
+            last = None if journey.last == journey.broker else journey.last
+            add("replicate", SpanKind.INTERNAL, synced, done, broker, last)
 
     def _failed(self, error: BaseException) -> None:
         self._span.set_attribute("error.type", type(error).__name__)

@@ -16,6 +16,7 @@ from raftlog.protocol.schema import (
     ByteCount,
     Failure,
     Message,
+    NodeId,
     PartitionIndex,
     TopicName,
     WaitMs,
@@ -63,12 +64,14 @@ class ProduceTimes(Message):
     """Progress of a batch on its leader, in microseconds since the leader began with the request.
 
     ``appended``: it was in the log. ``synced``: it was on the leader's disk. ``done``: it was as
-    durable as ``acks`` requires; with ``acks=-1``, on the disks of all in-sync replicas.
+    durable as ``acks`` requires; with ``acks=-1``, on the disks of all in-sync replicas. ``last``:
+    with ``acks=-1``, the broker whose disk was the last of them.
     """
 
     appended: _Microseconds
     synced: _Microseconds
     done: _Microseconds
+    last: NodeId | None = None
 
 
 class ProducedPartition(Message):

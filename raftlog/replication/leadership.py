@@ -62,6 +62,7 @@ class Leadership:
         "_own",
         "_pending",
         "_start_at_first",
+        "advanced_by",
         "broker_id",
         "committed_start",
         "durable_end",
@@ -102,6 +103,7 @@ class Leadership:
         self.log_end = log_end
         self.durable_end = durable_end
         self.high_watermark = min(high_watermark, log_end)  # monotonic
+        self.advanced_by = broker_id  # whose durable end advanced it last
         self.log_start = self._start_at_first = log_start
         self.committed_start: Offset = UNKNOWN  # lower bound of the log starts of all members
         self.refused = 0  # number of fetches with impossible offsets
@@ -165,6 +167,13 @@ class Leadership:
         self.high_watermark = committed
         return True
 
+    def _advance_by(self, broker_id: BrokerId) -> bool:
+        """``_advance`` by the progress of this broker."""
+        if not self._advance():
+            return False
+        self.advanced_by = broker_id
+        return True
+
     def _copy(self, broker_id: BrokerId, directory_id: DirectoryId) -> _Follower | None:
         """Return the progress of a copy; None for another directory of the broker (S10, S20)."""
         follower = self._followers.get(broker_id)
@@ -197,7 +206,7 @@ class Leadership:
         if durable_end <= self.durable_end:
             return False
         self.durable_end = durable_end
-        return self._advance()
+        return self._advance_by(self.broker_id)
 
     def on_local_start(self, log_start: Offset) -> None:
         """Apply the leader's own durable log start."""
@@ -252,7 +261,7 @@ class Leadership:
         progress.durable_end = max(progress.durable_end, durable_offset)
         progress.log_start = max(progress.log_start, log_start)
         self._note_caught_up(progress, now)
-        return has_more and self._advance()
+        return has_more and self._advance_by(follower)
 
     def has_lost(self, follower: BrokerId) -> bool:
         """Return whether a member of the ISR has lost acknowledged records.

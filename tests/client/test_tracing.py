@@ -127,6 +127,8 @@ async def test_the_way_of_a_batch_has_spans(fake: FakeCluster) -> None:
     assert parents["broker"] == contexts["produce"]
     assert [parents[name] for name in WAY[3:]] == [contexts["broker"]] * 3
     assert {(found[name].attributes or {})["messaging.raftlog.broker"] for name in WAY} == {1}
+    followers = [(found[name].attributes or {}).get("messaging.raftlog.follower") for name in WAY]
+    assert followers == [None] * 5 + [2], "that of the slowest copy"
     assert [found[name].kind for name in WAY] == [
         *(SpanKind.INTERNAL, SpanKind.CLIENT, SpanKind.SERVER),
         *[SpanKind.INTERNAL] * 3,

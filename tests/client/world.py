@@ -178,7 +178,12 @@ class FakeCluster:
         self.api_ranges: dict[int, tuple[int, int]] = {}  # what differs from this release
         self.producer_ids = iter(range(1_000, 2_000))
         self._next: dict[Api, deque[Behaviour]] = defaultdict(deque)
-        self.times: tuple[int, int, int] | None = (100, 300, 700)  # of a traced produce request
+        self.times: tuple[int, int, int, int | None] | None = (
+            100,
+            300,
+            700,
+            2,
+        )  # of a traced produce request
         self.always: dict[Api, Behaviour] = {}  # for what is not planned with ``next``
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -30,6 +30,18 @@ def test_the_high_watermark_is_the_least_durable_end_over_the_isr() -> None:
     assert leader.high_watermark == 9
 
 
+def test_the_last_broker_that_has_a_batch_advances_the_high_watermark() -> None:
+    leader = Leader(durable_end=5)
+    last = [leader.leadership.advanced_by]
+    for follower, durable in ((2, 5), (3, 5), (3, 10), (2, 10)):
+        leader.fetch(follower, 10, durable=durable)
+        last.append(leader.leadership.advanced_by)
+    assert leader.leadership.on_local(log_end=10, durable_end=10)
+    assert [*last, leader.leadership.advanced_by] == [1, 1, 3, 3, 3, 1]
+    leader.fetch(2, 10)
+    assert leader.leadership.advanced_by == 1
+
+
 def test_what_a_follower_said_in_an_older_epoch_is_not_known() -> None:
     leader = Leader()
     leader.fetch(2, 10)

@@ -28,7 +28,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.once import check_once
 from raftlog.server.partition import Partition
 from raftlog.server.reply import Reply
-from raftlog.server.requests.append import Stored, append
+from raftlog.server.requests.append import ACKS_ALL, Stored, append
 from raftlog.server.requests.outcomes import Outcomes
 from raftlog.server.turns import Steps
 from raftlog.types import AUDIT_TOPIC, Buffer, Offset, check_not_internal
@@ -57,29 +57,35 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
 class _Times:
     """Progress of one batch of a traced request, in monotonic seconds."""
 
-    __slots__ = ("_appended", "_began", "_now", "_synced")
+    __slots__ = ("_appended", "_began", "_host", "_now", "_synced")
 
     def __init__(self, began: float, now: Callable[[], float]) -> None:
         self._began = began
         self._now = now
+        self._host: Partition | None = None
         self._appended: float | None = None
         self._synced: float | None = None
 
     def follow(self, host: Partition, end_offset: Offset) -> None:
         """Note the time now, as that of the append, and the time at which the batch is on disk."""
-        self._appended = self._now()
+        self._host, self._appended = host, self._now()
         host.when_on_disk(end_offset, self._on_disk)
 
     def _on_disk(self, _error: RaftlogError | None) -> None:
         self._synced = self._now()
 
-    def ended(self) -> ProduceTimes:
-        """Return the times of a batch that is acknowledged now. It may be so at once."""
+    def ended(self, *, of_all: bool) -> ProduceTimes:
+        """Return the times of a batch that is acknowledged now. It may be so at once.
+
+        ``of_all``: by all in-sync replicas.
+        """
         done = self._now()
+        leadership = self._host.leadership if self._host is not None and of_all else None
         return ProduceTimes(
             appended=self._micros(done if self._appended is None else self._appended),
             synced=self._micros(done if self._synced is None else self._synced),
             done=self._micros(done),
+            last=None if leadership is None else leadership.advanced_by,
         )
 
     def _micros(self, seconds: float) -> int:
@@ -144,7 +150,7 @@ class _Produce:
                 base_offset=stored.base_offset,
                 append_timestamp_ms=stored.append_timestamp_ms,
                 log_start_offset=stored.log_start_offset,
-                times=None if times is None else times.ended(),
+                times=None if times is None else times.ended(of_all=self._acks == ACKS_ALL),
             ),
         )
 

@@ -280,6 +280,7 @@ def test_a_traced_request_reports_the_progress_of_its_batches(client: Client) ->
         (part,) = client.ask(apis.PRODUCE, request, [batch]).partitions
         assert part.times is not None
         assert 0 <= part.times.appended <= part.times.synced <= part.times.done < 10_000_000
+        assert (part.times.last is None) == (acks == 1)
     assert client.produce("t", batch).times is None
     missing = [ProducePartition(topic="no", partition=0, length=len(batch))]
     request = ProduceRequest(acks=-1, partitions=missing, traced=True)
