@@ -172,11 +172,16 @@ AT_WORK: Final = [
     ),
     Guard(
         name="a follower appends nothing to a disk that hangs",
-        why="the first batch of a new leader holds up the event loop, and the whole broker",
+        why="a new segment holds up the event loop, and the whole broker",
         module="raftlog/server/partition.py",
         function="Partition.append_copied",
         change=never("if _is_disk_hung"),
-        tests=(f"{_CLUSTER}::test_a_disk_that_hangs_holds_up_its_replicas_only",),
+        tests=(
+            (
+                "tests/server/cluster/test_step_down.py"
+                "::test_a_follower_on_another_disk_appends_nothing_while_that_hangs"
+            ),
+        ),
     ),
     Guard(
         name="a disk is tested without other work",

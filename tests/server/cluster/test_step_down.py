@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.errors import DiskFullError, NotEnoughReplicasError
+from raftlog.errors import DiskFullError, DiskHungError, NotEnoughReplicasError
 from raftlog.replication.cluster_commands import CreateTopic, Move, Reassign, SetReplicas
 from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect
@@ -300,6 +300,24 @@ async def test_a_follower_whose_disk_hangs_leaves_once_it_lacks_something(s: Sce
     assert isinstance(left, ChangeIsr)
     assert set(left.isr) == {2, 3}
     s.workers.release()
+
+
+@runs(play)
+async def test_a_follower_on_another_disk_appends_nothing_while_that_hangs(s: Scene) -> None:
+    """A new segment, or the first one, would hold up the event loop."""
+    s.register(1, 2, 3)
+    host = Acting(s, state_of(2, 1, 3, min_isr=2)).poll()
+    host.log.log_dir.id = "2"
+    source = s.log()
+    write(source, b"a")
+    batches = source.read(start_offset=0, end_offset=1, bytes_max=1_000)
+    s.services.disk.is_hung = True
+    with pytest.raises(DiskHungError):
+        host.append_copied(*batches)
+    assert (host.log.log_end_offset, host.hindrance.is_short) == (0, True)
+    s.services.disk.is_hung = False
+    host.append_copied(*batches)
+    assert host.log.log_end_offset == 1
 
 
 @runs(play)
