@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -305,3 +306,27 @@ def test_a_failed_fsync_ends_the_process_and_answers_nobody(tmp_path: Path) -> N
 )
 def test_a_broker_reaches_itself_where_it_listens(listening: str, here: str) -> None:
     assert reached_here(Address(listening, 9100)) == Address(here, 9100)
+
+
+FAULTS_PROGRAM = """
+import resource, sys
+from raftlog.server.main import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+def work():
+    buffers = [bytearray(1 << 20) for _ in range(4)]
+work()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    work()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these options")
+def test_memory_of_batches_is_kept_for_the_next_ones() -> None:
+    faults = {
+        mode: int(subprocess.check_output([sys.executable, "-c", FAULTS_PROGRAM, mode], cwd=ROOT))
+        for mode in ("keep", "return")
+    }
+    assert faults["keep"] < 1_000 < faults["return"], faults
