@@ -129,5 +129,9 @@ def dispatch(context: BrokerContext, connection: Connection, request: KafkaReque
     if context.access.applies_to(connection):
         connection.client_id = request.client_id
         rule = RULES[request.api.key]
-        return reply.guarded(admit(context, rule, served.handle, request, reply))
+        steps = admit(context, rule, served.handle, request, reply)
+        if cluster.awaits_topics(context, request):
+            cluster.await_topics(context, reply, steps)
+            return None
+        return reply.guarded(steps)
     return reply.run(served.handle, context, request)

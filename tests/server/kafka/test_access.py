@@ -15,7 +15,13 @@ from raftlog.security.acl import CLUSTER_NAME, Acl, Operation, ResourceType
 from raftlog.server.access.rules import free
 from raftlog.server.kafka.access import RULES
 from tests.record.kafka_batches import KafkaRecord, kafka_batch
-from tests.server.access.acting import acting, allowing, guarded, kafka_acting
+from tests.server.access.acting import (
+    acting,
+    allowing,
+    connection_of,
+    guarded,
+    kafka_acting,
+)
 from tests.server.harness import RunningBroker
 from tests.server.kafka.kafka_client import KafkaClient, fetch_request, produce_request
 
@@ -248,6 +254,25 @@ def test_results_are_in_the_order_of_the_request(
     with allowing(broker, allow("CREATE", "CLUSTER")):
         answer = client.ask(apis.CREATE_TOPICS, 7, message)
     assert {each.error_code for each in answer.topics} == {0}
+
+
+@pytest.mark.parametrize("version", [1, 12, 13])
+def test_all_visible_topics_are_listed_once_they_are_known(
+    broker: RunningBroker, version: int
+) -> None:
+    """Before version 13, clients take an empty list for all topics."""
+    structs, topics = codec.structs("request", apis.METADATA.key), broker.broker.context.topics
+    with (
+        allowing(broker, allow("DESCRIBE", "TOPIC", TOPIC)),
+        kafka_acting(broker, "alice") as client,
+    ):
+        topics.is_complete = False
+        client.send(apis.METADATA, version, structs.root(topics=None))
+        connection = connection_of(broker, client)
+        broker.wait_until(lambda: bool(connection.in_flight) or topics.is_complete)
+        broker.call(topics.complete)
+        _, answer = client.receive(apis.METADATA, version)
+    assert [each.name for each in answer.topics] == [TOPIC]
 
 
 @pytest.mark.parametrize("version", [0, 4, 12, 13])

@@ -59,14 +59,26 @@ def handle_api_versions(_context: BrokerContext, request: KafkaRequest, reply: K
 def handle_metadata(
     context: BrokerContext, request: KafkaRequest, reply: KafkaReply
 ) -> Steps | None:
-    """Return the brokers and the requested topics. Topics that do not exist may be created.
-
-    A request for all topics waits until this broker has received them: before version 13, the
-    response has no error, and clients would take an empty list for all topics.
-    """
+    """Return the brokers and the requested topics. Topics that do not exist may be created."""
     steps = _describe(context, request, reply)
-    if context.topics.is_complete or not _wants_all(request):
+    if not awaits_topics(context, request):
         return steps
+    await_topics(context, reply, steps)
+    return None
+
+
+def awaits_topics(context: BrokerContext, request: KafkaRequest) -> bool:
+    """Return whether this is a request for all topics, and this broker has not received them.
+
+    Before version 13, the response has no error, and clients would take an empty list for all
+    topics.
+    """
+    is_metadata = request.api.key == api.METADATA.key
+    return is_metadata and not context.topics.is_complete and _wants_all(request)
+
+
+def await_topics(context: BrokerContext, reply: KafkaReply, steps: Steps) -> None:
+    """Continue a request in ``steps`` when this broker has received the topics of the cluster."""
 
     def give_up() -> None:
         try:
@@ -82,7 +94,6 @@ def handle_metadata(
             reply.go_on(steps)
 
     context.topics.when_complete(go)
-    return None
 
 
 def _wants_all(request: KafkaRequest) -> bool:
