@@ -220,6 +220,7 @@ class Pages:
         return {
             "topic": query.topic,
             "query": query,
+            "places": reading.PLACES,
             "parameters": parameters,
             "found": found,
             "rows": rows,

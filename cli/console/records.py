@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Unpack
+
+import msgspec
 
 from raftlog import Consumer, limits
 from raftlog.cli.console import decoding
@@ -26,7 +28,8 @@ from raftlog.types import ConsumerRecord, Offset, TopicPartition
 
 CLIENT_ID: Final = "raftlog-console"
 COUNT_DEFAULT: Final = 50
-PLACES: Final = ("value", "key", "anywhere")
+FIELD: Final = "JSON field"
+PLACES: Final = ("value", "key", "headers", "anywhere", FIELD)
 LISTED_CHARS_MAX: Final = 4_000  # of a key or value in a list; the page of a record has more
 HEADERS_MAX: Final = 50  # per record
 HEADER_CHARS_MAX: Final = 1_000
@@ -61,13 +64,15 @@ def parse_query(topic: str, parameters: Mapping[str, str], *, now_ms: int) -> Qu
     text = parameters.get("q", "")
     if len(text) > limits.CONSOLE_FILTER_CHARS_MAX:
         raise InvalidRequestError(f"q: longer than {limits.CONSOLE_FILTER_CHARS_MAX} characters")
+    place = _choice(parameters, "in", PLACES)
+    matcher(text, place)  # a check of the text
     return Query(
         topic=topic,
         partition=_number(parameters, "partition"),
         start=_start(parameters.get("from", ""), now_ms),
         at=_positions(parameters.get("at", "")),
         text=text,
-        place=_choice(parameters, "in", PLACES),
+        place=place,
         format=_choice(parameters, "as", decoding.FORMATS),
         count=min(max(_number(parameters, "n") or COUNT_DEFAULT, 1), limits.CONSOLE_RECORDS_MAX),
     )
@@ -172,15 +177,56 @@ class Found:
 
 
 def matcher(text: str, place: str) -> Callable[[ConsumerRecord], bool]:
-    """Return a function that searches a record for ``text``, ignoring the case of ASCII letters."""
+    """Return a function that searches a record for ``text``, ignoring the case of ASCII letters.
+
+    In the place ``FIELD``, the text is ``PATH=TEXT``: a field of a JSON value of
+    ``CONSOLE_TEXT_MAX`` bytes at most, by names and indexes with dots between them, and its whole
+    value. Raises ``InvalidRequestError`` without "=".
+    """
+    if not text:
+        return lambda _record: True
+    if place == FIELD:
+        return _field_matcher(text)
     wanted = text.encode().lower()
+    return lambda record: any(wanted in part.lower() for part in _parts(record, place))
+
+
+def _parts(record: ConsumerRecord, place: str) -> Iterator[bytes]:
+    """Yield the parts of a record that are searched."""
+    if place in {"value", "anywhere"}:
+        yield record.value or b""
+    if place in {"key", "anywhere"}:
+        yield record.key or b""
+    if place in {"headers", "anywhere"}:
+        for name, value in record.headers:
+            yield b"%s=%s" % (name.encode(), value or b"")
+
+
+def _field_matcher(text: str) -> Callable[[ConsumerRecord], bool]:
+    path, separator, wanted = text.partition("=")
+    if not (path and separator):
+        raise InvalidRequestError("q: to search a field, write PATH=TEXT, such as user.id=5")
+    names, wanted = path.split("."), wanted.lower()
 
     def matches(record: ConsumerRecord) -> bool:
-        return (place != "key" and wanted in (record.value or b"").lower()) or (
-            place != "value" and wanted in (record.key or b"").lower()
-        )
+        value = record.value or b""
+        if len(value) > limits.CONSOLE_TEXT_MAX:
+            return False
+        try:
+            found = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        for name in names:
+            if isinstance(found, dict) and name in found:
+                found = found[name]
+            elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+                found = found[int(name)]
+            else:
+                return False
+        shown = found if isinstance(found, str) else msgspec.json.encode(found).decode()
+        return shown.lower() == wanted
 
-    return matches if wanted else lambda _record: True
+    return matches
 
 
 class Reader:

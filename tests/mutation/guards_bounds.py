@@ -9,6 +9,7 @@ from tests.mutation.guard import Guard
 
 _TURNS: Final = "tests/server/test_turns.py"
 _HTTP: Final = "tests/server/http/test_server.py"
+_RECORDS: Final = "tests/cli/console/test_records.py"
 _LAG: Final = "tests/server/http/test_lag_times.py"
 _OPERATIONS: Final = "tests/server/test_operations.py"
 
@@ -151,6 +152,14 @@ GUARDS: Final = [
         function="summarize",
         change=always("compare in"),
         tests=(f"{_OPERATIONS}::test_a_summary_lists_a_page_of_the_partitions_of_one_broker",),
+    ),
+    Guard(
+        name="a search of a field parses values of a bounded size",
+        why="a value of 64 MiB holds the interpreter of the broker while it is parsed",
+        module="cli/console/records.py",
+        function="_field_matcher.matches",
+        change=never("if CONSOLE_TEXT_MAX"),
+        tests=(f"{_RECORDS}::test_values_that_are_not_json_or_too_large_have_no_fields",),
     ),
     Guard(
         name="lags in seconds are kept for a bounded number of partitions",

@@ -10,7 +10,16 @@ import pytest
 
 from raftlog import Producer, limits
 from raftlog.cli.console import records
-from raftlog.cli.console.records import Query, Reader, matcher, parse_query, positions_text, row_of
+from raftlog.cli.console.records import (
+    FIELD,
+    PLACES,
+    Query,
+    Reader,
+    matcher,
+    parse_query,
+    positions_text,
+    row_of,
+)
 from raftlog.cli.offsets import Bound, Extent, From
 from raftlog.clock import SystemClock
 from raftlog.errors import InvalidRequestError, UnknownPartitionError, UnknownTopicError
@@ -48,6 +57,13 @@ def test_what_is_not_a_query_is_named(parameter: str, text: str) -> None:
         query(**{parameter: text})
 
 
+def test_a_field_is_searched_by_its_path() -> None:
+    for text in ("user", "=5"):
+        with pytest.raises(InvalidRequestError, match=r"^q: to search a field, write PATH=TEXT"):
+            query(q=text, **{"in": FIELD})
+    assert query(q="user.id=5", **{"in": FIELD}).place == FIELD
+
+
 def record(offset: int = 0, **fields: object) -> ConsumerRecord:
     values = {"key": b"k", "value": b"v", "headers": (), **fields}
     return ConsumerRecord("t", 0, offset, timestamp_ms=1, leader_epoch=1, **values)  # type: ignore[arg-type]
@@ -55,10 +71,37 @@ def record(offset: int = 0, **fields: object) -> ConsumerRecord:
 
 def test_text_is_found_in_any_case_where_it_was_asked_for() -> None:
     found = record(key=b"The Key", value=b"the VALUE")
-    assert [matcher("value", place)(found) for place in records.PLACES] == [True, False, True]
-    assert [matcher("KEY", place)(found) for place in records.PLACES] == [False, True, True]
+    found = record(key=b"The Key", value=b"the VALUE", headers=(("Tenant", b"acme"), ("x", None)))
+    for text, places in [
+        *(("value", {"value", "anywhere"}), ("KEY", {"key", "anywhere"})),
+        *(("tenant=ACME", {"headers", "anywhere"}), ("x=", {"headers", "anywhere"})),
+    ]:
+        assert {place for place in PLACES[:-1] if matcher(text, place)(found)} == places
     assert matcher("", "value")(record(value=None))
     assert not matcher("x", "anywhere")(record(key=None, value=None))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        *(("user.name=ada", True), ("user.name=Ad", False), ("user.tags.1=b", True)),
+        *(("user.id=5", True), ("user.on=TRUE", True), ("user.none=null", True), ("a=b=c", True)),
+        *(('user.tags=["a","b"]', True), ("user.tags.2=", False), ("user.tags.x=a", False)),
+        *(("name=ada", False), ("user.name.x=ada", False), ("user.none.x=", False)),
+    ],
+)
+def test_a_field_of_a_json_value_is_compared_as_a_whole(text: str, is_found: bool) -> None:
+    user = {"name": "Ada", "id": 5, "tags": ["a", "b"], "on": True, "none": None}
+    found = record(value=json.dumps({"user": user, "a": "b=c"}).encode())
+    assert matcher(text, FIELD)(found) is is_found
+
+
+def test_values_that_are_not_json_or_too_large_have_no_fields() -> None:
+    for value in (None, b"", b"{", b"\xff", b"[" * 10_000, b"1" * 300 + b"x"):
+        assert not matcher("a=b", FIELD)(record(value=value))
+    large = json.dumps({"a": "b", "c": "x" * limits.CONSOLE_TEXT_MAX}).encode()
+    assert not matcher("a=b", FIELD)(record(value=large))
+    assert matcher("a=b", FIELD)(record(value=b'{"a": "b"}'))
 
 
 def test_a_row_is_bounded() -> None:
