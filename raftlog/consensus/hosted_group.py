@@ -236,10 +236,16 @@ class HostedGroup:
             self.raft.campaign_at(now + self._services.timing.tick)
 
     def force(
-        self, voters: Mapping[int, str], now: float, base: bytes | None = None, above: int = 0
+        self,
+        voters: Mapping[int, str],
+        now: float,
+        base: bytes | None = None,
+        above: int | None = None,
     ) -> None:
         """Continue without permanently lost voters, from ``base`` or from the local state."""
-        ended = max(self.generation, above)
+        if above is not None and self.generation > above:
+            return  # another recovery was quicker: what it has committed must not be reverted
+        ended = max(self.generation, above or 0)
         if base is not None:
             self.machine.restore(base)
         elif self.raft is not None:

@@ -200,14 +200,17 @@ class ConsensusNode:
         now: float,
         *,
         base: bytes | None = None,
-        above: int = 0,
+        above: int | None = None,
     ) -> None:
         """Recover a group whose majority of voters is permanently lost, on an operator's request.
 
         This broker continues from ``base``, or from all its entries, committed or not, in a
         generation far above its current one and ``above``. Entries that only the lost voters had
-        are lost. Call it on one broker of a group, once. Raises ``KeyError`` for a group that is
+        are lost. Call it on one broker of a group only. Raises ``KeyError`` for a group that is
         not open.
+
+        ``above``: newest generation that the caller knew when it decided. If this broker's is
+        newer, nothing is done.
         """
         assert 0 < len(voters) <= VOTERS_MAX
         host = self._groups[group_id]

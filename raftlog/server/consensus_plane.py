@@ -133,7 +133,7 @@ class ConsensusPlane:
         voters: Mapping[int, str],
         *,
         base: bytes | None = None,
-        above: int = 0,
+        above: int | None = None,
     ) -> None:
         """``ConsensusNode.force_generation``: an operator's recovery after loss of the majority."""
         self._enter(

@@ -311,6 +311,22 @@ def test_an_operators_base_takes_the_place_of_what_this_broker_has() -> None:
     assert network[1].commands() == [b"newer"]
 
 
+def test_a_recovery_that_was_planned_before_another_one_reverts_nothing() -> None:
+    """The operator's connection was lost, and the second request saw the group before the first."""
+    network = opened()
+    network.agree(b"a")
+    network.cut_all(1)
+    base = bytes(msgpack.packb([b"a"]))
+    for command in (b"b", b"c"):
+        network[1].node.force_generation(GROUP, {1: "disk-1"}, network.now, base=base, above=0)
+        network[1].sync()
+        network.run(2)
+        assert network[1].status().generation == 1_000
+        network[1].propose(command)
+        network.run(1)
+    assert network[1].commands() == [b"a", b"b", b"c"]
+
+
 def test_a_journal_says_what_is_in_it_committed_or_not() -> None:
     network = opened()
     network.agree(b"a")

@@ -108,6 +108,19 @@ GUARDS: Final = [
         tests=("tests/server/cluster/test_recovery.py::test_a_loss_waits_for_who_has_just_gone",),
     ),
     Guard(
+        name="a recovery does not revert another one",
+        why="what was committed between two requests of an operator is lost",
+        module="raftlog/consensus/hosted_group.py",
+        function="HostedGroup.force",
+        change=drop("if generation"),
+        tests=(
+            (
+                "tests/consensus/test_hosted_group.py"
+                "::test_a_recovery_that_was_planned_before_another_one_reverts_nothing"
+            ),
+        ),
+    ),
+    Guard(
         name="a recovery succeeds once it is durable",
         why="a power failure reverts a recovery that the operator saw succeed: no leader",
         module="raftlog/server/cluster/recovery.py",

@@ -172,7 +172,6 @@ class Recovery:
             raise InvalidRequestError(f"this broker is not a member of group {request.group}")
         if request.base is not None:
             state = decode_state(request.base)
-            ended = self._plane.status(request.group).generation
             logger.warning(
                 "partition recovery: partition=%s voters=%d state=%s",
                 hosted,
@@ -187,7 +186,7 @@ class Recovery:
             )
             # Votes are durable, and so is the generation of an elected leader. Before that, a power
             # failure would revert a recovery that the operator saw succeed.
-            await self._until(lambda: self._has_leader(request.group, above=ended))
+            await self._until(lambda: self._has_leader(request.group, above=request.generation))
             return
         outcome = await self._plane.propose(request.group, request.command or b"")
         if not isinstance(outcome, Accepted):
@@ -284,7 +283,10 @@ class Recovery:
             accepted = {_loss_of(part) for part in shown.partitions}
         if not loss.has_majority:
             self._plane.force_generation(
-                CLUSTER_GROUP, {self._broker_id: self._me.directory_id}, base=self._cluster_base()
+                CLUSTER_GROUP,
+                {self._broker_id: self._me.directory_id},
+                base=self._cluster_base(),
+                above=loss.newest.generation,
             )
             logger.warning("cluster recovery: note=%s", note)
             await self._until(lambda: self._is_agreeing(loss.newest.generation))

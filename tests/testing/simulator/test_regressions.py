@@ -47,6 +47,15 @@ def test_a_leader_that_restarts_does_not_trust_the_first_state(seed: int) -> Non
     assert verdict.is_good, verdict.violations[:10]
 
 
+@pytest.mark.parametrize("seed", [20241044])
+def test_a_recovery_that_is_repeated_reverts_nothing(seed: int) -> None:
+    """The connection of the operator was lost during the first one, which continued. The second had
+    seen a partition before the first had recovered it, and started it from the same state again.
+    """
+    verdict = run(Scenario.draw(seed, brokers=3, light=True))
+    assert verdict.is_good, verdict.violations[:10]
+
+
 @pytest.mark.parametrize("seed", [800037])
 def test_sectors_of_deleted_records_may_be_unreadable(seed: int) -> None:
     """Brokers do not read them; the checker read none of the records after them."""
