@@ -128,8 +128,8 @@ GUARDS: Final = [
         change=drop("call _until"),
         tests=(
             (
-                "tests/testing/simulator/test_operator.py"
-                "::test_a_recovery_outlives_the_power_cut_that_follows_it"
+                "tests/server/cluster/test_recovery.py"
+                "::test_a_recovery_ends_when_a_power_failure_cannot_revert_it"
             ),
         ),
     ),

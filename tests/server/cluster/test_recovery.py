@@ -15,6 +15,7 @@ from raftlog.protocol.cluster import (
 from raftlog.protocol.recovery import ReviveRequest
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.recovery import UNSEEN_CHANGES
+from raftlog.testing.simulator.faults import HANGS
 from raftlog.testing.simulator.world import World
 from tests.server.cluster.simulated import Cluster, growing_world, on, operations
 
@@ -54,6 +55,25 @@ def test_nothing_is_forced_while_there_is_a_majority(cluster: Cluster) -> None:
     told = recover(cluster, 1)
     assert (told.partitions, told.cluster_note) == ([], "")
     assert generations(cluster, 1) == before
+
+
+def test_a_recovery_ends_when_a_power_failure_cannot_revert_it(cluster: Cluster) -> None:
+    """Before the new generation has a leader, it may be in the page cache only."""
+    cluster.create()
+    left = cluster.leader(1)
+    cluster.lose(*{1, 2, 3} - {left})
+    node = cluster.node(left)
+    ((group, hosted),) = node.partitions.hosted.items()
+    request = ReviveRequest(group=group, generation=0, base=hosted.state.encode())
+    machine, hang = cluster.world.brokers[left - 1], HANGS["journal"]()
+    machine.hang(hang)
+    revival = machine.loop.create_task(node.recovery.revive(request))
+    cluster.world.run_for(1)
+    assert not revival.done()
+    hang.end()
+    cluster.until(revival.done)
+    status = node.plane.status(group)
+    assert (status.generation, status.leader) == (FORCED, left)
 
 
 @pytest.mark.parametrize("survivor", ["leader", "follower"])

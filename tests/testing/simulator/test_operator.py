@@ -44,10 +44,3 @@ def test_the_operator_waits_for_no_broker_outside_the_cluster() -> None:
         cluster.until(lambda: _are_all_there(world))
         world.network.cut("broker-1", "broker-4")
         assert not _are_all_there(world)
-
-
-def test_a_recovery_outlives_the_power_cut_that_follows_it() -> None:
-    """The operator has seen it succeed, and does not repeat it."""
-    verdict = run(Scenario.draw(20240316, brokers=3, light=True))
-    assert verdict.is_good, verdict.violations[:5]
-    assert verdict.faults["wipe_several"] >= 1
