@@ -60,7 +60,7 @@ mutation: $(VENV)/.dev ## take each guard out of the code in turn: the tests hav
 bench: $(VENV)/.dev ## throughput and latency beside the floor of this machine
 	$(BIN)/raftlog bench all $(ARGS)
 
-kafka-peers: $(VENV)/.dev ## Kafka's clients and tools, which it installs, with raftlog's clients (15 minutes)
+kafka-peers: $(VENV)/.dev ## Kafka's clients and tools, which it installs, with raftlog's clients (25 minutes)
 	$(BIN)/python -m tests.kafka_peers.install
 	$(PYTEST) -m peers tests/kafka_peers $(ARGS)
 

@@ -8,6 +8,7 @@ there and newer than its sources is kept.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ CACHE = Path(sys.prefix) / "kafka-peers"
 JAVA_LIBRARY = CACHE / "java/lib"
 SPARK_LIBRARY = CACHE / "spark/lib"
 PYSPARK = CACHE / "spark/python"
+LIBRDKAFKA = CACHE / "librdkafka/node_modules/@confluentinc/kafka-javascript/deps/librdkafka"
 PACKAGES = {  # programs, and what has them
     "java": "openjdk-17-jdk-headless",
     "javac": "openjdk-17-jdk-headless",
@@ -27,6 +29,8 @@ PACKAGES = {  # programs, and what has them
     "go": "Go 1.26 or later",
     "node": "nodejs",
     "npm": "npm",
+    "g++": "g++",
+    "make": "make",
     "kcat": "kcat",
 }
 
@@ -65,9 +69,30 @@ def kgo_source() -> Path:
 
 
 def install_js() -> None:
-    (CACHE / "js").mkdir(parents=True, exist_ok=True)
-    shutil.copy(HERE / "js/package.json", CACHE / "js")
-    run("npm", "install", "--silent", "--no-audit", "--no-fund", directory=CACHE / "js")
+    npm_install("js")
+
+
+def npm_install(name: str, *words: str) -> None:
+    """Install the packages of ``name``/package.json, which is in this folder."""
+    (CACHE / name).mkdir(parents=True, exist_ok=True)
+    shutil.copy(HERE / name / "package.json", CACHE / name)
+    always = ("--silent", "--no-audit", "--no-fund")
+    run("npm", "install", *always, *words, directory=CACHE / name)
+
+
+def install_librdkafka() -> None:
+    npm_install("librdkafka", "--ignore-scripts")
+    run("bash", "./configure", "--disable-curl", directory=LIBRDKAFKA)
+    make = ("make", "--silent", f"-j{os.cpu_count() or 1}")
+    run(*make, "libs", directory=LIBRDKAFKA)
+    run(*make, "-C", "tests", "build", directory=LIBRDKAFKA)
+
+
+def install_regex() -> None:
+    """Install RE2, with which brokers match the regular expressions of subscriptions."""
+    root = HERE.parent.parent
+    words = ("--quiet", "--disable-pip-version-check", "--editable", f"{root}[regex]")
+    run(sys.executable, "-m", "pip", "install", *words)
 
 
 def install_spark() -> None:
@@ -81,7 +106,9 @@ STEPS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "java": (install_java, ("java/pom.xml", "java/Peer.java")),
     "go": (install_go, ("go/go.mod", "go/go.sum", "go/peer.go")),
     "js": (install_js, ("js/package.json",)),
+    "librdkafka": (install_librdkafka, ("librdkafka/package.json",)),
     "spark": (install_spark, ("spark/pom.xml",)),
+    "regex": (install_regex, ()),
 }
 
 

@@ -17,9 +17,7 @@ from tests.kafka_peers.install import CACHE, kgo_source, version_in
 
 TIMEOUT_S = 900
 TESTS_MIN = 350
-CANNOT_PASS = {
-    "Test848RegexBrokerResolves": "regular expressions of KIP-848 are rejected",
-}
+CANNOT_PASS: dict[str, str] = {}
 NOT_RUN = {
     "TestTxnEtl": "transactions are not available; the test waits for them without a limit",
     "TestShareGroup.*": "share groups are not available",

@@ -20,6 +20,7 @@ VERSION = version_in("java/pom.xml", r"kafka-tools</artifactId>\s*<version>(.*?)
 KCAT = "1.7.1"
 TOOLS = {
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
     "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",

@@ -1,0 +1,106 @@
+"""The tests of librdkafka (tests/) against brokers, except those that need none.
+
+Each test that cannot pass is listed with its reason. A listed test that passes fails this one, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from raftlog.testing.cluster import cluster
+from tests.kafka_peers.install import JAVA_LIBRARY, LIBRDKAFKA, version_in
+from tests.kafka_peers.test_tools import TOOLS
+
+VERSION = version_in("librdkafka/package.json", r'"librdkafka": "(.*?)"')
+KAFKA_VERSION = version_in("java/pom.xml", r"kafka-tools</artifactId>\s*<version>(.*?)<")
+TIMEOUT_S = 900
+IN_PARALLEL = 8
+SCRIPTS = ("kafka-topics", "kafka-acls")  # that the tests call
+QUICK = "0113"  # takes ten minutes, except in the quick mode of its suite
+CANNOT_PASS = {
+    "0055_producer_latency": "a case has transactions, which are not available",
+    "0061_consumer_lag": "a case has transactions, which are not available",
+    "0077_compaction": "creates a topic with file.delete.delay.ms=10000, which is fixed to 0",
+    "0081_admin": "creates topics with assigned replicas and with compression.type=lz4",
+    "0109_auto_create_topics": "sets access rules on a broker without authentication",
+    "0137_barrier_batch_consume": "a case has transactions, which are not available",
+}
+NOT_RUN = {  # tests by number: all with this number are skipped
+    "transactions are not available": ("0098", "0103", "0129"),
+    "share groups are not available": tuple(f"{number:04}" for number in range(170, 187)),
+    "they require a broker with authentication and its certificates": (
+        "0097",
+        "0115",
+        "0119",
+        "0126",
+        "0142",
+    ),
+}
+SETTINGS = {"group.initial.rebalance.delay.ms": "3000", "num.partitions": "4"}
+
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.integration,
+    pytest.mark.timeout(TIMEOUT_S + 60),
+    pytest.mark.feature("librdkafka", VERSION, "its own tests (tests/)"),
+]
+
+
+def write_kafka(directory: Path) -> Path:
+    """Write Kafka's scripts as in its distribution. Returns the directory for KAFKA_PATH."""
+    (directory / "bin").mkdir(parents=True)
+    for name in SCRIPTS:
+        script = directory / f"bin/{name}.sh"
+        script.write_text(f"#!/bin/sh\nexec java -cp '{JAVA_LIBRARY}/*' {TOOLS[name]} \"$@\"\n")
+        script.chmod(0o755)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("scenario", "is_quick", "count", "passed_min"),
+    [("default", False, 1, 74), ("default", True, 1, 1), ("noautocreate", False, 3, 4)],
+)
+def test_the_tests_of_librdkafka(
+    tmp_path: Path, scenario: str, is_quick: bool, count: int, passed_min: int
+) -> None:
+    report, conf = tmp_path / "report.json", tmp_path / "test.conf"
+    settings = {**SETTINGS, "auto.create.topics.enable": str(scenario == "default").lower()}
+    skipped = [number for numbers in NOT_RUN.values() for number in numbers]
+    words = ["-Q", QUICK] if is_quick else []
+    if not is_quick:
+        skipped.append(QUICK)
+    with cluster(count, directory=tmp_path, settings=settings) as brokers:
+        conf.write_text(f"bootstrap.servers={brokers.bootstrap}\ntest.topic.random=true\n")
+        done = subprocess.run(
+            ["./test-runner", f"-p{IN_PARALLEL}", "-L", "-K", "-E", "-s", scenario, *words],
+            cwd=LIBRDKAFKA / "tests",
+            env={
+                **os.environ,
+                "RDKAFKA_TEST_CONF": str(conf),
+                "LD_LIBRARY_PATH": "../src:../src-cpp",
+                "TEST_REPORT": str(report),
+                "TEST_KAFKA_VERSION": KAFKA_VERSION,
+                "TESTS_SKIP": ",".join(skipped),
+                "KAFKA_PATH": str(write_kafka(tmp_path / "kafka")),
+                "BROKERS": brokers.bootstrap,
+            },
+            timeout=TIMEOUT_S,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    outcomes = {
+        name: test["state"]
+        for name, test in json.loads(report.read_text())["tests"].items()
+        if name[0].isdigit()
+    }
+    failed = {name for name, state in outcomes.items() if state == "FAILED"}
+    run = {name for name, state in outcomes.items() if state != "SKIPPED"}
+    assert failed == CANNOT_PASS.keys() & run, done.stdout[-20_000:]
+    assert sum(state == "PASSED" for state in outcomes.values()) >= passed_min
