@@ -60,6 +60,19 @@ GUARDS: Final = [
         tests=(f"{_PRODUCE}::test_a_request_has_a_limit_of_uncompressed_bytes",),
     ),
     Guard(
+        name="a request for all topics waits for them, also with access rules",
+        why="clients take the empty list of a broker that has just started for all topics",
+        module="raftlog/server/kafka/dispatch.py",
+        function="dispatch",
+        change=never("if awaits_topics"),
+        tests=(
+            (
+                "tests/server/kafka/test_access.py"
+                "::test_all_visible_topics_are_listed_once_they_are_known"
+            ),
+        ),
+    ),
+    Guard(
         name="Metadata has each topic once",
         why="a request of 120 KB for one large topic takes 6.5 GB of memory",
         module="raftlog/server/kafka/handlers/cluster.py",

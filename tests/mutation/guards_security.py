@@ -133,6 +133,19 @@ GUARDS: Final = [
         tests=(f"{_AUTHENTICATION}::test_a_session_ends_unless_the_client_authenticates_again",),
     ),
     Guard(
+        name="requests of a session that is not renewed have an unknown outcome",
+        why="a record that is stored is reported as not stored",
+        module="raftlog/client/authentication.py",
+        function="keep_authenticated",
+        change=replace("call ConnectionLostError", "error"),
+        tests=(
+            (
+                "tests/client/test_connections.py"
+                "::test_requests_that_wait_while_a_session_is_not_renewed_have_an_unknown_outcome"
+            ),
+        ),
+    ),
+    Guard(
         name="a dispatched request is checked",
         why="the check exists, and no request is checked",
         module="raftlog/server/dispatch.py",
