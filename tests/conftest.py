@@ -10,10 +10,14 @@ import os
 import re
 import secrets
 from collections.abc import Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from raftlog.errors import InvalidRequestError
+from raftlog.protocol import api, schema
 
 if TYPE_CHECKING:
     from raftlog.testing.certificates import Certificates
@@ -72,7 +76,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def pytest_collection_finish() -> None:
-    """Ten thousand tests stay to the end: collections of garbage, some tests' own, pass them by."""
+    """Ten thousand tests stay to the end: collections of garbage, some tests' own, pass them by.
+
+    msgspec evaluates the limits in a message's annotations with the first use of its decoder. If a
+    test has changed one by then, the others of its process would get the changed limit.
+    """
+    for made in vars(api).values():
+        if isinstance(made, api.Api):
+            for message_type in (made.request, made.response):
+                with suppress(InvalidRequestError):
+                    schema.decode(b"", message_type)
     gc.collect()
     gc.freeze()
 
