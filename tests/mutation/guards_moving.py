@@ -96,6 +96,14 @@ GUARDS: Final = [
         ),
     ),
     Guard(
+        name="a leader that no majority can help rejects appends",
+        why="records wait for a lost replica until they time out, with an unknown outcome",
+        module="raftlog/server/cluster/role_manager.py",
+        function="RoleManager._obstacle",
+        change=drop("if _hears_majority"),
+        tests=(f"{ROLES}::test_appends_continue_while_the_group_elects_a_leader",),
+    ),
+    Guard(
         name="a former voter deletes its copy after the seal",
         why="a copy is deleted while the broker still votes as a replica",
         module="raftlog/server/cluster/role_manager.py",

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from raftlog.consensus import Applied, Outcome, Unknown
+from raftlog.consensus import Applied, GroupStatus, Outcome, Unknown
 from raftlog.errors import StorageFailedError
 from raftlog.replication.cluster_state import ClusterMachine
 from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Command
@@ -350,6 +350,9 @@ class RoleManager:
             return True
         if group.leader != self._broker_id:
             return self._liveness.is_heard(group.leader)
+        return self._hears_majority(group)
+
+    def _hears_majority(self, group: GroupStatus) -> bool:
         heard = [voter for voter in group.voters if self._liveness.is_heard(voter)]
         return 2 * len(heard) > len(group.voters)
 
@@ -369,7 +372,8 @@ class RoleManager:
                 f"{state.min_isr}. Nothing was appended. Start the missing brokers or lower "
                 "min.insync.replicas"
             )
-        if self._plane.status(hosted.group_id).leader is None:
+        group = self._plane.status(hosted.group_id)
+        if group.leader is None and not self._hears_majority(group):
             return (
                 f"cannot reach in-sync replicas {names}, and no majority of the voters of the "
                 "partition is connected to remove them. Nothing was appended. Start the missing "

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.errors import CommitUnknownError, RaftlogError
+from raftlog.errors import CommitUnknownError, NotEnoughReplicasError, RaftlogError
 from raftlog.replication.cluster_commands import CreateTopic, SetReplicas
 from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.commands import ChangeIsr, Elect
@@ -458,6 +458,26 @@ async def test_nobody_leaves_by_the_word_of_a_leader_to_which_nothing_comes(
     s.links.silent = set()
     a.roles.review(a.hosted)
     assert [set(change.isr) for change in s.plane.commands()] == [{1, 2}]  # type: ignore[union-attr]
+
+
+@runs(play)
+async def test_appends_continue_while_the_group_elects_a_leader(s: Scene) -> None:
+    """A broker that stops right after a topic was created is removed once the group has a leader.
+    It copies until then.
+    """
+    a = leading(s)
+    voters = {b: DISKS[b] for b in (1, 2, 3)}
+    s.plane.statuses[a.hosted.group_id] = status(leader=None, voters=voters)
+    s.fenced.add(3)
+    a.roles.review(a.hosted)
+    assert append(a.host, b"a") == 1
+    s.links.silent = {3}
+    a.roles.review(a.hosted)
+    assert append(a.host, b"b") == 2
+    s.links.silent = {2, 3}
+    a.roles.review(a.hosted)
+    with pytest.raises(NotEnoughReplicasError, match="no majority of the voters"):
+        append(a.host, b"c")
 
 
 @runs(play)
