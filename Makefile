@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 # Hundreds of brokers start: none should compile everything anew, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo quick test console-test check audit seeds nightly mutation chaos bench kafka-peers kafka-differential kafka-fuzz docs clean
+.PHONY: help demo quick test console-test check audit seeds nightly mutation chaos bench kafka-peers kafka-differential kafka-fuzz handshake-fuzz docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -70,6 +70,9 @@ kafka-differential: $(VENV)/.dev ## the same requests to Kafka itself and to raf
 
 kafka-fuzz: $(VENV)/.dev ## damaged Kafka requests for the decoder and for brokers; ARGS="--seconds 600 --seed 2" (2 minutes)
 	$(BIN)/python -m tests.kafka.fuzz $(ARGS)
+
+handshake-fuzz: $(VENV)/.dev ## a million damaged handshakes; ARGS="--inputs 10000 --seed 2" (a minute)
+	$(BIN)/python -m tests.security.fuzz $(ARGS)
 
 docs: $(VENV)/.dev ## regenerate the reference pages, build the manual into docs/_build/html
 	$(BIN)/python docs/generate.py

@@ -6,6 +6,7 @@ import logging
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,6 +43,7 @@ from raftlog.server.authentication import Authenticator
 from raftlog.server.broker import ADMIN_VARIABLE, read_first_user
 from raftlog.testing.certificates import Certificates
 from raftlog.testing.probes import free_port
+from tests.security.fuzz import Inputs, fuzz_exchanges
 from tests.server.harness import Client, RunningBroker, closed_by_peer, running
 from tests.server.kafka.kafka_client import KafkaClient
 from tests.server.test_tls import client_of, secured_settings
@@ -571,3 +573,12 @@ def test_the_log_has_no_secret(secured: RunningBroker, caplog: pytest.LogCapture
     assert "User:admin" in caplog.text
     for secret in ("logged's password", "wrong password", ADMIN_PASSWORD, SECRET):
         assert secret not in caplog.text
+
+
+def test_damaged_handshakes_are_rejected() -> None:
+    """A short part of ``make handshake-fuzz``, without a broker."""
+    counts: Counter[str] = Counter()
+    for _ in fuzz_exchanges(Inputs(1), 3_000, counts):
+        pass
+    assert counts.total() == 3_000
+    assert {name.partition(":")[0] for name in counts} >= {"broker", "operator", "OAUTHBEARER"}
