@@ -116,45 +116,52 @@ def _token() -> Dialogue:
     return Dialogue("OAUTHBEARER", [message], begin, proof=token)
 
 
+def _two_steps(hello: Callable[[bytes], object], prove: Callable[[bytes], bool]) -> Step:
+    """The broker's side of a dialogue of a hello and a proof."""
+    greeted: list[bytes] = []
+
+    def step(data: bytes) -> bool:
+        if greeted:
+            return prove(data)
+        greeted.append(data)
+        hello(data)
+        return False
+
+    return step
+
+
 def _peer() -> Dialogue:
     def begin() -> Step:
         broker = answering()
-
-        def step(data: bytes) -> bool:
-            if not steps:
-                steps.append(data)
-                broker.answer(schema.decode(data, PeerHelloRequest))
-                return False
-            return broker.check(schema.decode(data, PeerProveRequest)) == ONE
-
-        steps: list[bytes] = []
-        return step
+        return _two_steps(
+            lambda data: broker.answer(schema.decode(data, PeerHelloRequest)),
+            lambda data: broker.check(schema.decode(data, PeerProveRequest)) == ONE,
+        )
 
     client = dialling()
-    messages = [client.hello(), client.check(answering().answer(client.hello()))]
-    sent = [schema.encode(message) for message in messages]
-    return Dialogue("broker", sent, begin, proof=messages[-1].proof)
+    hello = client.hello()
+    prove = client.check(answering().answer(hello))
+    sent = [schema.encode(hello), schema.encode(prove)]
+    return Dialogue("broker", sent, begin, proof=prove.proof)
 
 
 def _operator() -> Dialogue:
     def begin() -> Step:
         broker = granting()
 
-        def step(data: bytes) -> bool:
-            if not steps:
-                steps.append(data)
-                broker.answer(schema.decode(data, OperatorHelloRequest))
-                return False
+        def check(data: bytes) -> bool:
             broker.check(schema.decode(data, OperatorProveRequest))
             return True
 
-        steps: list[bytes] = []
-        return step
+        return _two_steps(
+            lambda data: broker.answer(schema.decode(data, OperatorHelloRequest)), check
+        )
 
     client = asking()
-    messages = [client.hello(), client.check(granting().answer(client.hello()))]
-    sent = [schema.encode(message) for message in messages]
-    return Dialogue("operator", sent, begin, proof=messages[-1].proof)
+    hello = client.hello()
+    prove = client.check(granting().answer(hello))
+    sent = [schema.encode(hello), schema.encode(prove)]
+    return Dialogue("operator", sent, begin, proof=prove.proof)
 
 
 class Inputs:
