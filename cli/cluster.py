@@ -321,19 +321,12 @@ def transfer_leader(
     )
 
 
-def _broker_ids(text: str) -> list[int]:
-    ids = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdecimal() for part in ids) or len(set(ids)) < len(ids):
-        raise ValueError(f"{text!r} is not a list of different broker ids, such as 1,2,4")
-    return list(map(int, ids))
-
-
 @cluster.command()
 @click.option("--topic", metavar="T[:P]", help="Topic, or one partition of it.")
 @click.option(
     "--brokers",
     metavar="IDS",
-    callback=options.parsed(_broker_ids),
+    callback=options.parsed(options.broker_ids),
     help="Brokers for the replicas, such as 1,2,4. For one partition: exactly these, preferred "
     "leader first.",
 )

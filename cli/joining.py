@@ -7,6 +7,7 @@ from typing import Final
 
 from raftlog.config import BrokerConfig
 from raftlog.disk import OsDisk
+from raftlog.errors import InvalidConfigError
 from raftlog.server.broker import read_secret
 from raftlog.storage.identity import stored_identity
 
@@ -24,6 +25,11 @@ def with_id(config: BrokerConfig) -> BrokerConfig:
         return replace(config, id=identity.broker_id)
     if not config.join:
         return config
+    if config.tls_broker_id_required:
+        raise InvalidConfigError(
+            "tls.broker.id.required: the certificate of this broker names its ID, so the cluster "
+            "cannot assign one. Set --id to the ID in the certificate"
+        )
     from raftlog import Admin  # only here: other brokers start faster without the client
 
     with Admin(
@@ -31,6 +37,8 @@ def with_id(config: BrokerConfig) -> BrokerConfig:
         cluster_secret=read_secret(config).decode(),
         security_protocol="SSL" if config.tls_ca_file else "PLAINTEXT",
         ssl_cafile=config.tls_ca_file or None,
+        ssl_certfile=config.tls_certificate_file or None,
+        ssl_keyfile=config.tls_key_file or None,
         bootstrap_timeout_ms=TIMEOUT_MS,
     ) as admin:
         return replace(config, id=admin.reserve_broker_id())

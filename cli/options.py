@@ -280,6 +280,14 @@ def checked(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
     return parsed(unchanged)
 
 
+def broker_ids(text: str) -> list[int]:
+    """Parse a list of different broker ids, such as 1,2,4. Raises ``ValueError``."""
+    ids = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() for part in ids) or len(set(ids)) < len(ids):
+        raise ValueError(f"{text!r} is not a list of different broker ids, such as 1,2,4")
+    return list(map(int, ids))
+
+
 def pattern(name: str, of: str, **settings: Any) -> Callable[[Command], Command]:
     """Return the option ``name``: a regular expression that matches the whole of ``of``."""
     return click.option(

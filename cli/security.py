@@ -13,7 +13,7 @@ from raftlog.config import Address
 from raftlog.testing.administrator import (
     CREDENTIALS_FILE,
     PROFILE_FILE,
-    security_settings,
+    authentication_settings,
     write_profile,
 )
 from raftlog.testing.certificates import DAYS_DEFAULT, LOCAL_HOSTS, create
@@ -39,6 +39,13 @@ def security() -> None:
     help="Host names and IP addresses of the brokers, as clients connect to them.",
 )
 @click.option(
+    "--brokers",
+    metavar="ID,...",
+    callback=options.parsed(options.broker_ids),
+    help="IDs of brokers. Each gets a certificate of its own, DIR/broker-ID.pem, that names its "
+    "ID, and accepts only such certificates of other brokers.",
+)
+@click.option(
     "--days",
     type=click.IntRange(1, 3_650),
     default=DAYS_DEFAULT,
@@ -46,35 +53,45 @@ def security() -> None:
     help="Validity of the certificates. The CA is valid for ten years.",
 )
 @options.as_json
-def init(directory: Path, hosts: str, days: int, as_json: bool) -> None:
+def init(directory: Path, hosts: str, brokers: list[int] | None, days: int, as_json: bool) -> None:
     """Create a development CA, certificates for brokers and clients, and an administrator.
 
+    Without --brokers, all brokers share the certificate DIR/broker.pem.
     DIR/admin.credentials contains the name and the password of the administrator, for the first
     start of the brokers; DIR/admin.toml is its profile.
 
     Repeat the command to renew the certificates before they expire. It keeps the CA, and running
-    brokers reload broker.pem and broker.key. Requires the package `cryptography`
+    brokers reload their certificates and keys. Requires the package `cryptography`
     (raftlog[security]).
 
     \b
     Example:
-      raftlog security init certs --hosts log1.example.com,10.0.0.1
+      raftlog security init certs --hosts log1.example.com,10.0.0.1 --brokers 1,2
     """
     names = [host.strip() for host in hosts.split(",") if host.strip()]
     if not names:
         raise click.UsageError("--hosts contains no host")
-    files = create(directory, hosts=names, days=days)
+    files = create(directory, hosts=names, brokers=brokers or (), days=days)
     credentials = files.directory / CREDENTIALS_FILE
-    settings = security_settings(files, credentials)
+    shared = authentication_settings(credentials)
+    settings = {broker: files.broker_settings(broker) | shared for broker in brokers or (None,)}
     bootstrap = ",".join(str(Address(host, PORT_DEFAULT)) for host in names)
     profile = write_profile(files.directory / PROFILE_FILE, files, credentials, bootstrap)
     variables = {profiles.VARIABLE: str(profile)}
     if as_json:
-        output.print_json({"broker": settings, "environment": variables})
+        found: dict[str, object] = {"environment": variables}
+        if brokers:
+            found["brokers"] = {str(broker): each for broker, each in settings.items()}
+        else:
+            found["broker"] = settings[None]
+        output.print_json(found)
         return
-    click.echo("Settings of each broker:")
-    for key, value in settings.items():
-        click.echo(f"  {key} = {output.to_json(value)}")
+    for broker, each in settings.items():
+        click.echo(
+            "Settings of each broker:" if broker is None else f"Settings of broker {broker}:"
+        )
+        for key, value in each.items():
+            click.echo(f"  {key} = {output.to_json(value)}")
     click.echo("Environment of clients:")
     for key, value in variables.items():
         click.echo(f"  export {key}={value}")

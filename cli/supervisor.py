@@ -154,6 +154,21 @@ def certificates_of(directory: Path) -> Certificates | None:
     return files if files.ca.exists() else None
 
 
+def _cluster(directory: Path, addresses: Mapping[int, Address], *, secure: bool = False) -> Cluster:
+    """Return the cluster in ``directory``. With certificates, the brokers use TLS; with an
+    administrator or ``secure``, they require authentication.
+    """
+    secure = secure or (directory / CREDENTIALS_FILE).exists()
+    only_tls = None if secure else certificates_of(directory)
+    return local_cluster(
+        directory,
+        addresses=addresses,
+        settings=None if only_tls is None else only_tls.broker_settings(),
+        secure=secure,
+        voters=recorded_voters(directory, addresses),
+    )
+
+
 def choose_addresses(
     directory: Path, *, brokers: int | None, port: int | None
 ) -> dict[int, Address]:
@@ -207,22 +222,13 @@ class Supervisor:
         note: Note,
         secure: bool = False,
     ) -> None:
-        """``secure``: create certificates and an administrator if the directory has none. With
-        certificates, the brokers use TLS; with an administrator, they require authentication.
-        """
+        """``secure``: create certificates and an administrator if the directory has none."""
         self._directory = directory.resolve()
         self._directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         self._lock = self._take_lock()
         certificates = certificates_of(directory)
-        settings = certificates.broker_settings() if certificates is not None else {}
         http = choose_http(self._directory, addresses)
-        self.cluster: Cluster = local_cluster(
-            directory,
-            addresses=addresses,
-            settings=settings,
-            secure=secure or (self._directory / CREDENTIALS_FILE).exists(),
-            voters=recorded_voters(self._directory, addresses),
-        )
+        self.cluster = _cluster(self._directory, addresses, secure=secure)
         for broker in self.cluster.brokers:
             broker.settings = {
                 **broker.settings,
@@ -380,14 +386,7 @@ def request_add(directory: Path, count: int) -> dict[int, Address]:
     addresses = recorded_addresses(directory)
     _need_supervisor(directory)
     certificates = certificates_of(directory)
-    settings = {} if certificates is None else certificates.broker_settings()
-    cluster = local_cluster(
-        directory,
-        addresses=addresses,
-        settings=settings,
-        secure=(directory / CREDENTIALS_FILE).exists(),
-        voters=recorded_voters(directory, addresses),
-    )
+    cluster = _cluster(directory, addresses)
     secret = cluster.brokers[0].secret
     if len(cluster.brokers) == 1 and "cluster.secret.file" not in cluster.brokers[0].settings:
         raise RefusedError(

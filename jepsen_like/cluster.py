@@ -320,8 +320,7 @@ class ClusterUnderTest:
     def _secure(self, listen: Mapping[int, Address]) -> None:
         from raftlog.jepsen_like.secured import Secured
 
-        secured = self.secured = Secured(self.directory, {each.host for each in listen.values()})
-        self._settings |= secured.settings
+        self.secured = Secured(self.directory, listen)
 
     def _places(self, ids: Collection[int]) -> dict[int, Address]:
         """Return the listen address of each broker."""
@@ -366,6 +365,8 @@ class ClusterUnderTest:
         voters = dict(listen)
         address = listen[broker_id]
         settings = dict(self._settings)
+        if self.secured is not None:
+            settings |= self.secured.settings(broker_id)
         if links is not None and self.needs.relays:
             voters |= {
                 other: links.address(broker_id, other) for other in listen if other != broker_id

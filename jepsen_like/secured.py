@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from raftlog import Acl, Admin
 from raftlog.client import profiles
 from raftlog.clock import SystemClock
+from raftlog.config import Address
 from raftlog.security.acl import ANY, CLUSTER_NAME
 from raftlog.testing.administrator import (
     CREDENTIALS_FILE,
     PASSWORD_BYTES,
     PROFILE_FILE,
+    authentication_settings,
     private_file,
-    security_settings,
     write_profile,
 )
 from raftlog.testing.certificates import LOCAL_HOSTS, create
@@ -48,20 +49,29 @@ class _LastYear(SystemClock):
 class Secured:
     """Files of a secured cluster, in its directory.
 
-    ``settings``: of its brokers. ``environment``: of its clients, valid after ``admit``.
+    ``environment``: of its clients, valid after ``admit``.
     """
 
-    def __init__(self, directory: Path, hosts: Iterable[str]) -> None:
-        """Create the certificates. ``hosts``: host names or addresses of the brokers."""
+    def __init__(self, directory: Path, listen: Mapping[int, Address]) -> None:
+        """Create the certificates. ``listen``: addresses of the brokers, by broker id."""
         self._directory = directory
-        names = sorted({*LOCAL_HOSTS, *hosts})
-        self._files = create(directory / TLS_DIRECTORY, hosts=names, days=DAYS, clock=_LastYear())
+        self._files = create(
+            directory / TLS_DIRECTORY,
+            hosts=sorted({*LOCAL_HOSTS, *(each.host for each in listen.values())}),
+            brokers=listen,
+            days=DAYS,
+            clock=_LastYear(),
+        )
         self._credentials = directory / CREDENTIALS_FILE
-        self.settings: Mapping[str, str] = {
-            **security_settings(self._files, self._credentials),
+        self.environment = {profiles.VARIABLE: str(directory / USER_PROFILE)}
+
+    def settings(self, broker_id: int) -> dict[str, str]:
+        """Return the settings of the broker."""
+        return {
+            **self._files.broker_settings(broker_id),
+            **authentication_settings(self._credentials),
             "connections.max.reauth.ms": str(SESSION_MS),
         }
-        self.environment = {profiles.VARIABLE: str(directory / USER_PROFILE)}
 
     def admit(self, bootstrap: str) -> None:
         """Create the user of the clients and its rules as the administrator, once per directory.

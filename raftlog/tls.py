@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import ssl
 import stat
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from raftlog.errors import InvalidConfigError
+from raftlog.errors import AccessDeniedError, InvalidConfigError
 
 MIN_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -23,14 +23,22 @@ _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"
 # Results of the verification of a certificate (X509_V_ERR_… of OpenSSL).
 _EXPIRED: Final = 10
 _OTHER_NAME: Final = (62, 64)
+_BROKER_URI: Final = "raftlog:broker:"
+_FLIGHTS_MAX: Final = 3  # of each side in a handshake (RFC 5246 section 7.3, RFC 8446 section 2)
 
 
 def server_context(
-    *, certificate: str, key: str, client_ca: str = "", min_version: str = "TLSv1.2"
+    *,
+    certificate: str,
+    key: str,
+    client_ca: str = "",
+    is_optional: bool = False,
+    min_version: str = "TLSv1.2",
 ) -> ssl.SSLContext:
     """Return the context of a broker. Reads the files.
 
     ``client_ca``: file with the CA certificates of clients; empty: clients need no certificate.
+    ``is_optional``: clients may connect without a certificate. One that they send must be valid.
     ``min_version``: a key of ``MIN_VERSIONS``.
 
     Raises ``InvalidConfigError`` if a file cannot be used, or other users can read the key.
@@ -41,7 +49,7 @@ def server_context(
     _load_certificate(context, certificate, key)
     if client_ca:
         _load(client_ca, lambda: context.load_verify_locations(client_ca))
-        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_OPTIONAL if is_optional else ssl.CERT_REQUIRED
     return context
 
 
@@ -103,6 +111,51 @@ def check_private(path: str) -> None:
             f"the key {path} has the mode {mode:04o}: every user of this machine can read or "
             "change it. Run chmod 600 on it, and create a new key if other users could have read it"
         )
+
+
+def broker_uri(broker_id: int) -> str:
+    """Return the URI (a subjectAltName, RFC 5280 section 4.2.1.6) by which a certificate names a
+    broker, such as ``raftlog:broker:1``.
+    """
+    return f"{_BROKER_URI}{broker_id}"
+
+
+def check_broker_id(certificate: Mapping[str, Any] | None, broker_id: int) -> None:
+    """Check that a verified certificate names the broker.
+
+    ``certificate``: as returned by ``ssl.SSLObject.getpeercert``; None or empty: there is none.
+
+    Raises ``AccessDeniedError``.
+    """
+    names = (certificate or {}).get("subjectAltName", ())
+    found = [name for kind, name in names if kind == "URI" and name.startswith(_BROKER_URI)]
+    if broker_uri(broker_id) not in found:
+        if not certificate:
+            what = "it sent no certificate"
+        else:
+            what = f"its certificate names {', '.join(found) or 'no broker'}"
+        raise AccessDeniedError(
+            f"the peer claims to be broker {broker_id}, but {what} (tls.broker.id.required). "
+            f"Create a certificate with the subjectAltName URI:{broker_uri(broker_id)}: run "
+            f"raftlog security init --brokers {broker_id}"
+        )
+
+
+def own_certificate(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, Any]:
+    """Return the certificate of this broker after a handshake in memory, in which the server and
+    the client verify each other. Both contexts have the certificate of the broker.
+
+    Raises ``ssl.SSLError`` if one of them rejects it.
+    """
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    dialling = client.wrap_bio(to_client, to_server)
+    answering = server.wrap_bio(to_server, to_client, server_side=True)
+    for side in (dialling, answering) * _FLIGHTS_MAX:
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    return dialling.getpeercert() or {}
 
 
 def reason_of(error: ssl.SSLError) -> str:

@@ -106,6 +106,7 @@ class BrokerConfig:
     socket_request_max_bytes: int = limits.FRAME_BYTES_MAX
     ssl_principal_mapping_rules: tuple[PrincipalRule, ...] = ()
     super_users: tuple[str, ...] = ("User:admin",)
+    tls_broker_id_required: bool = False
     tls_ca_file: str = ""
     tls_certificate_file: str = ""
     tls_client_ca_file: str = ""
@@ -271,7 +272,13 @@ def _check_tls(config: BrokerConfig) -> None:
                     f"{name}={path} requires tls.certificate.file: without it, the broker does not "
                     "use TLS. Set tls.certificate.file and tls.key.file"
                 )
+        if config.tls_broker_id_required:
+            raise InvalidConfigError("tls.broker.id.required requires tls.certificate.file")
         return
+    if config.tls_broker_id_required and not config.tls_ca_file:
+        raise InvalidConfigError(
+            "tls.broker.id.required requires the CA of the certificates of brokers. Set tls.ca.file"
+        )
     if not config.tls_key_file:
         raise InvalidConfigError(
             f"tls.certificate.file={config.tls_certificate_file} requires its private key. Set "

@@ -734,6 +734,16 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         show=";".join,
     ),
     ConfigKey(
+        "tls.broker.id.required",
+        False,
+        _switch,
+        "true or false",
+        "Whether another broker must have a certificate from `tls.ca.file` that names its ID, as "
+        "`URI:raftlog:broker:ID` in the subjectAltName, besides the cluster secret. A broker does "
+        "not start without such a certificate of its own.",
+        show=_show_switch,
+    ),
+    ConfigKey(
         "tls.ca.file",
         "",
         _optional_path,

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
@@ -89,7 +89,8 @@ class ConnectionServices(Protocol):
     request_bytes_max: int
     first_bytes_max: int  # of a request of a client that has not authenticated
     kafka_enabled: bool
-    principal_rules: tuple[PrincipalRule, ...]  # for names of certificates
+    # For names of certificates; None: certificates of clients do not authenticate users.
+    principal_rules: tuple[PrincipalRule, ...] | None
     counters: Counters
     turns: Turns
     workers: Workers
@@ -200,6 +201,11 @@ class Connection(asyncio.BufferedProtocol):
         )
         return state
 
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """Return the verified certificate of the other side; None or empty without."""
+        return None if self._transport is None else self._transport.get_extra_info("peercert")
+
     # -- callbacks of asyncio ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -207,9 +213,9 @@ class Connection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername")
         self.peer_host = str(name[0]) if isinstance(name, tuple) else "local"
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
-        certificate = transport.get_extra_info("peercert")
-        if certificate:
-            self.principal = of_certificate(certificate, self.services.principal_rules) or ANONYMOUS
+        certificate, rules = self.certificate, self.services.principal_rules
+        if certificate and rules is not None:
+            self.principal = of_certificate(certificate, rules) or ANONYMOUS
             if self.is_authenticated:
                 self.permit_long_requests()
         local = transport.get_extra_info("sockname")

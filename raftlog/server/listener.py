@@ -108,7 +108,9 @@ class Connections:
         self.request_bytes_max = self.first_bytes_max = config.socket_request_max_bytes
         if config.authentication_required:
             self.first_bytes_max = min(self.request_bytes_max, limits.UNAUTHENTICATED_BYTES_MAX)
-        self.principal_rules = config.ssl_principal_mapping_rules
+        self.principal_rules = (
+            config.ssl_principal_mapping_rules if config.tls_client_ca_file else None
+        )
         self.kafka_enabled = config.kafka_protocol_enable and config.kafka_listen is None
         self.counters = counters
         self.turns = turns

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, Self
 
 from raftlog import limits, tls
 from raftlog.config import BrokerConfig
-from raftlog.errors import InvalidConfigError
+from raftlog.errors import AccessDeniedError, InvalidConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -103,14 +103,35 @@ def _read(config: BrokerConfig) -> Contexts:
         key=config.tls_key_file,
         min_version=config.tls_min_version,
     )
-    peer = None
-    if config.tls_ca_file:
-        peer = tls.client_context(
-            ca=config.tls_ca_file,
-            certificate=config.tls_certificate_file,
-            key=config.tls_key_file,
-        )
-    return Contexts(make_server(client_ca=config.tls_client_ca_file), make_server(), peer, stamp)
+    make_peer = partial(
+        tls.client_context,
+        ca=config.tls_ca_file,
+        certificate=config.tls_certificate_file,
+        key=config.tls_key_file,
+    )
+    client_ca, is_optional = config.tls_client_ca_file, False
+    if config.tls_broker_id_required and not client_ca:
+        client_ca, is_optional = config.tls_ca_file, True  # brokers only have a certificate
+    server = make_server(client_ca=client_ca, is_optional=is_optional)
+    if config.tls_broker_id_required:
+        _check_own(config, server, make_peer(check_hostname=False))
+    peer = make_peer() if config.tls_ca_file else None
+    return Contexts(server, make_server(), peer, stamp)
+
+
+def _check_own(config: BrokerConfig, server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Check that other brokers accept this one's certificate. Raises ``InvalidConfigError``."""
+    try:
+        tls.check_broker_id(tls.own_certificate(server, client), config.id)
+    except ssl.SSLError as error:
+        raise InvalidConfigError(
+            f"other brokers would reject the certificate {config.tls_certificate_file}: "
+            f"{getattr(error, 'verify_message', None) or tls.reason_of(error)}. Create one for "
+            "servers and clients, with the CA in tls.ca.file (and tls.client.ca.file): run raftlog "
+            f"security init --brokers {config.id}"
+        ) from error
+    except AccessDeniedError as error:
+        raise InvalidConfigError(f"{config.tls_certificate_file}: {error}") from error
 
 
 def _stamp(config: BrokerConfig) -> tuple[tuple[int, int, int], ...]:

@@ -29,15 +29,14 @@ def private_file(path: Path, text: str) -> Path:
     return path
 
 
-def security_settings(files: Certificates, credentials: Path) -> dict[str, str]:
-    """Return the settings of brokers that use TLS and require authentication.
+def authentication_settings(credentials: Path) -> dict[str, str]:
+    """Return the settings of brokers that require authentication.
 
     ``credentials``: file for the name and the password of the administrator; created if it does not
     exist.
     """
     text = f"{ADMINISTRATOR}:{secrets.token_urlsafe(PASSWORD_BYTES)}\n"
     return {
-        **files.broker_settings(),
         "authentication.required": "true",
         "admin.credentials.file": str(private_file(credentials, text)),
     }

@@ -9,8 +9,9 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,7 @@ from raftlog import limits
 from raftlog.clock import Clock, SystemClock
 from raftlog.disk import OsDisk
 from raftlog.errors import InvalidConfigError, InvalidRequestError
+from raftlog.tls import broker_uri
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -55,6 +57,11 @@ class Certificates:
         """Key of ``broker``."""
         return self.directory / "broker.key"
 
+    def of_broker(self, broker_id: int) -> tuple[Path, Path]:
+        """Return the certificate that names this broker, and its key."""
+        stem = f"broker-{broker_id}"
+        return self.directory / f"{stem}.pem", self.directory / f"{stem}.key"
+
     @property
     def client(self) -> Path:
         """Certificate of clients, for brokers with tls.client.ca.file."""
@@ -65,12 +72,18 @@ class Certificates:
         """Key of ``client``."""
         return self.directory / "client.key"
 
-    def broker_settings(self) -> dict[str, str]:
-        """Return the settings of a broker that uses these files."""
+    def broker_settings(self, broker_id: int | None = None) -> dict[str, str]:
+        """Return the settings of a broker that uses these files.
+
+        ``broker_id``: of the broker, if its certificate names it; None: it uses ``broker``.
+        """
+        named = {} if broker_id is None else {"tls.broker.id.required": "true"}
+        own = (self.broker, self.broker_key) if broker_id is None else self.of_broker(broker_id)
         return {
-            "tls.certificate.file": str(self.broker),
-            "tls.key.file": str(self.broker_key),
+            "tls.certificate.file": str(own[0]),
+            "tls.key.file": str(own[1]),
             "tls.ca.file": str(self.ca),
+            **named,
         }
 
     def environment(self) -> dict[str, str]:
@@ -102,14 +115,16 @@ def create(
     directory: Path,
     *,
     hosts: Sequence[str] = LOCAL_HOSTS,
+    brokers: Collection[int] = (),
     days: int = DAYS_DEFAULT,
     clock: Clock | None = None,
 ) -> Certificates:
     """Create the certificates of brokers and clients in ``directory``, and a CA if it has none.
 
-    Existing certificates of brokers and clients are replaced; the CA is kept.
+    Existing certificates of these brokers and of clients are replaced; the CA is kept.
 
     ``hosts``: host names and IP addresses of the brokers.
+    ``brokers``: IDs of brokers. Each gets a certificate that names it; none: all share one.
     ``days``: validity of the certificates. The CA is valid for ``CA_DAYS``.
     ``clock``: returns the time from which they are valid. Default: the clock of the system.
 
@@ -117,6 +132,7 @@ def create(
     ``InvalidConfigError`` if the CA of the directory cannot be used.
     """
     try:
+        from cryptography import x509
         from cryptography.x509.oid import ExtendedKeyUsageOID as Use
     except ImportError as error:
         raise InvalidRequestError(
@@ -128,10 +144,15 @@ def create(
     files.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     now = dt.datetime.fromtimestamp((clock or SystemClock()).wall_ms() // 1_000, dt.UTC)
     authority = _authority(files, now)
+    issue = partial(_issue, authority, days=days)
     both = (Use.SERVER_AUTH, Use.CLIENT_AUTH)
-    _issue(authority, "raftlog broker", both, names, days, files.broker, files.broker_key)
+    for broker in brokers:
+        id_name = x509.UniformResourceIdentifier(broker_uri(broker))
+        issue(f"raftlog broker {broker}", both, [*names, id_name], paths=files.of_broker(broker))
+    if not brokers:
+        issue("raftlog broker", both, names, paths=(files.broker, files.broker_key))
     client = (Use.CLIENT_AUTH,)
-    _issue(authority, "raftlog client", client, [], days, files.client, files.client_key)
+    issue("raftlog client", client, [], paths=(files.client, files.client_key))
     return files
 
 
@@ -190,11 +211,11 @@ def _issue(
     subject: str,
     uses: Sequence[x509.ObjectIdentifier],
     names: Sequence[x509.GeneralName],
+    *,
     days: int,
-    path: Path,
-    key_path: Path,
+    paths: tuple[Path, Path],
 ) -> None:
-    """Sign a certificate, and write it with its new key."""
+    """Sign a certificate, and write it with its new key. ``paths``: of the two."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -210,7 +231,7 @@ def _issue(
     )
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    _write(path, key_path, builder.sign(authority.key, hashes.SHA256()), key)
+    _write(*paths, builder.sign(authority.key, hashes.SHA256()), key)
 
 
 def _subject(name: str) -> x509.Name:

@@ -21,8 +21,8 @@ from raftlog.errors import BrokerUnavailableError
 from raftlog.protocol.topics import PartitionDescription
 from raftlog.testing.administrator import (
     CREDENTIALS_FILE,
+    authentication_settings,
     private_file,
-    security_settings,
 )
 from raftlog.testing.certificates import Certificates, create, environment_of
 from raftlog.testing.probes import (
@@ -158,6 +158,8 @@ class Cluster:
         """
         assert self.directory is not None, "only for clusters of local_cluster"
         shared = {k: v for k, v in self.brokers[0].settings.items() if k not in _OF_ONE_BROKER}
+        if "tls.broker.id.required" in shared:
+            shared |= certified(self.directory, broker_id)
         new = BrokerProcess(
             id=broker_id,
             address=address,
@@ -337,22 +339,18 @@ def local_cluster(
         it. Default: all.
     """
     directory = directory.resolve()
-    if secure:
-        files = Certificates(directory / TLS_DIRECTORY)
-        if not files.ca.exists():
-            create(files.directory)
-        secured = security_settings(files, directory / CREDENTIALS_FILE)
-        settings = {**secured, **(settings or {})}
     if addresses is None:
         ports = free_ports(brokers)
         addresses = {number: Address(HOST, port) for number, port in enumerate(ports, start=1)}
+    shared = authentication_settings(directory / CREDENTIALS_FILE) if secure else {}
+    shared.update(settings or {})
     made = Cluster(
         [
             BrokerProcess(
                 id=number,
                 address=address,
                 data_dir=directory / f"broker-{number}",
-                settings=settings or {},
+                settings=(certified(directory, number) if secure else {}) | shared,
             )
             for number, address in sorted(addresses.items())
         ],
@@ -397,6 +395,15 @@ def _place(broker: BrokerProcess, made: Cluster, voters: Mapping[int, Address]) 
         return {"voters": ",".join(f"{number}@{at}" for number, at in sorted(voters.items()))}
     others = [str(each.address) for each in made.brokers if each is not broker]
     return {"join": ",".join(others)} if others else {}
+
+
+def certified(directory: Path, broker_id: int) -> dict[str, str]:
+    """Return the settings of a broker of the cluster in ``directory`` with a certificate that names
+    it. Creates the certificate, and the CA, if they do not exist."""
+    files = Certificates(directory / TLS_DIRECTORY)
+    if not files.of_broker(broker_id)[0].exists():
+        create(files.directory, brokers=(broker_id,))
+    return files.broker_settings(broker_id)
 
 
 def secret_file(directory: Path) -> Path:

@@ -33,6 +33,19 @@ def test_it_prints_the_settings_of_brokers_and_clients(raftlog: Raftlog, tmp_pat
     assert f'tls.key.file = "{files.broker_key}"' in printed.out.decode()
 
 
+def test_each_broker_gets_a_certificate_of_its_own(raftlog: Raftlog, tmp_path: Path) -> None:
+    made = raftlog("security", "init", tmp_path, "--brokers", "1,7", "--json")
+    files = Certificates(tmp_path)
+    assert made.json["brokers"].keys() == {"1", "7"}
+    assert made.json["brokers"]["7"]["tls.certificate.file"] == str(tmp_path / "broker-7.pem")
+    assert made.json["brokers"]["7"]["tls.broker.id.required"] == "true"
+    assert files.of_broker(1)[1].stat().st_mode & 0o777 == 0o600
+    assert not files.broker.exists()
+    printed = raftlog("security", "init", tmp_path, "--brokers", "7")
+    assert "Settings of broker 7:" in printed.out.decode()
+    assert raftlog("security", "init", tmp_path, "--brokers", "1,1").status == 2
+
+
 def test_no_host_is_wrong_usage(raftlog: Raftlog, tmp_path: Path) -> None:
     assert raftlog("security", "init", tmp_path, "--hosts", ",").status == 2
 

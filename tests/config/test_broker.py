@@ -117,6 +117,8 @@ def test_a_cluster_has_voters_and_a_secret(settings: dict[str, str]) -> None:
             },
             "Set tls.ca.file",
         ),
+        ({"tls.broker.id.required": "true"}, "id.required requires tls.certificate.file"),
+        ({"tls.broker.id.required": "true", **TLS}, "Set tls.ca.file"),
         ({"tls.min.version": "TLSv1.1"}, "TLSv1.2, TLSv1.3"),
     ],
 )

@@ -7,7 +7,35 @@ from typing import Final
 from tests.mutation.change import drop, never, replace, value
 from tests.mutation.guard import Guard
 
+_CERTIFICATES: Final = "tests/server/peers/test_certificates.py"
+
 PEERS: Final = [
+    Guard(
+        name="the accepting side requires the certificate of the peer",
+        why="with the secret and a certificate of any client, a process acts as a broker",
+        module="raftlog/server/peers/peering.py",
+        function="Peering.admit",
+        change=drop("call check_certificate"),
+        tests=(f"{_CERTIFICATES}::test_a_broker_accepts_only_the_certificate_that_names_its_peer",),
+    ),
+    Guard(
+        name="the connecting side requires the certificate of the peer",
+        why="a broker communicates with a process that has the certificate of another one",
+        module="raftlog/server/peers/link.py",
+        function="greet",
+        change=drop("call check_certificate"),
+        tests=(
+            f"{_CERTIFICATES}::test_a_broker_connects_only_to_the_certificate_that_names_its_peer",
+        ),
+    ),
+    Guard(
+        name="certificates of brokers authenticate no user",
+        why="a certificate from the CA of brokers gives the permissions of the user with its name",
+        module="raftlog/server/listener.py",
+        function="Connections.__init__",
+        change=value("assign principal_rules", "config.ssl_principal_mapping_rules"),
+        tests=(f"{_CERTIFICATES}::test_the_certificate_of_a_broker_is_no_user",),
+    ),
     Guard(
         name="the accepting side proves the secret",
         why="a broker communicates with any process at a peer's address",

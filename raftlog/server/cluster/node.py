@@ -186,6 +186,7 @@ class ClusterNode:
             time=self._loop.time,
             session_timeout_s=self._config.broker_session_timeout_ms / 1_000,
             version_min=lambda: self.machine.peer_protocol,
+            needs_certificate=self._config.tls_broker_id_required,
         )
 
     def _make_journal_room(self) -> JournalReserve:

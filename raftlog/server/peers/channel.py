@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from raftlog import limits, tls
 from raftlog.config import Address
@@ -108,6 +108,11 @@ class PeerChannel(asyncio.BufferedProtocol):
     def agree(self, apis: Sequence[ApiVersionRange]) -> None:
         """Apply the API versions of the peer (its response to ``api_versions``)."""
         self._state.agree(apis)
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """Return the verified certificate of the peer; None without TLS."""
+        return None if self._transport is None else self._transport.get_extra_info("peercert")
 
     @property
     def queued_bytes(self) -> int:

@@ -116,9 +116,11 @@ async def greet(
     hello = await _ask(services, channel, apis.PEER_HELLO, dialling.hello())
     assert isinstance(hello, PeerHelloResponse)
     try:
-        return hello.identity, dialling.check(hello)
+        prove = dialling.check(hello)
+        services.registry.check_certificate(hello.identity.broker_id, channel.certificate)
     except _REFUSALS as error:
         raise _NotIntroducedError(error) from error
+    return hello.identity, prove
 
 
 async def identify(services: LinkServices, address: Address) -> PeerIdentity:

@@ -47,13 +47,14 @@ class Peering:
     ) -> PeerIdentity:
         """Return the peer with this proof. ``connection`` belongs to it from now on.
 
-        Raises the errors of ``Answering.check``, ``check_cluster`` and ``PeerRegistry.check``,
+        Raises the errors of ``Answering.check``, ``check_cluster`` and ``PeerRegistry``,
         ``BrokerRemovedError`` for a decommissioned broker, and ``BrokerUnavailableError`` if this
         broker has joined a cluster since it responded to the hello: a founder relies on the state
         that an established connection reported.
         """
         me = self.me()
         peer = answering.check(prove)
+        self.registry.check_certificate(peer.broker_id, connection.certificate)
         if me != answering.me:
             raise BrokerUnavailableError(
                 f"broker {me.broker_id} has joined a cluster: repeat peer_hello"

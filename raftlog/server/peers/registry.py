@@ -7,13 +7,14 @@ has not proved knowledge of the cluster secret never reaches it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from raftlog.errors import BrokerIdInUseError, StaleBrokerError
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.peer_auth import check_boot, check_journal, check_version
+from raftlog.tls import check_broker_id
 
 
 class SeenPeer(Protocol):
@@ -46,6 +47,8 @@ class IncomingConnection(Protocol):
 
     @property
     def is_closed(self) -> bool: ...
+    @property
+    def certificate(self) -> Mapping[str, Any] | None: ...
     def abort(self, reason: str) -> None: ...
 
 
@@ -61,7 +64,8 @@ class PeerRegistry:
     ``seen``: durable knowledge of a peer, or None. ``heard``: knowledge of a peer's journal in
     memory, or None. ``time``: seconds, monotonic. ``session_timeout_s``: an incoming connection
     without a message for this time is not live. ``version_min``: returns the version of the
-    protocol between brokers that a peer must support.
+    protocol between brokers that a peer must support. ``needs_certificate``: connections with
+    peers require certificates that name their ids.
     """
 
     def __init__(
@@ -72,7 +76,9 @@ class PeerRegistry:
         time: Callable[[], float],
         session_timeout_s: float,
         version_min: Callable[[], int] = lambda: 0,
+        needs_certificate: bool = False,
     ) -> None:
+        self._needs_certificate = needs_certificate
         self._version_min = version_min
         self._seen = seen
         self._heard = heard
@@ -100,6 +106,15 @@ class PeerRegistry:
         timeout.
         """
         return bool(self._live(broker_id))
+
+    def check_certificate(self, broker_id: int, certificate: Mapping[str, Any] | None) -> None:
+        """Check that the connection with ``broker_id`` has a certificate of this broker, if one is
+        required. ``certificate``: the verified one; None without.
+
+        Raises ``AccessDeniedError``.
+        """
+        if self._needs_certificate:
+            check_broker_id(certificate, broker_id)
 
     def check(self, peer: PeerIdentity) -> None:
         """Raise the reason why ``peer`` must be refused.

@@ -72,6 +72,7 @@ class Incoming:
     last_active_seconds = 0.0
     peer_identity: PeerIdentity | None = None
     is_closed = False
+    certificate = None
 
     def abort(self, reason: str) -> None:
         raise AssertionError(reason)
@@ -113,7 +114,7 @@ def test_a_removed_directory_is_refused() -> None:
         dialling = Dialling(b"sesame", identity(broker, "c1"), bytes(32), expected=1)
         answering = peering.answering()
         prove = dialling.check(answering.answer(dialling.hello()))
-        connection = cast(IncomingConnection, SimpleNamespace())
+        connection = cast(IncomingConnection, SimpleNamespace(certificate=None))
         if error is None:
             assert peering.admit(answering, prove, connection).broker_id == broker
         else:

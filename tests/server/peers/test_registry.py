@@ -34,6 +34,7 @@ def peer(
 class Incoming:
     last_active_seconds: float = 0.0
     is_closed: bool = False
+    certificate: None = None
     peer_identity: PeerIdentity | None = None
     aborted: list[str] = field(default_factory=list)
 
