@@ -83,6 +83,8 @@ class Authenticator:
         # Called with the principal so far, the address and the mechanism of a failed attempt.
         self.on_failure: Callable[[Principal, str, str], None] = lambda _who, _host, _how: None
         self._has_users = False  # the cluster has had one
+        # Whether this broker has applied all changes of users from before its start.
+        self.is_current: Callable[[], bool] = lambda: True
         # Delegation tokens that have not expired, by ID; changed in place.
         self._delegated: dict[str, DelegationToken] = {}
         self._expiry: asyncio.TimerHandle | None = None
@@ -205,7 +207,8 @@ class Authenticator:
                 message = f"\0{user}\0{password}".encode()
                 accepted = await asyncio.to_thread(exchange.step, message)
                 self._check_current(accepted)
-            except AuthenticationError:
+            except AuthenticationError as error:
+                self._raise_if_behind(host, error)
                 self._note_failure(ANONYMOUS, host, "Basic")
                 raise
         used: UsedCredential = accepted.used
@@ -268,6 +271,9 @@ class Authenticator:
         except AuthenticationError as error:
             if error.__cause__ is not None:
                 logger.warning("token rejected: reason=%s", error.__cause__)
+            else:
+                connection.exchange = None
+                self._raise_if_behind(connection.peer_host, error)
             self._failed(connection, type(exchange).__name__, error)
             if exchange.rejection:  # the next message gets the error
                 return Progress(exchange.rejection, is_complete=False, session_lifetime_ms=0)
@@ -304,6 +310,16 @@ class Authenticator:
         ends = self._loop.time() + lifetime_ms / 1_000 if lifetime_ms else None
         connection.session_ends_seconds = ends
         logger.info("authenticated: peer=%s principal=%s", connection.peer, accepted.principal)
+
+    def _raise_if_behind(self, host: str, error: AuthenticationError) -> None:
+        """Raise ``ClusterNotReadyError`` while the user may have been created, or have changed the
+        password, in a change that this broker has not applied. Attempts count as failed ones.
+        """
+        if not self.is_current():
+            self._failures.note(host, self._loop.time())
+            raise ClusterNotReadyError(
+                "this broker has just started, and does not know all users of the cluster yet"
+            ) from error
 
     def _failed(self, connection: Connection, how: str, error: AuthenticationError) -> None:
         connection.rejection = error

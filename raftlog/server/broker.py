@@ -433,6 +433,7 @@ class Broker:
             cluster, context.topics, context.clock, self.space, self.log_dirs
         )
         cluster.on_users = self._users_changed
+        context.authenticator.is_current = lambda: cluster.is_current
         context.authenticator.on_revoked = self._end_revoked
 
     def _users_changed(self, change: ClusterChange) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import struct
@@ -487,6 +488,22 @@ def test_a_broker_without_users_rejects_no_password() -> None:
     """It may not have applied the users of the cluster yet."""
     with pytest.raises(ClusterNotReadyError, match="knows no users yet"):
         finished(authenticator().begin(peer(), "SCRAM-SHA-256"))
+
+
+def test_a_broker_that_has_just_started_rejects_no_password() -> None:
+    """It has replayed some changes of users: the next one may create the user."""
+    judge, client = authenticator(), peer()
+    judge.users_changed(users_of("bob"))
+    judge.is_current = lambda: False
+    with pytest.raises(ClusterNotReadyError, match="does not know all users"):
+        attempt(judge, client)
+    judge.users_changed(users_of("bob", "alice"))
+    assert attempt(judge, client).is_complete, "on the same connection"
+    with pytest.raises(ClusterNotReadyError):
+        asyncio.run(judge.verify("10.0.0.3", "carol", PASSWORD))
+    judge.is_current = lambda: True
+    with pytest.raises(AuthenticationError):
+        asyncio.run(judge.verify("10.0.0.3", "carol", PASSWORD))
 
 
 def test_a_plain_password_requires_tls() -> None:

@@ -148,7 +148,7 @@ class ClusterNode:
         self._unpolled: list[HostedPartition] = []  # of this round of checks of all partitions
         self._changed_groups: dict[str, None] = {}
         self._polls = 0
-        self._is_current = False
+        self.is_current = False  # all changes before this start of the broker are applied
         self._noted: dict[int, BrokerRecord] = {}  # at the last event
         # By peer: reason why it and this broker do not work together.
         self._refusals: dict[int, str] = {}
@@ -347,7 +347,7 @@ class ClusterNode:
             state_broadcast=self.state_broadcast,
             liveness=self.liveness,
             links=self.links,
-            is_current=lambda: self._is_current,
+            is_current=lambda: self.is_current,
             voters=[voter.id for voter in self._config.voters],
             loop=self._loop,
         )
@@ -620,7 +620,7 @@ class ClusterNode:
     def _note_brokers(self) -> None:
         """Record the events of brokers, unless the state is replayed from the journal."""
         before, self._noted = self._noted, dict(self.machine.brokers)
-        if self._is_current:
+        if self.is_current:
             services = self._services.host
             for event in broker_events(before, self._noted, self.machine.version):
                 services.events.add(event, services.clock.wall_ms())
@@ -663,16 +663,16 @@ class ClusterNode:
         self.membership.poll()
         if not self.membership.is_leaving:
             self._decommissioning.poll()
-        if not self._is_current and self.membership.is_registered:
+        if not self.is_current and self.membership.is_registered:
             # All changes before the registration of this incarnation are applied.
-            self._is_current = self._addresses.is_current = True
+            self.is_current = self._addresses.is_current = True
             self._addresses.update()
             self.partitions.delete_strays()
-        if self._is_current:
+        if self.is_current:
             self._addresses.save()
-        if self._is_current and not self._topics.is_complete and self.partitions.is_ready:
+        if self.is_current and not self._topics.is_complete and self.partitions.is_ready:
             self._topics.complete()
-        if self._is_current:
+        if self.is_current:
             self._first_user.poll()
         if self._polls % POLL_PARTITIONS_EVERY == 0 and not self._unpolled:
             self._unpolled = list(self.partitions.hosted.values())
