@@ -74,6 +74,7 @@ _SECURITY: Final[tuple[tuple[str, Any, str | None, str], ...]] = (
         None,
         "Require the host name of the broker in its certificate.",
     ),
+    ("ssl-ciphers", str, "LIST", "Ciphers of TLS 1.2, as a list of OpenSSL; default: Python's."),
     (
         "sasl-mechanism",
         click.Choice((*SASL_MECHANISMS, OAUTHBEARER)),

@@ -46,6 +46,7 @@ NAMES: Final[Mapping[str, str]] = {
     "sasl_plain_username": "sasl_username",
     "ssl_ca_location": "ssl_cafile",
     "ssl_certificate_location": "ssl_certfile",
+    "ssl_cipher_suites": "ssl_ciphers",
     "ssl_key_location": "ssl_keyfile",
     "topic": "name",
     "topic_configs": "config",

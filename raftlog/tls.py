@@ -34,16 +34,20 @@ def server_context(
     client_ca: str = "",
     is_optional: bool = False,
     min_version: str = "TLSv1.2",
+    ciphers: str = "",
 ) -> ssl.SSLContext:
     """Return the context of a broker. Reads the files.
 
     ``client_ca``: file with the CA certificates of clients; empty: clients need no certificate.
     ``is_optional``: clients may connect without a certificate. One that they send must be valid.
     ``min_version``: a key of ``MIN_VERSIONS``.
+    ``ciphers``: of TLS 1.2, as a list of OpenSSL (openssl-ciphers(1)); empty: Python's default.
 
-    Raises ``InvalidConfigError`` if a file cannot be used, or other users can read the key.
+    Raises ``InvalidConfigError`` if a file or ``ciphers`` cannot be used, or other users can read
+    the key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _set_ciphers(context, ciphers)
     context.minimum_version = MIN_VERSIONS[min_version]
     context.options |= ssl.OP_NO_RENEGOTIATION  # TLS 1.2: expensive for a broker
     _load_certificate(context, certificate, key)
@@ -54,17 +58,25 @@ def server_context(
 
 
 def client_context(
-    *, ca: str = "", certificate: str = "", key: str = "", check_hostname: bool = True
+    *,
+    ca: str = "",
+    certificate: str = "",
+    key: str = "",
+    check_hostname: bool = True,
+    ciphers: str = "",
 ) -> ssl.SSLContext:
     """Return the context of a client, or of a broker that connects to another one. Reads the files.
 
     ``ca``: file with the accepted CA certificates; empty: those of the operating system.
     ``certificate``: of the client, with ``key``; empty: none.
     ``check_hostname``: require that the certificate of the broker contains its host name.
+    ``ciphers``: as of ``server_context``.
 
-    Raises ``InvalidConfigError`` if a file cannot be used, or other users can read the key.
+    Raises ``InvalidConfigError`` if a file or ``ciphers`` cannot be used, or other users can read
+    the key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _set_ciphers(context, ciphers)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = check_hostname
     if ca:
@@ -74,6 +86,18 @@ def client_context(
     if certificate:
         _load_certificate(context, certificate, key)
     return context
+
+
+def _set_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
+    if not ciphers:
+        return
+    try:
+        context.set_ciphers(ciphers)
+    except ssl.SSLError as error:
+        raise InvalidConfigError(
+            f"the ciphers {ciphers!r} contain none that OpenSSL knows for TLS 1.2. Set a list such "
+            "as ECDHE+AESGCM:ECDHE+CHACHA20 (`openssl ciphers` prints the names)"
+        ) from error
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:

@@ -67,21 +67,22 @@ def _hidden(chars_max: int) -> _Parse:
     return parse
 
 
-_PATH: Final = _text(limits.CONFIG_VALUE_CHARS_MAX)
+_TEXT: Final = _text(limits.CONFIG_VALUE_CHARS_MAX)
 # TLS and SASL. Spark hides the values of options whose names contain "password" or "token" (the
 # setting spark.redaction.regex).
 SECURITY_SETTINGS: Final[Mapping[str, _Parse]] = {
-    "profile": _PATH,
+    "profile": _TEXT,
     "security_protocol": lambda name, text: choice(name, text, SECURITY_PROTOCOLS),
-    "ssl_cafile": _PATH,
-    "ssl_certfile": _PATH,
-    "ssl_keyfile": _PATH,
+    "ssl_cafile": _TEXT,
+    "ssl_certfile": _TEXT,
+    "ssl_keyfile": _TEXT,
     "ssl_check_hostname": flag,
+    "ssl_ciphers": _TEXT,
     "sasl_mechanism": lambda name, text: choice(name, text, (*SASL_MECHANISMS, OAUTHBEARER)),
     "sasl_username": _text(limits.PRINCIPAL_NAME_CHARS_MAX),
     "sasl_password": _hidden(limits.PASSWORD_CHARS_MAX),
     "sasl_token_auth": flag,
-    "sasl_oauthbearer_token_file": _PATH,
+    "sasl_oauthbearer_token_file": _TEXT,
     "sasl_oauthbearer_token_command": _hidden(limits.CONFIG_VALUE_CHARS_MAX),
 }
 CONNECTION_SETTINGS: Final[Mapping[str, _Parse]] = {

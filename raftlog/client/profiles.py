@@ -24,6 +24,7 @@ KEYS: Final = (
     "ssl_certfile",
     "ssl_keyfile",
     "ssl_check_hostname",
+    "ssl_ciphers",
     "sasl_mechanism",
     "sasl_username",
     "sasl_password",

@@ -90,6 +90,8 @@ class SecurityArguments(TypedDict, total=False):
     ``ssl_certfile``, ``ssl_keyfile``: certificate and key (PEM) of this client, for brokers with
         tls.client.ca.file. Set both or none.
     ``ssl_check_hostname``: require the host name of the broker in its certificate. Default: True.
+    ``ssl_ciphers``: ciphers of TLS 1.2 as a list of OpenSSL, such as "ECDHE+AESGCM". Default: those
+        of Python.
     ``sasl_mechanism``: "SCRAM-SHA-256", "SCRAM-SHA-512" or, with TLS only, "PLAIN", which sends the
         password to the broker, or "OAUTHBEARER". Default: "SCRAM-SHA-512".
     ``sasl_username``, ``sasl_password``: of a user of the cluster (`raftlog user create`).
@@ -107,6 +109,7 @@ class SecurityArguments(TypedDict, total=False):
     ssl_certfile: str | None
     ssl_keyfile: str | None
     ssl_check_hostname: bool | None
+    ssl_ciphers: str | None
     sasl_mechanism: str | None
     sasl_username: str | None
     sasl_password: str | None
@@ -516,7 +519,7 @@ class Security:
 
     def tls_context(self) -> ssl.SSLContext | None:
         """Return the TLS context of the client; None without TLS. Reads the files."""
-        given = self._given.keys() & set(TLS_FILES)
+        given = self._given.keys() & {*TLS_FILES, "ssl_ciphers"}
         if not self._protocol.endswith("SSL"):
             for name in given:
                 raise InvalidRequestError(f"{name} requires security_protocol='SSL' or 'SASL_SSL'")
@@ -533,10 +536,11 @@ class Security:
                 certificate=certificate,
                 key=key,
                 check_hostname=self._flag("ssl_check_hostname", default="true"),
+                ciphers=self._value("ssl_ciphers"),
             )
         except InvalidConfigError as error:
             raise InvalidRequestError(
-                f"ssl_cafile, ssl_certfile or ssl_keyfile: {error}"
+                f"ssl_cafile, ssl_certfile, ssl_keyfile or ssl_ciphers: {error}"
             ) from error
 
     def _flag(self, name: str, *, default: str) -> bool:

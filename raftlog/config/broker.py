@@ -109,6 +109,7 @@ class BrokerConfig:
     tls_broker_id_required: bool = False
     tls_ca_file: str = ""
     tls_certificate_file: str = ""
+    tls_ciphers: str = ""
     tls_client_ca_file: str = ""
     tls_key_file: str = ""
     tls_min_version: str = "TLSv1.2"

@@ -79,6 +79,12 @@ def _show_switch(is_on: bool) -> str:
     return "true" if is_on else "false"
 
 
+def _ciphers(text: str) -> str:
+    if len(text) > limits.CONFIG_VALUE_CHARS_MAX or not text.isascii():
+        raise ValueError(f"longer than {limits.CONFIG_VALUE_CHARS_MAX} characters, or not ASCII")
+    return text
+
+
 def _broker_ids(text: str) -> tuple[int, ...]:
     ids = [part.strip() for part in text.split(",")] if text.strip() else []
     if not all(part.isascii() and part.isdigit() and int(part) <= BROKER_ID_MAX for part in ids):
@@ -758,6 +764,14 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "a file, or nothing",
         "Certificate chain of this broker (PEM). With it, the broker accepts only TLS on `listen`, "
         "from clients and brokers. A changed file is reloaded without a restart.",
+    ),
+    ConfigKey(
+        "tls.ciphers",
+        "",
+        _ciphers,
+        "a list of OpenSSL, or nothing",
+        "Ciphers of TLS 1.2, such as ECDHE+AESGCM:ECDHE+CHACHA20, for clients and for connections "
+        "to other brokers. Nothing: those of Python. OpenSSL selects the ciphers of TLS 1.3.",
     ),
     ConfigKey(
         "tls.client.ca.file",

@@ -102,12 +102,14 @@ def _read(config: BrokerConfig) -> Contexts:
         certificate=config.tls_certificate_file,
         key=config.tls_key_file,
         min_version=config.tls_min_version,
+        ciphers=config.tls_ciphers,
     )
     make_peer = partial(
         tls.client_context,
         ca=config.tls_ca_file,
         certificate=config.tls_certificate_file,
         key=config.tls_key_file,
+        ciphers=config.tls_ciphers,
     )
     client_ca, is_optional = config.tls_client_ca_file, False
     if config.tls_broker_id_required and not client_ca:

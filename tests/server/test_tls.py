@@ -14,7 +14,7 @@ import pytest
 
 from raftlog import Admin, Consumer, NewTopic, Producer, limits, tls
 from raftlog.clock import SystemClock
-from raftlog.errors import BrokerUnavailableError, InvalidConfigError
+from raftlog.errors import BrokerUnavailableError, InvalidConfigError, InvalidRequestError
 from raftlog.server.tls import BrokerTls, ListenerContext
 from raftlog.testing.certificates import Certificates, create
 from raftlog.testing.probes import free_port
@@ -187,6 +187,31 @@ def test_an_older_version_than_configured_is_refused(
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         with raw(broker) as plain, pytest.raises((ssl.SSLError, ConnectionError)):
             context.wrap_socket(plain, server_hostname="127.0.0.1")
+
+
+def test_the_ciphers_of_both_sides_are_restricted(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    settings = settings_of(certificates, tls_ciphers="ECDHE-ECDSA-AES256-GCM-SHA384")
+    with running(tmp_path / "data", clock=SystemClock(), **settings) as broker:
+        for ciphers, is_shared in (("ECDHE+AESGCM", True), ("ECDHE+CHACHA20", False)):
+            context = tls.client_context(ca=str(certificates.ca), ciphers=ciphers)
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+            with raw(broker) as plain:
+                if is_shared:
+                    with context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+                        assert secure.cipher()[0] == "ECDHE-ECDSA-AES256-GCM-SHA384"  # type: ignore[index]
+                else:
+                    with pytest.raises((ssl.SSLError, ConnectionError)):
+                        context.wrap_socket(plain, server_hostname="127.0.0.1")
+        assert topics(broker, **client_of(certificates, ssl_ciphers="ECDHE+AESGCM")) == []
+        with pytest.raises(InvalidRequestError, match="contain none that OpenSSL knows"):
+            topics(broker, **client_of(certificates, ssl_ciphers="ROT13"))
+    with (
+        pytest.raises(InvalidConfigError, match="contain none that OpenSSL knows"),
+        running(tmp_path / "other", **settings_of(certificates, tls_ciphers="ROT13")),
+    ):
+        pass
 
 
 # -- files -----------------------------------------------------------------------------------------
