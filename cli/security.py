@@ -42,7 +42,7 @@ def security() -> None:
     "--brokers",
     metavar="ID,...",
     callback=options.parsed(options.broker_ids),
-    help="IDs of brokers. Each gets a certificate of its own, DIR/broker-ID.pem, that names its "
+    help="IDs of brokers. Each gets a separate certificate, DIR/broker-ID.pem, that names its "
     "ID, and accepts only such certificates of other brokers.",
 )
 @click.option(

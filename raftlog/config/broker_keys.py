@@ -745,8 +745,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         _switch,
         "true or false",
         "Whether another broker must have a certificate from `tls.ca.file` that names its ID, as "
-        "`URI:raftlog:broker:ID` in the subjectAltName, besides the cluster secret. A broker does "
-        "not start without such a certificate of its own.",
+        "`URI:raftlog:broker:ID` in the subjectAltName, besides the cluster secret. A broker "
+        "whose certificate does not name its ID does not start.",
         show=_show_switch,
     ),
     ConfigKey(
