@@ -83,10 +83,10 @@ def _found(admin: Admin, since_ms: TimestampMs, *, follow: bool) -> Iterator[Eve
 def event_line(event: EventDescription) -> str:
     """Return the time in UTC, the kind, the partition, and the description."""
     where = "" if event.topic is None else f"{event.topic}:{event.partition}: "
-    return f"{event_time(event)}  {event.kind:<22}  {where}{event.text}"
+    return f"{utc_time(event.at_ms)}  {event.kind:<22}  {where}{event.text}"
 
 
-def event_time(event: EventDescription) -> str:
+def utc_time(at_ms: TimestampMs) -> str:
     """Return the time in UTC, ISO 8601."""
-    moment = datetime.fromtimestamp(event.at_ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    moment = datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="milliseconds")
     return moment.replace("+00:00", "Z")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from raftlog.cli.events import event_time
+from raftlog.cli.events import utc_time
 from raftlog.cli.health import (
     broker_rows,
     broker_state,
@@ -331,7 +331,7 @@ def explain_rebalance(group: GroupDescription) -> list[str]:
 def _history(events: Iterable[EventDescription]) -> list[str]:
     """Return the last events, oldest first."""
     last = list(events)[-EVENTS_SHOWN_MAX:]
-    return [f"{event_time(event)}: {event.text}." for event in last]
+    return [f"{utc_time(event.at_ms)}: {event.text}." for event in last]
 
 
 def _why_down(cluster: ClusterDescription, broker_id: int) -> str:

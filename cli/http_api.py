@@ -7,7 +7,7 @@ nor encodes these responses, which may list thousands of partitions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from raftlog import Admin
+from raftlog import Admin, limits
 from raftlog.cli import health, output
 from raftlog.cli.events import parse_since
 from raftlog.cli.group import group_to_json
-from raftlog.cli.topic import topic_rows
+from raftlog.cli.topic import producers_to_json, topic_rows
 from raftlog.errors import (
     AccessDeniedError,
     GroupNotEmptyError,
@@ -57,6 +57,17 @@ def _topic(admin: Admin, request: Request) -> Any:
     return topic_rows(admin, [request.path_params["name"]])[0]
 
 
+def _producers(admin: Admin, request: Request) -> Any:
+    name, asked = request.path_params["name"], request.query_params
+    page = admin.describe_producers(
+        name,
+        [whole(asked, "partition", 0)] if asked.get("partition") else None,
+        skip=whole(asked, "skip", 0),
+        limit=whole(asked, "limit", limits.PRODUCERS_PER_REQUEST_MAX),
+    )
+    return producers_to_json(name, page)
+
+
 def _groups(admin: Admin, _request: Request) -> Any:
     return [asdict(row) for row in admin.list_groups()]
 
@@ -80,6 +91,7 @@ PATHS: Final[dict[str, Describe]] = {
     "/features": _features,
     "/topics": _topics,
     "/topics/{name}": _topic,
+    "/topics/{name}/producers": _producers,
     "/groups": _groups,
     "/groups/{name:path}": _group,
     "/events": _events,
@@ -122,3 +134,13 @@ def status_of(error: RaftlogError) -> int:
     if isinstance(error, AccessDeniedError):
         return 403
     return 400 if isinstance(error, RefusedError) else 503
+
+
+def whole(values: Mapping[str, str], name: str, default: int) -> int:
+    """Parse a whole number of a request. Raises ``InvalidRequestError`` with the field name."""
+    text = values.get(name, "").strip()
+    if not text:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise InvalidRequestError(f"{name}: {text[:40]!r} is not a whole number from 0")
+    return int(text)

@@ -1,4 +1,4 @@
-"""``raftlog topic``: create, list, describe, alter and delete topics."""
+"""``raftlog topic``: create, list, describe, alter and delete topics; list their producers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import click
 
 from raftlog import Admin, NewTopic, TopicPartition, limits
 from raftlog.cli import health, moves, options, output
+from raftlog.cli.events import utc_time
 from raftlog.cli.main import Failed
 from raftlog.cli.offsets import TIME_GRAMMAR, parse_time
-from raftlog.client.descriptions import PartitionOverview
+from raftlog.client.descriptions import PartitionOverview, ProducerPage
 from raftlog.clock import SystemClock
 from raftlog.errors import TopicExistsError
 from raftlog.replication.rebalancing import change_replication_factor
@@ -342,3 +343,81 @@ def _print_offsets(
         output.print_json({"name": name, "partitions": parts})
     else:
         output.print_table(("partition", column.replace("_", " ")), rows)
+
+
+# -- producers -------------------------------------------------------------------------------------
+
+
+@topic.command()
+@click.argument("name")
+@click.option(
+    "--partition",
+    "-p",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only this partition; may be repeated.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, limits.PRODUCERS_PER_REQUEST_MAX),
+    default=limits.PRODUCERS_PER_REQUEST_MAX,
+    show_default=True,
+    help="Number of producers.",
+)
+@click.option("--skip", type=click.IntRange(min=0), default=0, help="Omit this number first.")
+@options.as_json
+@options.bootstrap
+def producers(
+    name: str, partitions: tuple[int, ...], limit: int, skip: int, as_json: bool, bootstrap: str
+) -> None:
+    """Show the idempotent and named producers that wrote to a topic in the last seven days.
+
+    In each partition, the one that wrote last is the first. Exits with status 1 if the producers of
+    a partition are not known.
+
+    \b
+    Example:
+      raftlog topic producers clicks
+      raftlog topic producers clicks --partition 0 --json
+    """
+    with Admin(bootstrap) as admin:
+        page = admin.describe_producers(name, partitions or None, skip=skip, limit=limit)
+    if as_json:
+        output.print_json(producers_to_json(name, page))
+    else:
+        output.print_table(
+            ("partition", "producer id", "kind", "epoch", "sequence", "offset", "time", "state"),
+            [
+                (
+                    each.partition,
+                    each.producer_id,
+                    each.kind,
+                    each.epoch,
+                    each.last_sequence,
+                    each.last_offset,
+                    utc_time(each.last_timestamp_ms),
+                    each.state,
+                )
+                for each in page.producers
+            ],
+        )
+        left = page.total - skip - len(page.producers)
+        if left > 0:
+            output.note(f"{left} more producers: pass --skip {skip + len(page.producers)}")
+    if page.problems:
+        texts = [f"{name}:{number}: {text}" for number, text in sorted(page.problems.items())]
+        raise Failed("the producers of a partition are not known: " + "; ".join(texts[:3]))
+
+
+def producers_to_json(name: str, page: ProducerPage) -> dict[str, Any]:
+    """Return producers for JSON."""
+    return {
+        "name": name,
+        "total": page.total,
+        "skip": page.skip,
+        "producers": [asdict(each) for each in page.producers],
+        "problems": [
+            {"partition": number, "problem": text} for number, text in sorted(page.problems.items())
+        ],
+    }

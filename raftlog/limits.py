@@ -35,7 +35,7 @@ MOVE_THROTTLE_BYTES_PER_S_MIN: Final = 1_024  # slower moves would appear to han
 MOVE_THROTTLE_BYTES_PER_S_MAX: Final = 1_000_000_000_000
 REPLICATION_FACTOR_MAX: Final = 15
 REPLICATION_FACTOR_DEFAULT: Final = 3  # or the number of brokers
-PRODUCERS_PER_REQUEST_MAX: Final = 10_000  # that describe_producers requests, of all partitions
+PRODUCERS_PER_REQUEST_MAX: Final = 10_000  # to describe or list, of all partitions
 ID_CHARS_MAX: Final = 64  # of a cluster, a data directory or a topic
 HOST_CHARS_MAX: Final = 255
 RACK_CHARS_MAX: Final = 256
@@ -196,6 +196,7 @@ RESYNC_CANDIDATES_MAX: Final = 100_000  # places there that look like the start 
 COPIES_SAVE_MS: Final = 1_000  # between two saves of durable end offsets
 OPEN_SEALED_SEGMENTS_MAX: Final = 4  # per partition; the rest are opened when they are read
 PRODUCERS_PER_PARTITION_MAX: Final = 100_000
+PRODUCERS_PER_TOPIC_MAX: Final = PARTITIONS_PER_TOPIC_MAX * PRODUCERS_PER_PARTITION_MAX
 PRODUCER_BATCHES_REMEMBERED: Final = (
     5  # Kafka's: bounds an idempotent producer's requests in flight
 )

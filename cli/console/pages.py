@@ -18,6 +18,7 @@ from raftlog.cli.console.cluster_view import ClusterView
 from raftlog.cli.console.paging import Page, number_of, page_of, pages_of
 from raftlog.cli.events import parse_since
 from raftlog.cli.group import Selection, check_in_range, choose, parse_to, partition_ranges, places
+from raftlog.cli.http_api import whole
 from raftlog.cli.offsets import From
 from raftlog.cli.overview import SORTS, TopicRow, overview
 from raftlog.cli.topic import topic_rows
@@ -389,16 +390,6 @@ class Pages:
 def _searched(event: EventDescription) -> str:
     place = "" if event.topic is None else f"{event.topic}:{event.partition} "
     return f"{place}{event.kind} {event.text}".lower()
-
-
-def whole(values: Parameters, name: str, default: int) -> int:
-    """Parse a whole number of a form. Raises ``InvalidRequestError`` with the field name."""
-    text = values.get(name, "").strip()
-    if not text:
-        return default
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise InvalidRequestError(f"{name}: {text[:40]!r} is not a whole number from 0")
-    return int(text)
 
 
 def change(old: Offset | None, new: Offset) -> str:

@@ -1,4 +1,4 @@
-"""Access rules and quotas of the admin client: checks of arguments, and descriptions."""
+"""Access rules and quotas of the admin client: requests, checks of arguments, descriptions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from raftlog import limits
+from raftlog.client.cluster import Cluster
 from raftlog.errors import InvalidRequestError
-from raftlog.protocol.access import AlterQuotasRequest, CheckAclResponse, QuotaAlteration
-from raftlog.security.acl import Acl, AclFilter, Decision
+from raftlog.protocol import api as apis
+from raftlog.protocol.access import (
+    AlterQuotasRequest,
+    CheckAclRequest,
+    CheckAclResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    DescribeQuotasRequest,
+    DescribeQuotasResponse,
+    QuotaAlteration,
+)
+from raftlog.security.acl import Acl, AclFilter, Decision, Operation, ResourceType
 from raftlog.security.quota import QuotaEntity, QuotaKey
 
 
@@ -26,6 +37,38 @@ class AclDecision:
     is_super_user: bool
     is_enforced: bool
     reason: str
+
+
+async def describe_acls(cluster: Cluster, selection: AclFilter) -> list[Acl]:
+    answer = await cluster.call(apis.DESCRIBE_ACLS, DescribeAclsRequest(filter=selection))
+    assert isinstance(answer, DescribeAclsResponse)
+    return answer.acls
+
+
+async def describe_quotas(cluster: Cluster) -> dict[QuotaEntity, dict[QuotaKey, float]]:
+    answer = await cluster.call(apis.DESCRIBE_QUOTAS, DescribeQuotasRequest())
+    assert isinstance(answer, DescribeQuotasResponse)
+    return {one.entity: one.limits for one in answer.quotas}
+
+
+async def check_acl(
+    cluster: Cluster,
+    principal: str,
+    operation: Operation,
+    resource_type: ResourceType,
+    resource_name: str,
+    host: str,
+) -> AclDecision:
+    request = CheckAclRequest(
+        principal=principal,
+        operation=operation,
+        resource_type=resource_type,
+        resource_name=resource_name,
+        host=host,
+    )
+    answer = await cluster.call(apis.CHECK_ACL, request)
+    assert isinstance(answer, CheckAclResponse)
+    return decision(answer)
 
 
 def decision(answer: CheckAclResponse) -> AclDecision:

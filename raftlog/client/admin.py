@@ -64,6 +64,7 @@ class Admin(AdminBase, PlainClient):
     summarize_cluster = _waiting(AsyncAdmin.summarize_cluster)
     verify_copies = _waiting(AsyncAdmin.verify_copies)
     describe_disks = _waiting(AsyncAdmin.describe_disks)
+    describe_producers = _waiting(AsyncAdmin.describe_producers)
     describe_events = _waiting(AsyncAdmin.describe_events)
     describe_features = _waiting(AsyncAdmin.describe_features)
     describe_log_levels = _waiting(AsyncAdmin.describe_log_levels)

@@ -286,6 +286,41 @@ class PartitionPage:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerDescription:
+    """An idempotent or named producer that has written to a partition in the last seven days.
+
+    ``epoch``: its newest. ``last_sequence``, ``last_offset``: of its last record;
+    ``last_timestamp_ms``: time at which the leader appended the batch of this record.
+    ``kind``: ``named`` if the id is that of a name, which each run of a job has, else
+    ``idempotent``. ``state``: ``committed`` if the in-sync replicas have its last record, else
+    ``uncommitted``.
+    """
+
+    partition: int
+    producer_id: int
+    kind: str
+    epoch: int
+    last_sequence: int
+    last_offset: Offset
+    last_timestamp_ms: TimestampMs
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerPage:
+    """Some producers of a topic, after the first ``skip`` of ``total``.
+
+    By partition, and in a partition the one that wrote last first. ``problems``: why the producers
+    of a partition are not known, by partition; ``total`` does not count these.
+    """
+
+    producers: tuple[ProducerDescription, ...]
+    skip: int
+    total: int
+    problems: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """The cluster, merged from the responses of all brokers.
 

@@ -38,6 +38,10 @@ from raftlog.protocol.produce import (
     DescribedProducers,
     DescribeProducersRequest,
     DescribeProducersResponse,
+    ListedPartition,
+    ListedProducers,
+    ListProducersRequest,
+    ListProducersResponse,
     ProducersQuery,
 )
 from raftlog.protocol.schema import Failure, Message
@@ -98,14 +102,7 @@ async def try_offsets(
     cluster: Cluster, queries: Mapping[TopicPartition, At], *, patience_ms: int
 ) -> dict[TopicPartition, OffsetAnswer | RaftlogError]:
     """Return the response for each partition, or its error after ``patience_ms``."""
-    asking = _asking_offsets(cluster, queries)
-    problem: RaftlogError = LeaderNotAvailableError("the leader was not queried")
-    try:
-        await asking.run(None, patience_ms=patience_ms)
-    except RaftlogError as error:
-        problem = error
-    reasons = asking.troubles | asking.refused
-    return {tp: asking.answers.get(tp) or reasons.get(tp, problem) for tp in queries}
+    return await _asking_offsets(cluster, queries).outcomes(patience_ms)
 
 
 def _asking_offsets(
@@ -183,6 +180,36 @@ async def describe_producer(
     return found
 
 
+async def try_list_producers(
+    cluster: Cluster, windows: Mapping[TopicPartition, tuple[int, int]], *, patience_ms: int
+) -> dict[TopicPartition, ListedProducers | RaftlogError]:
+    """Return the producers of each partition, or its error after ``patience_ms``.
+
+    ``windows``: how many producers to skip and to list; ``PRODUCERS_PER_REQUEST_MAX`` in total.
+    """
+
+    def request(partitions: Sequence[TopicPartition]) -> Message:
+        return ListProducersRequest(
+            partitions=[
+                ListedPartition(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    skip=windows[tp][0],
+                    limit=windows[tp][1],
+                    leader_epoch=cluster.view.partition(*tp).leader_epoch,
+                )
+                for tp in partitions
+            ]
+        )
+
+    def read(message: Message) -> Sequence[ListedProducers]:
+        assert isinstance(message, ListProducersResponse)
+        return message.partitions
+
+    asking = _Asking(cluster, apis.LIST_PRODUCERS, list(windows), request, read)
+    return await asking.outcomes(patience_ms)
+
+
 _STEP: Final = min(limits.PARTITIONS_PER_REQUEST_MAX, limits.PRODUCERS_PER_REQUEST_MAX)
 _LOOK_AGAIN_S: Final = 0.2  # check interval for a newer leader
 
@@ -231,6 +258,16 @@ class _Asking(Generic[AnswerT]):
             if tp in self.refused:
                 raise self.refused[tp]
         return self.answers
+
+    async def outcomes(self, patience_ms: int) -> dict[TopicPartition, AnswerT | RaftlogError]:
+        """Return the response for each partition, or its error after ``patience_ms``."""
+        problem: RaftlogError = LeaderNotAvailableError("the leader was not queried")
+        try:
+            await self.run(None, patience_ms=patience_ms)
+        except RaftlogError as error:
+            problem = error
+        reasons = self.troubles | self.refused
+        return {tp: self.answers.get(tp) or reasons.get(tp, problem) for tp in self.partitions}
 
     def _left(self) -> list[TopicPartition]:
         return [tp for tp in self.partitions if tp not in self.answers and tp not in self.refused]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from raftlog.client.cluster import Cluster
 from raftlog.protocol import api as apis
@@ -14,7 +16,7 @@ from raftlog.protocol.users import (
     DescribeUsersResponse,
     UserAlteration,
 )
-from raftlog.security.users import Credentials, Mechanism
+from raftlog.security.users import SCRAM_MECHANISMS, Mechanism, check_user_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +27,40 @@ class UserListing:
     mechanisms: tuple[Mechanism, ...]
 
 
-def credentials_of(password: str, entropy: Callable[[int], bytes]) -> Credentials:
-    """Return the credentials of a password. Takes about 10 ms of CPU.
-
-    Raises ``InvalidRequestError`` if the password is not valid.
-    """
-    from raftlog.security.scram import make_credentials
-
-    return make_credentials(password, entropy)
-
-
 async def list_users(cluster: Cluster) -> list[UserListing]:
     answer = await cluster.call(apis.DESCRIBE_USERS, DescribeUsersRequest())
     assert isinstance(answer, DescribeUsersResponse)
     return [UserListing(user.name, tuple(sorted(user.iterations))) for user in answer.users]
 
 
-async def alter_user(cluster: Cluster, change: UserAlteration) -> None:
+async def put_user(
+    cluster: Cluster,
+    name: str,
+    password: str,
+    entropy: Callable[[int], bytes],
+    *,
+    expected: Literal["absent", "present"],
+) -> None:
+    """Set the credentials of a user. Raises ``InvalidRequestError`` for a name or a password that
+    is not valid.
+    """
+    from raftlog.security.scram import make_credentials
+
+    check_user_name(name)
+    credentials = await asyncio.to_thread(make_credentials, password, entropy)  # 10 ms of CPU
+    await _alter_user(
+        cluster, UserAlteration(name=name, credentials=credentials, expected=expected)
+    )
+
+
+async def delete_user(cluster: Cluster, name: str) -> None:
+    listed = await list_users(cluster)
+    mechanisms = [each for user in listed if user.name == name for each in user.mechanisms]
+    change = UserAlteration(name=name, delete=mechanisms or list(SCRAM_MECHANISMS))
+    await _alter_user(cluster, change)
+
+
+async def _alter_user(cluster: Cluster, change: UserAlteration) -> None:
     """Make the change. Raises its error."""
 
     async def attempt() -> None:

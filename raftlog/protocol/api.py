@@ -444,6 +444,16 @@ EXPIRE_TOKEN: Final = Api(
     delegation_tokens.TokenExpiryResponse,
 )
 
+# -- producers of a partition ----------------------------------------------------------------------
+LIST_PRODUCERS: Final = Api(
+    61,
+    "list_producers",
+    produce.ListProducersRequest,
+    produce.ListProducersResponse,
+    idempotent=True,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -508,6 +518,7 @@ APIS: Final[dict[int, Api]] = {
         DESCRIBE_TOKENS,
         RENEW_TOKEN,
         EXPIRE_TOKEN,
+        LIST_PRODUCERS,
     )
 }
 

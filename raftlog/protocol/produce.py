@@ -1,4 +1,4 @@
-"""``produce``, ``init_producer_id`` and ``describe_producers``.
+"""``produce``, ``init_producer_id``, ``describe_producers`` and ``list_producers``.
 
 A produce request contains at most one batch per partition. The bytes of the batches follow the
 header in the order of ``partitions``, each ``length`` bytes long. With ``acks=0``, the broker sends
@@ -153,3 +153,57 @@ class DescribedProducers(Message):
 
 class DescribeProducersResponse(Message):
     partitions: list[DescribedProducers]
+
+
+class ListedPartition(Message):
+    """Producers to list of one partition: ``limit`` of them after the first ``skip``.
+
+    ``leader_epoch``: as in ``produce``.
+    """
+
+    topic: TopicName
+    partition: PartitionIndex
+    skip: Annotated[int, Meta(ge=0, le=limits.PRODUCERS_PER_PARTITION_MAX)] = 0
+    limit: Annotated[int, Meta(ge=0, le=limits.PRODUCERS_PER_REQUEST_MAX)] = 0
+    leader_epoch: WireEpoch = -1
+
+
+class ListProducersRequest(Message):
+    """List the producers that the leader knows: ``PRODUCERS_PER_REQUEST_MAX`` in all partitions."""
+
+    partitions: Annotated[
+        list[ListedPartition], Meta(min_length=1, max_length=limits.PARTITIONS_PER_REQUEST_MAX)
+    ]
+
+
+class ListedProducer(Message):
+    """Producer with its newest batch. ``last_sequence``, ``last_offset``: of the last record.
+
+    ``last_timestamp_ms``: time at which the leader appended the batch.
+    """
+
+    producer_id: ProducerId
+    producer_epoch: Annotated[int, Meta(ge=0, le=(1 << 15) - 1)]
+    last_sequence: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+    last_offset: WireOffset
+    last_timestamp_ms: WireTimestamp
+
+
+class ListedProducers(Message):
+    """Producers of one partition, the one that wrote last first, and their ``total`` number.
+
+    Records at and above ``high_watermark`` are not committed.
+    """
+
+    topic: TopicName
+    partition: PartitionIndex
+    failure: Failure | None = None
+    total: Annotated[int, Meta(ge=0)] = 0
+    high_watermark: WireOffset = -1
+    producers: list[ListedProducer] = []
+
+
+class ListProducersResponse(Message):
+    """Results, in the order of the request."""
+
+    partitions: list[ListedProducers]

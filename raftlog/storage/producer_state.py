@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from raftlog import limits
@@ -53,6 +54,14 @@ class LastWritten(NamedTuple):
     last_sequence: int
     last_offset: Offset
     first_offset: Offset
+
+
+class ActiveProducer(NamedTuple):
+    """Producer that the table contains, with the last batch of its newest epoch."""
+
+    producer_id: int
+    epoch: int
+    newest: WrittenBatch
 
 
 @dataclass(slots=True)
@@ -132,6 +141,14 @@ class ProducerTable:
         return LastWritten(
             producer.epoch, newest.last_sequence, newest.last_offset, producer.first_offset
         )
+
+    def active(self, skip: int, limit: int) -> list[ActiveProducer]:
+        """Return ``limit`` producers after the first ``skip``, the one that wrote last first."""
+        newest_first = reversed(self._producers.items())
+        return [
+            ActiveProducer(producer_id, producer.epoch, producer.batches[-1])
+            for producer_id, producer in islice(newest_first, skip, skip + limit)
+        ]
 
     def newest_base_offsets(self) -> list[Offset]:
         """Return the base offset of each producer's newest batch. Compaction must keep the headers

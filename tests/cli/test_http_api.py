@@ -50,6 +50,9 @@ def test_every_path_has_what_its_command_prints(
         ("features", ["cluster", "features"]),
         ("topics", ["topic", "list"]),
         ("topics/t", ["topic", "describe", "t"]),
+        ("topics/t/producers", ["topic", "producers", "t"]),
+        ("topics/t/producers?partition=1", ["topic", "producers", "t", "-p", 1]),
+        ("topics/t/producers?skip=1&limit=1", ["topic", "producers", "t", "--skip=1", "--limit=1"]),
         ("groups", ["group", "list"]),
     ):
         assert get(f"{url}/{path}") == (200, raftlog(*command, "--json").json), path
@@ -69,6 +72,9 @@ def test_every_path_has_what_its_command_prints(
         ("topics/no-such", 404, "UnknownTopicError"),
         ("groups/no-such", 404, "UnknownGroupError"),
         ("events?since=never", 400, "InvalidRequestError"),
+        ("topics/t/producers?partition=x", 400, "InvalidRequestError"),
+        ("topics/t/producers?partition=9", 404, "UnknownPartitionError"),
+        ("topics/t/producers?limit=10001", 400, "InvalidRequestError"),
     ],
 )
 def test_an_error_is_json(served: tuple[str, str], path: str, status: int, error: str) -> None:

@@ -155,3 +155,22 @@ def test_refusals_name_the_partition_or_the_time(
     ran = raftlog("topic", arguments[0], topic, *arguments[1:])
     assert ran.status == status
     assert reason in ran.err
+
+
+def test_producers_are_listed(raftlog: Raftlog, topic: str) -> None:
+    assert raftlog("topic", "producers", topic, "--json").json["producers"] == []
+    assert raftlog("produce", topic, "-p", 1, stdin=b"1\n2\n").status == 0
+    assert raftlog("produce", topic, "-p", 1, stdin=b"3\n").status == 0
+    listed = raftlog("topic", "producers", topic, "--json").json
+    assert (listed["name"], listed["total"], listed["problems"]) == (topic, 2, [])
+    newest, first = listed["producers"]
+    assert (newest["partition"], newest["last_offset"], newest["last_sequence"]) == (1, 2, 0)
+    assert (first["last_offset"], first["last_sequence"]) == (1, 1)
+    assert (first["kind"], first["state"], first["epoch"]) == ("idempotent", "committed", 0)
+    assert raftlog("topic", "producers", topic, "-p", 0, "--json").json["total"] == 0
+    ran = raftlog("topic", "producers", topic, "--limit", 1)
+    heading, row = ran.out.decode().splitlines()
+    assert heading.split()[:3] == ["partition", "producer", "id"]
+    assert row.split()[:3] == ["1", str(newest["producer_id"]), "idempotent"]
+    assert "1 more producers: pass --skip 1" in ran.err
+    assert "no partition 9" in raftlog("topic", "producers", topic, "-p", 9).err

@@ -159,6 +159,8 @@ def _data_cases() -> Iterator[Case]:
     ids = list(range(limits.PRODUCERS_PER_REQUEST_MAX))
     query = produce.ProducersQuery(topic=NAMES[0], partition=0, producer_ids=ids)
     yield Case("", native.DESCRIBE_PRODUCERS, produce.DescribeProducersRequest(partitions=[query]))
+    listed = [produce.ListedPartition(topic=t, partition=p, limit=1) for t, p in PLACES]
+    yield Case("", native.LIST_PRODUCERS, produce.ListProducersRequest(partitions=listed))
 
 
 def _admin_cases() -> Iterator[Case]:

@@ -153,6 +153,25 @@ def test_a_new_epoch_may_not_start_in_the_middle() -> None:
         table_of(header_of(0)).check(header_of(1, epoch=1))
 
 
+def test_producers_are_listed_by_their_last_write() -> None:
+    table = table_of(
+        *(header_of(0, producer_id=each, offset=each) for each in range(5)),
+        header_of(1, count=2, producer_id=1, offset=5),
+        header_of(0, producer_id=3, epoch=2, offset=7),
+    )
+    listed = table.active(0, 10)
+    assert [one.producer_id for one in listed] == [3, 1, 4, 2, 0]
+    assert [one.producer_id for one in table.active(1, 2)] == [1, 4]
+    assert (table.active(5, 10), table.active(0, 0)) == ([], [])
+    assert [
+        (one.epoch, one.newest.last_sequence, one.newest.last_offset) for one in listed[:2]
+    ] == [
+        (2, 0, 7),
+        (0, 2, 6),
+    ]
+    assert listed[1].newest.append_timestamp_ms == NOW_MS + 5
+
+
 def test_producers_do_not_mix() -> None:
     table = table_of(header_of(0, count=3), header_of(0, producer_id=8))
     assert table.check(header_of(3)) is None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 from raftlog import limits
 from raftlog.client import access, admin_arguments, delegation_tokens, users
@@ -37,6 +36,7 @@ from raftlog.client.descriptions import (
     LogLevel,
     PartitionOverview,
     PartitionVerification,
+    ProducerPage,
     RecoveryDescription,
     TopicDescription,
     TopicListing,
@@ -45,6 +45,7 @@ from raftlog.client.descriptions import (
 )
 from raftlog.client.environment import ClientEnvironment
 from raftlog.client.group_descriptions import GroupDescription, GroupListing
+from raftlog.client.list_producers import list_producers
 from raftlog.client.log_levels import alteration, describe_log_levels
 from raftlog.client.partition_requests import At, delete_records, list_offsets
 from raftlog.client.reassignment import reassignment
@@ -71,17 +72,7 @@ from raftlog.errors import (
 from raftlog.kafka_names import answers_kafka_names
 from raftlog.protocol import api as apis
 from raftlog.protocol import membership
-from raftlog.protocol.access import (
-    CheckAclRequest,
-    CheckAclResponse,
-    CreateAclsRequest,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-    DescribeQuotasRequest,
-    DescribeQuotasResponse,
-)
+from raftlog.protocol.access import CreateAclsRequest, DeleteAclsRequest, DeleteAclsResponse
 from raftlog.protocol.api import Api
 from raftlog.protocol.cluster import (
     ReassignRequest,
@@ -105,10 +96,8 @@ from raftlog.protocol.topics import (
     TopicToCreate,
     TopicToExtend,
 )
-from raftlog.protocol.users import UserAlteration
 from raftlog.security.acl import Acl, AclFilter, Operation, ResourceType
 from raftlog.security.quota import QuotaEntity, QuotaKey
-from raftlog.security.users import SCRAM_MECHANISMS, check_user_name
 from raftlog.types import (
     NewTopic,
     Offset,
@@ -456,6 +445,31 @@ class AsyncAdmin(LoopBound, AdminBase):
         await self._cluster.refresh([partition.topic])
         return await verify_copies(self._cluster, partition)
 
+    async def describe_producers(
+        self,
+        topic: str,
+        partitions: Iterable[int] | None = None,
+        *,
+        skip: int = 0,
+        limit: int = limits.PRODUCERS_PER_REQUEST_MAX,
+    ) -> ProducerPage:
+        """Return the producers of a topic that have written to it in the last seven days.
+
+        ``partitions``: default: all. ``skip``, ``limit``: a page of them; at most 10,000, the
+        default.
+
+        A partition whose leader does not respond within 2 s is reported with a problem. Raises
+        ``UnknownTopicError`` or ``UnknownPartitionError``.
+        """
+        self._bind()
+        return await list_producers(
+            self._cluster,
+            check_topic_name(topic),
+            partitions,
+            integer("skip", skip, 0, limits.PRODUCERS_PER_TOPIC_MAX),
+            integer("limit", limit, 1, limits.PRODUCERS_PER_REQUEST_MAX),
+        )
+
     async def describe_events(self, since_ms: TimestampMs = 0) -> list[EventDescription]:
         """Return elections, changes of ISRs and broker failures, oldest first.
 
@@ -703,10 +717,7 @@ class AsyncAdmin(LoopBound, AdminBase):
     async def describe_acls(self, selection: AclFilter | None = None) -> list[Acl]:
         """Return the access rules that ``selection`` selects, sorted. Default: all rules."""
         self._bind()
-        request = DescribeAclsRequest(filter=selection or AclFilter())
-        answer = await self._cluster.call(apis.DESCRIBE_ACLS, request)
-        assert isinstance(answer, DescribeAclsResponse)
-        return answer.acls
+        return await access.describe_acls(self._cluster, selection or AclFilter())
 
     async def delete_acls(self, selections: Iterable[AclFilter]) -> list[Acl]:
         """Delete the access rules that any of ``selections`` selects, up to 100. Returns them."""
@@ -729,23 +740,14 @@ class AsyncAdmin(LoopBound, AdminBase):
         ``principal``: such as "User:alice". ``host``: IP address of the client.
         """
         self._bind()
-        request = CheckAclRequest(
-            principal=principal,
-            operation=operation,
-            resource_type=resource_type,
-            resource_name=resource_name,
-            host=host,
+        return await access.check_acl(
+            self._cluster, principal, operation, resource_type, resource_name, host
         )
-        answer = await self._cluster.call(apis.CHECK_ACL, request)
-        assert isinstance(answer, CheckAclResponse)
-        return access.decision(answer)
 
     async def describe_quotas(self) -> dict[QuotaEntity, dict[QuotaKey, float]]:
         """Return the limits of all quotas, by entity."""
         self._bind()
-        answer = await self._cluster.call(apis.DESCRIBE_QUOTAS, DescribeQuotasRequest())
-        assert isinstance(answer, DescribeQuotasResponse)
-        return {one.entity: one.limits for one in answer.quotas}
+        return await access.describe_quotas(self._cluster)
 
     async def alter_quotas(
         self, changes: Mapping[QuotaEntity, Mapping[QuotaKey, float | None]]
@@ -877,7 +879,8 @@ class AsyncAdmin(LoopBound, AdminBase):
 
         Raises ``UserExistsError`` if there is a user of that name.
         """
-        await self._put_user(name, password, expected="absent")
+        self._bind()
+        await users.put_user(self._cluster, name, password, self._host.entropy, expected="absent")
 
     async def rotate_user(self, name: str, password: str) -> None:
         """Set a new password of a user. Brokers close its connections within a second.
@@ -886,16 +889,8 @@ class AsyncAdmin(LoopBound, AdminBase):
 
         Raises ``UnknownUserError`` if there is no user of that name.
         """
-        await self._put_user(name, password, expected="present")
-
-    async def _put_user(
-        self, name: str, password: str, *, expected: Literal["absent", "present"]
-    ) -> None:
         self._bind()
-        check_user_name(name)
-        credentials = await asyncio.to_thread(users.credentials_of, password, self._host.entropy)
-        change = UserAlteration(name=name, credentials=credentials, expected=expected)
-        await users.alter_user(self._cluster, change)
+        await users.put_user(self._cluster, name, password, self._host.entropy, expected="present")
 
     async def delete_user(self, name: str) -> None:
         """Delete a user. Brokers close its connections within a second.
@@ -903,10 +898,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         Raises ``UnknownUserError`` if there is no user of that name.
         """
         self._bind()
-        listed = await self.list_users()
-        mechanisms = [each for user in listed if user.name == name for each in user.mechanisms]
-        change = UserAlteration(name=name, delete=mechanisms or list(SCRAM_MECHANISMS))
-        await users.alter_user(self._cluster, change)
+        await users.delete_user(self._cluster, name)
 
     # -- delegation tokens
 

@@ -73,6 +73,7 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
     apis.DELETE_GROUPS: {("DELETE", "GROUP")},
     apis.DELETE_OFFSETS: {("DELETE", "GROUP"), ("READ", "TOPIC")},
     apis.DESCRIBE_PRODUCERS: {("READ", "TOPIC")},
+    apis.LIST_PRODUCERS: {("READ", "TOPIC")},
     apis.RESERVE_BROKER_ID: {("ALTER", "CLUSTER")},
     apis.DECOMMISSION: {("ALTER", "CLUSTER")},
     apis.DESCRIBE_USERS: {("DESCRIBE", "CLUSTER")},
