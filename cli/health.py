@@ -10,10 +10,12 @@ from typing import Any, Final
 from raftlog.client.descriptions import (
     BrokerDescription,
     ClusterDescription,
+    CopyVerification,
     DiskDescription,
     PartitionOverview,
     ReplicaDescription,
 )
+from raftlog.types import Offset
 
 UNKNOWN = "?"
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
@@ -219,3 +221,24 @@ def replica_rows(replicas: Iterable[ReplicaDescription]) -> list[dict[str, Any]]
         }
         for replica in replicas
     ]
+
+
+def copy_state(copy: CopyVerification, high_watermark: Offset) -> tuple[str, str]:
+    """Return the state of a verified copy, and a description: "" for an equal copy.
+
+    The states are equal, corrupt, differs, unverified, and partial.
+    """
+    if copy.damage:
+        return "corrupt", f"offset {copy.end_offset}: {copy.damage}"
+    if copy.differs_at >= 0:
+        return "differs", (
+            f"offset {copy.differs_at}: not equal to the batch of the leader's copy. Move the "
+            "partition's directory on this broker away: the broker copies the partition again"
+        )
+    if copy.problem:
+        return "unverified", copy.problem
+    if copy.is_partial:
+        return "partial", ""
+    if copy.end_offset < high_watermark:
+        return "unverified", f"the copy ends at offset {copy.end_offset}"
+    return "equal", ""

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from raftlog import Admin
-from raftlog.cli import options, output
+from raftlog.cli import health, options, output
 from raftlog.cli.formats import bytes_to_json
 from raftlog.cli.main import Failed
 from raftlog.client.descriptions import PartitionVerification
@@ -201,19 +201,9 @@ def _print_verifications(found: list[PartitionVerification]) -> None:
     )
     for one in found:
         for copy in one.copies:
-            where = f"{one.topic}:{one.partition} broker {copy.broker}"
-            if copy.damage:
-                click.echo(f"corrupt: {where}, offset {copy.end_offset}: {copy.damage}")
-            elif copy.differs_at >= 0:
-                click.echo(
-                    f"differs: {where}, offset {copy.differs_at}: not equal to the batch of the "
-                    "leader's copy. Move the partition's directory on this broker away: the broker "
-                    "copies the partition again"
-                )
-            elif copy.problem:
-                click.echo(f"unverified: {where}: {copy.problem}")
-            elif copy.end_offset < one.high_watermark:
-                click.echo(f"unverified: {where}: the copy ends at offset {copy.end_offset}")
+            state, text = health.copy_state(copy, one.high_watermark)
+            if text:
+                click.echo(f"{state}: {one.topic}:{one.partition} broker {copy.broker}: {text}")
 
 
 def _verify_files(directory: str, *, as_json: bool) -> None:

@@ -220,7 +220,7 @@ class CopyVerification:
     ``damage``: corruption that the broker has found at ``end_offset``. ``differs_at``: an offset of
     the first batch that is not that of the reference, which is the leader's copy if that is valid;
     -1 if there is none. ``problem``: why the copy could not be verified or compared. Empty texts
-    without any.
+    without any. ``is_partial``: the time limit ended the verification at ``end_offset``.
     """
 
     broker: int
@@ -229,6 +229,7 @@ class CopyVerification:
     damage: str = ""
     differs_at: Offset = -1
     problem: str = ""
+    is_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +250,14 @@ class PartitionVerification:
     def is_complete(self) -> bool:
         """True if all copies were verified up to the high watermark, and compared."""
         return bool(self.copies) and all(
-            not copy.problem and copy.end_offset >= self.high_watermark for copy in self.copies
+            not (copy.problem or copy.is_partial) and copy.end_offset >= self.high_watermark
+            for copy in self.copies
         )
+
+    @property
+    def is_partial(self) -> bool:
+        """True if the time limit ended the verification: it can be continued."""
+        return any(copy.is_partial for copy in self.copies)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ one value per copy is compared. Only if two differ, further values show where.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeAlias
@@ -23,38 +24,66 @@ from raftlog.types import Offset
 ChainAt: TypeAlias = Callable[[Offset], Awaitable[int | None]]
 
 
-async def verify_copies(cluster: Cluster, partition: PartitionOverview) -> PartitionVerification:
-    """Verify all copies of ``partition`` up to its high watermark, and compare them."""
-    end = max(partition.high_watermark, 0)
+async def verify_copies(
+    cluster: Cluster,
+    partition: PartitionOverview,
+    before: PartitionVerification | None = None,
+    *,
+    time_ms: int | None = None,
+) -> PartitionVerification:
+    """Verify all copies of ``partition`` up to its high watermark, and compare them.
+
+    ``before``: a partial result to continue. ``time_ms``: after this time, return a partial result.
+    """
+    end = max(partition.high_watermark, 0) if before is None else before.high_watermark
+    former = {} if before is None else {copy.broker: copy for copy in before.copies}
+    loop = asyncio.get_running_loop()
+    until = math.inf if time_ms is None else loop.time() + time_ms / 1_000
     copies = await asyncio.gather(
-        *(_verified(cluster, partition, broker, end) for broker in partition.replicas)
+        *(
+            _verified(cluster, partition, former.get(broker, _begun(broker)), end, until)
+            for broker in partition.replicas
+        )
     )
-    valid = [copy for copy in copies if not (copy.damage or copy.problem)]
-    valid.sort(key=lambda copy: copy.broker != partition.leader)  # the leader's first
     found = {copy.broker: copy for copy in copies}
-    for copy in valid[1:]:
-        found[copy.broker] = await _compared(cluster, partition, valid[0], copy)
+    if not any(copy.is_partial for copy in copies):
+        valid = [copy for copy in copies if not (copy.damage or copy.problem)]
+        valid.sort(key=lambda copy: copy.broker != partition.leader)  # the leader's first
+        for copy in valid[1:]:
+            found[copy.broker] = await _compared(cluster, partition, valid[0], copy)
     return PartitionVerification(
         partition.topic, partition.partition, end, tuple(found[b] for b in partition.replicas)
     )
 
 
+def _begun(broker: int) -> CopyVerification:
+    return CopyVerification(broker, 0, 0, is_partial=True)
+
+
 async def _verified(
-    cluster: Cluster, partition: PartitionOverview, broker: int, end: Offset
+    cluster: Cluster,
+    partition: PartitionOverview,
+    copy: CopyVerification,
+    end: Offset,
+    until: float,
 ) -> CopyVerification:
-    """Make a broker verify its copy up to ``end``, part by part."""
-    offset = 0
-    try:
-        while True:
+    """Make a broker verify its copy up to ``end``, part by part; no part begins after ``until``."""
+    broker, offset = copy.broker, copy.end_offset
+    while copy.is_partial:
+        try:
             answer = await _ask(cluster, partition, broker, offset, end)
-            start, offset = answer.log_start_offset, answer.reached
-            goal = min(end, answer.log_end_offset)
-            if offset >= goal:
-                return CopyVerification(broker, start, goal)
-            if answer.damage:
-                return CopyVerification(broker, start, offset, damage=answer.damage)
-    except RaftlogError as error:
-        return CopyVerification(broker, 0, offset, problem=str(error))
+        except RaftlogError as error:
+            return CopyVerification(broker, copy.start_offset, offset, problem=str(error))
+        start, offset = answer.log_start_offset, answer.reached
+        goal = min(end, answer.log_end_offset)
+        if offset >= goal:
+            return CopyVerification(broker, start, goal)
+        if answer.damage:
+            return CopyVerification(broker, start, offset, damage=answer.damage)
+        copy = CopyVerification(broker, start, offset, is_partial=True)
+        if asyncio.get_running_loop().time() >= until:
+            break
+    return copy
 
 
 async def _ask(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from raftlog.cli import health
 from raftlog.client.descriptions import (
     BrokerDescription,
     ClusterDescription,
+    CopyVerification,
     DiskDescription,
     LogDirDescription,
     PartitionOverview,
@@ -164,3 +166,20 @@ def test_lag_names_those_that_are_behind(behind: list[int], text: str) -> None:
 def test_chains_are_hexadecimal_in_json() -> None:
     rows = health.replica_rows([replica(1), replace(replica(2), chain=None)])
     assert [row["chain"] for row in rows] == ["00000000000000ff", None]
+
+
+@pytest.mark.parametrize(
+    ("more", "state", "text"),
+    [
+        ({}, "equal", ""),
+        ({"end_offset": 9}, "unverified", "the copy ends at offset 9"),
+        ({"problem": "unreachable"}, "unverified", "unreachable"),
+        ({"differs_at": 4}, "differs", "offset 4: not equal"),
+        ({"end_offset": 5, "damage": "a flipped bit"}, "corrupt", "offset 5: a flipped bit"),
+        ({"end_offset": 5, "is_partial": True}, "partial", ""),
+    ],
+)
+def test_a_verified_copy_has_a_state(more: dict[str, Any], state: str, text: str) -> None:
+    copy = replace(CopyVerification(2, 0, 10), **more)
+    found, described = health.copy_state(copy, 10)
+    assert (found, described.startswith(text)) == (state, True)

@@ -100,6 +100,31 @@ def test_copies_with_other_chain_values_differ() -> None:
     }
 
 
+def test_a_time_limit_makes_the_result_partial_and_it_is_continued() -> None:
+    """Each call asks each broker for one part: 4 of the 9 offsets."""
+
+    async def test(fake: FakeCluster) -> list[PartitionVerification]:
+        fake.create("t", 1, leaders=[2])
+        fill_fake(fake, 9)
+        fake.always[apis.VERIFY_COPY] = answering
+        found: list[PartitionVerification] = []
+        async with AsyncAdmin(fake.bootstrap, host=fake.host) as admin:
+            (partition,) = (await admin.describe_cluster()).partitions
+            for _ in range(3):
+                before = found[-1] if found else None
+                found.append(await admin.verify_copies(partition, before, time_ms=0))
+            asked = fake.asked(VerifyCopyRequest)
+            assert [each.start_offset for each in asked[:6]] == [0] * 3 + [4] * 3
+            whole = await admin.verify_copies(partition)
+        assert found[-1] == whole
+        return found
+
+    first, second, last = run_fake(test, brokers=3)
+    assert [{copy.end_offset for copy in each.copies} for each in (first, second)] == [{4}, {8}]
+    assert (first.is_partial, first.is_complete, first.is_bad) == (True, False, False)
+    assert (last.is_partial, last.is_bad) == (False, True)
+
+
 # -- real brokers ----------------------------------------------------------------------------------
 
 

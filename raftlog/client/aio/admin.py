@@ -432,10 +432,17 @@ class AsyncAdmin(LoopBound, AdminBase):
         self._bind()
         return await describe_disks(self._cluster)
 
-    async def verify_copies(self, partition: PartitionOverview) -> PartitionVerification:
+    async def verify_copies(
+        self,
+        partition: PartitionOverview,
+        before: PartitionVerification | None = None,
+        *,
+        time_ms: int | None = None,
+    ) -> PartitionVerification:
         """Verify all copies of a partition on their brokers, and compare them.
 
         ``partition``: from ``describe_cluster``. Its copies must agree below its high watermark.
+        ``time_ms``: default none. Ends with a partial result; to continue, pass it as ``before``.
 
         Each broker reads its copy from the disk and checks all checksums and the hash chain. A
         broker that finds corruption replaces its copy, if another one is valid. Brokers that do not
@@ -443,7 +450,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         """
         self._bind()
         await self._cluster.refresh([partition.topic])
-        return await verify_copies(self._cluster, partition)
+        return await verify_copies(self._cluster, partition, before, time_ms=time_ms)
 
     async def describe_producers(
         self,
@@ -455,8 +462,7 @@ class AsyncAdmin(LoopBound, AdminBase):
     ) -> ProducerPage:
         """Return the producers of a topic that have written to it in the last seven days.
 
-        ``partitions``: default: all. ``skip``, ``limit``: a page of them; at most 10,000, the
-        default.
+        ``partitions``: default: all. ``skip``, ``limit``: a page of them, of 10,000 at most.
 
         A partition whose leader does not respond within 2 s is reported with a problem. Raises
         ``UnknownTopicError`` or ``UnknownPartitionError``.
