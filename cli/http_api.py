@@ -7,7 +7,7 @@ nor encodes these responses, which may list thousands of partitions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from raftlog import Admin, limits
 from raftlog.cli import health, output
 from raftlog.cli.events import parse_since
 from raftlog.cli.group import group_to_json
+from raftlog.cli.http_parameters import whole
 from raftlog.cli.topic import producers_to_json, topic_rows
 from raftlog.errors import (
     AccessDeniedError,
@@ -30,6 +31,8 @@ from raftlog.errors import (
     UnknownGroupError,
     UnknownPartitionError,
     UnknownTopicError,
+    UnknownUserError,
+    UserExistsError,
 )
 
 PREFIX: Final = "/api/v1"
@@ -127,20 +130,12 @@ class HttpApi:
 
 def status_of(error: RaftlogError) -> int:
     """Return the HTTP status of an error."""
-    if isinstance(error, UnknownTopicError | UnknownPartitionError | UnknownGroupError):
+    if isinstance(
+        error, UnknownTopicError | UnknownPartitionError | UnknownGroupError | UnknownUserError
+    ):
         return 404
-    if isinstance(error, TopicExistsError | GroupNotEmptyError):
+    if isinstance(error, TopicExistsError | GroupNotEmptyError | UserExistsError):
         return 409
     if isinstance(error, AccessDeniedError):
         return 403
     return 400 if isinstance(error, RefusedError) else 503
-
-
-def whole(values: Mapping[str, str], name: str, default: int) -> int:
-    """Parse a whole number of a request. Raises ``InvalidRequestError`` with the field name."""
-    text = values.get(name, "").strip()
-    if not text:
-        return default
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise InvalidRequestError(f"{name}: {text[:40]!r} is not a whole number from 0")
-    return int(text)

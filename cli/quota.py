@@ -141,14 +141,14 @@ def list_quotas(as_json: bool, bootstrap: str) -> None:
         [
             (
                 *(name or "" for name in (entity.user, entity.client_id, entity.address)),
-                *(_shown(limits[key]) if key in limits else "" for key in names),
+                *(shown_limit(limits[key]) if key in limits else "" for key in names),
             )
             for entity, limits in found.items()
         ],
     )
 
 
-def _shown(limit: float) -> str:
+def shown_limit(limit: float) -> str:
     """Return the number with separators and without trailing zeros."""
     return f"{limit:,.3f}".rstrip("0").rstrip(".")
 

@@ -20,7 +20,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from raftlog import __version__, limits
-from raftlog.cli.console import guard
+from raftlog.cli.console import access, checks, guard, producers
 from raftlog.cli.console.pages import Pages, Values
 from raftlog.cli.console.sessions import Session, Sessions
 from raftlog.cli.http_api import HttpApi, status_of
@@ -73,6 +73,8 @@ class Console:
             "/new-topic": ("new_topic.html", Pages.new_topic),
             "/topics/{name}": ("topic.html", Pages.topic),
             "/topics/{name}/partitions/{partition}": ("partition.html", Pages.partition),
+            "/topics/{name}/producers": ("producers.html", producers.producers),
+            "/topics/{name}/check": ("check.html", checks.check),
             "/topics/{name}/records": ("records.html", Pages.records),
             "/topics/{name}/tail": ("tail.html", Pages.records),
             "/topics/{name}/records/{partition}/{offset}": ("record.html", Pages.record),
@@ -80,16 +82,30 @@ class Console:
             "/group": ("group.html", Pages.group),
             "/group/reset": ("reset.html", Pages.reset),
             "/events": ("events.html", Pages.events),
+            "/access": ("rules.html", access.rules),
+            "/access/new-rule": ("new_rule.html", access.new_rule),
+            "/access/check": ("check_access.html", access.check_access),
+            "/access/users": ("users.html", access.users),
         }
         changed: dict[str, Change] = {
             "/new-topic": Pages.create_topic,
             "/topics/{name}/settings": Pages.alter_topic,
             "/topics/{name}/partitions": Pages.extend_topic,
             "/group/reset": Pages.apply_reset,
+            "/access/new-rule": access.create_rule,
+            "/access/delete-rule": access.delete_rule,
+            "/access/new-user": access.create_user,
+            "/access/new-password": access.rotate_user,
+            "/access/delete-user": access.delete_user,
         }
         return [
             *self._api.routes(),
             *(Route(path, self._change(work), methods=["POST"]) for path, work in changed.items()),
+            Route(
+                "/topics/{name}/check",
+                self._change(checks.continue_check, changes_nothing=True),
+                methods=["POST"],
+            ),
             Route("/topics/{name}/records.jsonl", self._download, methods=["GET"]),
             *(
                 Route(path, self._show(template, work), methods=["GET"])
@@ -126,12 +142,17 @@ class Console:
 
         return respond
 
-    def _change(self, work: Change) -> Callable[[Request], Any]:
+    def _change(self, work: Change, *, changes_nothing: bool = False) -> Callable[[Request], Any]:
+        """``changes_nothing``: the request is permitted on a read-only console, too."""
+
         async def respond(request: Request) -> Response:
             self._check_host(request)
             form = {**await _form_of(request), **request.path_params}
             refused = guard.change_refusal(
-                request.headers, form, self._token(request), is_read_only=self._is_read_only
+                request.headers,
+                form,
+                self._token(request),
+                is_read_only=self._is_read_only and not changes_nothing,
             )
             if refused:
                 return await self._in_thread(self._error, request, refused, 403)
@@ -229,6 +250,7 @@ class Console:
             version=__version__,
             broker_id=self._broker_id,
             read_only=self._is_read_only,
+            secured=self._authenticates,
             limits=limits,
             files={
                 name: f"/static/{name}?v={hashlib.sha256(data).hexdigest()[:16]}"

@@ -14,11 +14,19 @@ import click
 from raftlog import Admin, NewTopic, limits
 from raftlog.cli import explaining
 from raftlog.cli.console import records as reading
+from raftlog.cli.console.checks import Checks
 from raftlog.cli.console.cluster_view import ClusterView
-from raftlog.cli.console.paging import Page, number_of, page_of, pages_of
+from raftlog.cli.console.paging import (
+    PARTITION_ROWS,
+    ROWS,
+    Page,
+    number_of,
+    page_of,
+    pages_of,
+)
 from raftlog.cli.events import parse_since
 from raftlog.cli.group import Selection, check_in_range, choose, parse_to, partition_ranges, places
-from raftlog.cli.http_api import whole
+from raftlog.cli.http_parameters import whole
 from raftlog.cli.offsets import From
 from raftlog.cli.overview import SORTS, TopicRow, overview
 from raftlog.cli.topic import topic_rows
@@ -39,8 +47,6 @@ from raftlog.errors import (
 )
 from raftlog.types import Offset, TopicPartition, check_group_id, check_topic_name
 
-ROWS: Final = 50  # per page
-PARTITION_ROWS: Final = 100
 SENTENCES_MAX: Final = 8
 Values = dict[str, Any]
 Parameters = Mapping[str, str]
@@ -54,9 +60,15 @@ class Pages:
         admin: Admin,
         view: ClusterView,
         make_reader: Callable[[], reading.Reader],
+        *,
+        is_secured: bool,
     ) -> None:
-        """``make_reader``: returns a reader of records for one page."""
-        self._admin = admin
+        """``make_reader``: returns a reader of records for one page. ``is_secured``: users of the
+        console authenticate.
+        """
+        self.admin = admin
+        self.is_secured = is_secured
+        self.checks = Checks(admin)
         self._view = view
         self._reader = make_reader
         self._clock = SystemClock()
@@ -86,7 +98,7 @@ class Pages:
             raise InvalidRequestError(f"the cluster has no broker {broker}")
         return {
             "broker": found,
-            "sentences": explaining.explain_broker(cluster, found, self._admin.describe_events()),
+            "sentences": explaining.explain_broker(cluster, found, self.admin.describe_events()),
             "page": Page(
                 stored.partitions,
                 number,
@@ -102,7 +114,7 @@ class Pages:
         skip = min((number - 1) * PARTITION_ROWS, limits.PARTITIONS_PER_CLUSTER_MAX)
         cluster = self._view.kept(
             f"/broker/{broker}/{skip}",
-            lambda: self._admin.summarize_cluster(broker, skip=skip, limit=PARTITION_ROWS),
+            lambda: self.admin.summarize_cluster(broker, skip=skip, limit=PARTITION_ROWS),
         )
         assert cluster.page is not None
         return cluster, cluster.page
@@ -127,7 +139,7 @@ class Pages:
     def topic(self, parameters: Parameters) -> Values:
         """Return the settings and partitions of a topic. Raises ``UnknownTopicError``."""
         name = check_topic_name(parameters["name"])
-        row = self._view.kept(name, lambda: topic_rows(self._admin, [name])[0])
+        row = self._view.kept(name, lambda: topic_rows(self.admin, [name])[0])
         partitions = row["partitions"]
         return {
             "topic": row,
@@ -155,7 +167,7 @@ class Pages:
         """Return one partition and its explanation. Raises ``UnknownPartitionError``."""
         name, number = check_topic_name(parameters["name"]), parameters["partition"]
         described = self._view.kept(
-            f"/partitions/{name}", lambda: self._admin.describe_cluster([name])
+            f"/partitions/{name}", lambda: self.admin.describe_cluster([name])
         )
         found = next(
             (
@@ -167,7 +179,7 @@ class Pages:
         )
         if found is None:
             raise UnknownPartitionError(f"{name} has no partition {number[:20]}")
-        sentences = explaining.explain_partition(described, found, self._admin.describe_events())
+        sentences = explaining.explain_partition(described, found, self.admin.describe_events())
         return {"part": found, "sentences": sentences}
 
     def new_topic(self, _parameters: Parameters) -> Values:
@@ -177,7 +189,7 @@ class Pages:
         """Create a topic. Returns the URL of the next page."""
         name = form.get("name", "").strip()
         key, value = form.get("setting", ""), form.get("value", "").strip()
-        self._admin.create_topics(
+        self.admin.create_topics(
             [
                 NewTopic(
                     name,
@@ -194,13 +206,13 @@ class Pages:
         """Change one setting, or reset it to its default. Returns the URL of the next page."""
         name = check_topic_name(form["name"])
         value = None if form.get("reset") else form.get("value", "").strip()
-        self._admin.alter_topic(name, {form.get("setting", ""): value})
+        self.admin.alter_topic(name, {form.get("setting", ""): value})
         self._view.forget()
         return f"/topics/{name}?tab=settings"
 
     def extend_topic(self, form: Parameters) -> str:
         name = check_topic_name(form["name"])
-        self._admin.add_partitions(name, whole(form, "partitions", 0))
+        self.admin.add_partitions(name, whole(form, "partitions", 0))
         self._view.forget()
         return f"/topics/{name}"
 
@@ -279,14 +291,14 @@ class Pages:
 
     def groups(self, parameters: Parameters) -> Values:
         wanted = parameters.get("q", "").lower()
-        listed = self._admin.list_groups()
+        listed = self.admin.list_groups()
         found = [row for row in listed if wanted in row.group.lower()]
         page = page_of(found, ROWS, "/groups", parameters)
         described: dict[str, GroupDescription] = {}
         # A group was deleted, or its coordinator is down: list the groups without lag.
         with suppress(RaftlogError):
             names = [row.group for row in page.rows]
-            described = {group.group: group for group in self._admin.describe_groups(names)}
+            described = {group.group: group for group in self.admin.describe_groups(names)}
         return {
             "page": page,
             "described": described,
@@ -297,7 +309,7 @@ class Pages:
     def group(self, parameters: Parameters) -> Values:
         """Return one group. Raises ``UnknownGroupError``."""
         name = check_group_id(parameters.get("name", ""))
-        (group,) = self._admin.describe_groups([name])
+        (group,) = self.admin.describe_groups([name])
         lags = self._view.lags(name, group.lag)
         rows = sorted(group.partitions, key=lambda part: (part.topic, part.partition))
         return {
@@ -336,7 +348,7 @@ class Pages:
                 f"group {name!r} has {len(group.members)} members. Stop its consumers before the "
                 "reset"
             )
-        self._admin.alter_group_offsets(name, new)
+        self.admin.alter_group_offsets(name, new)
         return "/group?" + urlencode({"name": name})
 
     def _new_offsets(
@@ -348,15 +360,15 @@ class Pages:
             to = parse_to(form.get("to", "").strip())
         except click.BadParameter as error:
             raise InvalidRequestError(error.message) from error
-        (group,) = self._admin.describe_groups([name])
+        (group,) = self.admin.describe_groups([name])
         old = {
             TopicPartition(part.topic, part.partition): part.offset
             for part in group.partitions
             if part.offset is not None
         }
         selections = [Selection(check_topic_name(topic))] if topic else []
-        chosen = choose(self._admin, name, old, selections, only_committed=False)
-        new = places(self._admin, chosen, to)
+        chosen = choose(self.admin, name, old, selections, only_committed=False)
+        new = places(self.admin, chosen, to)
         check_in_range(new, chosen)
         return name, new, group
 
@@ -369,7 +381,7 @@ class Pages:
         except ValueError as error:
             raise InvalidRequestError(f"since: {error}") from error
         found = sorted(
-            self._admin.describe_events(since_ms), key=lambda event: event.at_ms, reverse=True
+            self.admin.describe_events(since_ms), key=lambda event: event.at_ms, reverse=True
         )
         kinds = sorted({event.kind for event in found})
         kind, wanted = parameters.get("kind", ""), parameters.get("q", "").lower()

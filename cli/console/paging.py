@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 from urllib.parse import urlencode
+
+ROWS: Final = 50  # of a page
+PARTITION_ROWS: Final = 100  # of a page of partitions, or what is about one
 
 T = TypeVar("T")
 

@@ -13,6 +13,7 @@ from raftlog import Consumer, limits
 from raftlog.cli.console import decoding
 from raftlog.cli.console.decoding import Shown
 from raftlog.cli.formats import format_json
+from raftlog.cli.http_parameters import choice
 from raftlog.cli.offsets import (
     Bound,
     Extent,
@@ -64,7 +65,7 @@ def parse_query(topic: str, parameters: Mapping[str, str], *, now_ms: int) -> Qu
     text = parameters.get("q", "")
     if len(text) > limits.CONSOLE_FILTER_CHARS_MAX:
         raise InvalidRequestError(f"q: longer than {limits.CONSOLE_FILTER_CHARS_MAX} characters")
-    place = _choice(parameters, "in", PLACES)
+    place = choice(parameters, "in", PLACES)
     matcher(text, place)  # a check of the text
     return Query(
         topic=topic,
@@ -73,7 +74,7 @@ def parse_query(topic: str, parameters: Mapping[str, str], *, now_ms: int) -> Qu
         at=_positions(parameters.get("at", "")),
         text=text,
         place=place,
-        format=_choice(parameters, "as", decoding.FORMATS),
+        format=choice(parameters, "as", decoding.FORMATS),
         count=min(max(_number(parameters, "n") or COUNT_DEFAULT, 1), limits.CONSOLE_RECORDS_MAX),
     )
 
@@ -85,13 +86,6 @@ def _number(parameters: Mapping[str, str], name: str) -> int | None:
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
         raise InvalidRequestError(f"{name}: {text[:40]!r} is not a whole number from 0")
     return int(text)
-
-
-def _choice(parameters: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    text = parameters.get(name, "") or choices[0]
-    if text not in choices:
-        raise InvalidRequestError(f"{name}: {text[:40]!r} is not one of {', '.join(choices)}")
-    return text
 
 
 def _start(text: str, now_ms: int) -> Bound | None:

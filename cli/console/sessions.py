@@ -73,6 +73,7 @@ class Sessions:
             admin,
             view,
             lambda: records.Reader(self._bootstrap, clock.monotonic, **security),
+            is_secured=user is not None,
         )
         return Session(user, admin, pages)
 

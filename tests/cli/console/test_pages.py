@@ -9,9 +9,8 @@ import msgpack
 import pytest
 
 from raftlog import Admin, Consumer, Producer, TopicPartition
-from raftlog.cli.console.pages import change, fullest, leader_skew, points, whole
+from raftlog.cli.console.pages import change, fullest, leader_skew, points
 from raftlog.client.descriptions import BrokerDescription, DiskDescription
-from raftlog.errors import InvalidRequestError
 from raftlog.testing import wait_until
 from tests.cli.console.conftest import Browser, Consoles
 
@@ -23,11 +22,7 @@ def text_of(html: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", html.partition("<main")[2]).split())
 
 
-def test_values_of_forms_and_pages() -> None:
-    assert whole({"n": " 12 "}, "n", 3) == 12
-    assert whole({"n": ""}, "n", 3) == 3
-    with pytest.raises(InvalidRequestError, match=r"^n: 'x'"):
-        whole({"n": "x"}, "n", 3)
+def test_values_of_pages() -> None:
     assert [change(None, 5), change(5, 5), change(5, 2), change(5, 2_005)] == [
         *("new", "none", "-3", "+2,000")
     ]
