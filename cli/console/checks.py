@@ -19,7 +19,7 @@ from raftlog.cli.console.paging import PARTITION_ROWS, page_of
 from raftlog.cli.http_parameters import choice, whole
 from raftlog.client.descriptions import CopyVerification, PartitionOverview, PartitionVerification
 from raftlog.clock import SystemClock
-from raftlog.errors import UnknownPartitionError
+from raftlog.errors import UnknownPartitionError, UnknownTopicError
 from raftlog.types import check_topic_name
 
 if TYPE_CHECKING:
@@ -136,14 +136,12 @@ class Checks:
 
         Raises ``UnknownTopicError`` or ``UnknownPartitionError``.
         """
-        self._admin.find_topics([topic])
+        check_exists(self._admin, topic, partition)
         found = [
             each
             for each in self._admin.describe_cluster([topic]).partitions
             if partition in (None, each.partition)
         ]
-        if not found:
-            raise UnknownPartitionError(f"{topic} has no partition {partition}")
         made = Check(sorted(found, key=lambda each: each.partition))
         with self._lock:
             self._kept[topic, partition] = made
@@ -151,6 +149,17 @@ class Checks:
             while len(self._kept) > limits.CONSOLE_CHECKS_MAX:
                 self._kept.popitem(last=False)
         return made
+
+
+def check_exists(admin: Admin, topic: str, partition: int | None) -> None:
+    """Raise ``UnknownTopicError`` or ``UnknownPartitionError`` for what does not exist."""
+    known = admin.find_topics([topic]).get(topic)
+    if known is None:
+        raise UnknownTopicError(f"topic {topic!r} does not exist")
+    if partition is not None and partition >= known.partition_count:
+        raise UnknownPartitionError(
+            f"{topic} has no partition {partition}: it has 0 to {known.partition_count - 1}"
+        )
 
 
 # -- page ------------------------------------------------------------------------------------------
@@ -166,7 +175,7 @@ def check(pages: Pages, parameters: Mapping[str, str]) -> dict[str, Any]:
     topic, partition = _place(parameters)
     found = pages.checks.find(topic, partition)
     if found is None:
-        pages.admin.find_topics([topic])  # a check of the name
+        check_exists(pages.admin, topic, partition)
     rows = [] if found is None else found.rows()
     path = f"/topics/{topic}/check"
     return {

@@ -22,7 +22,10 @@ from tests.cli.console.conftest import LOOPBACK, Browser, Consoles
 
 pytestmark = pytest.mark.integration
 SSL = {"security_protocol": "SSL"}
-PAGES = ("/", "/broker?id=1", "/topics", "/new-topic", "/groups", "/events")
+PAGES = (
+    *("/", "/broker?id=1", "/topics", "/new-topic", "/groups", "/events"),
+    *("/access", "/access/new-rule", "/access/check", "/access/users"),
+)
 
 
 class Elements(HTMLParser):
@@ -165,7 +168,14 @@ def test_a_change_that_is_not_possible_says_why(browser: Browser, topic: str) ->
         check(text)
 
 
-@pytest.mark.parametrize("path", ["/new-topic", "/topics/t/settings", "/group/reset"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/new-topic", "/topics/t/settings", "/group/reset", "/topics/t/check"),
+        *("/access/new-rule", "/access/delete-rule", "/access/new-user", "/access/new-password"),
+        "/access/delete-user",
+    ],
+)
 def test_a_change_needs_the_token_and_the_origin(browser: Browser, path: str) -> None:
     fields = {"name": "forged", "token": browser.token()}
     own = {"origin": f"http://{LOOPBACK}"}
