@@ -9,6 +9,7 @@ from tests.mutation.guard import Guard
 
 _TURNS: Final = "tests/server/test_turns.py"
 _HTTP: Final = "tests/server/http/test_server.py"
+_PRODUCERS: Final = "tests/server/handlers/test_list_producers.py"
 _RECORDS: Final = "tests/cli/console/test_records.py"
 _LAG: Final = "tests/server/http/test_lag_times.py"
 _OPERATIONS: Final = "tests/server/test_operations.py"
@@ -160,6 +161,22 @@ GUARDS: Final = [
         function="_field_matcher.matches",
         change=never("if CONSOLE_TEXT_MAX"),
         tests=(f"{_RECORDS}::test_values_that_are_not_json_or_too_large_have_no_fields",),
+    ),
+    Guard(
+        name="one step of a check of copies runs at a time",
+        why="each open page of a check makes all brokers read their disks",
+        module="cli/console/checks.py",
+        function="Check.step",
+        change=never("if _turn"),
+        tests=("tests/cli/console/test_checks.py::test_one_step_runs_at_a_time",),
+    ),
+    Guard(
+        name="a request lists a bounded number of producers",
+        why="a response with the producers of 10,000 partitions blocks the event loop",
+        module="raftlog/server/handlers/list_producers.py",
+        function="handle",
+        change=never("if PRODUCERS_PER_REQUEST_MAX"),
+        tests=(f"{_PRODUCERS}::test_the_number_of_producers_of_a_request_is_limited",),
     ),
     Guard(
         name="lags in seconds are kept for a bounded number of partitions",

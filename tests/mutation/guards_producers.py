@@ -17,6 +17,8 @@ _TEST_RECALL: Final = "tests/spark_source/test_recall.py"
 _TEST_ROUTING: Final = "tests/spark_source/test_routing.py"
 _TEST_SINK: Final = "tests/spark_source/test_writer.py"
 _HANDLER: Final = "raftlog/server/handlers/describe_producers.py"
+_LIST: Final = "raftlog/server/handlers/list_producers.py"
+_TEST_LIST: Final = "tests/server/handlers/test_list_producers.py"
 _FLIGHT: Final = "raftlog/client/in_flight.py"
 _CLIENT: Final = "raftlog/client/resumable.py"
 _TEST_HANDLER: Final = "tests/server/handlers/test_describe_producers.py"
@@ -62,6 +64,22 @@ GUARDS: Final = [
         function="_Describing._committed",
         change=value("if _confirmed", "_.values[0] or _.values[1].left is not None or _.values[1]"),
         tests=(f"{_TEST_HANDLER}::test_nobody_else_may_lead_by_then",),
+    ),
+    Guard(
+        name="only the leader lists producers",
+        why="a replica that lags reports older sequences as those of now",
+        module=_LIST,
+        function="_listed",
+        change=drop("call check_leading"),
+        tests=(f"{_TEST_LIST}::test_each_partition_has_its_own_outcome",),
+    ),
+    Guard(
+        name="a list of producers compares leader epochs",
+        why="a client with newer metadata gets the list of a deposed leader",
+        module=_LIST,
+        function="_listed",
+        change=drop("call check_epoch"),
+        tests=(f"{_TEST_LIST}::test_an_older_leader_epoch_is_fenced",),
     ),
     Guard(
         name="a lost batch breaks its partition",

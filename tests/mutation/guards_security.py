@@ -84,6 +84,24 @@ GUARDS: Final = [
         ),
     ),
     Guard(
+        name="only requests that change nothing are permitted on a read-only console",
+        why="every form of the console ignores http.console.read.only",
+        module="cli/console/app.py",
+        function="Console._change.respond",
+        change=replace("and _is_read_only", "False"),
+        tests=(f"{_PAGES}::test_a_read_only_console_changes_nothing",),
+    ),
+    Guard(
+        name="the console deletes the one rule that its form names",
+        why="all rules of the principal are deleted with it",
+        module="cli/console/access.py",
+        function="delete_rule",
+        change=replace("call AclFilter", "AclFilter(principal=rule.principal)"),
+        tests=(
+            "tests/cli/console/test_access.py::test_a_rule_is_created_and_only_this_one_is_deleted",
+        ),
+    ),
+    Guard(
         name="a change needs the token of the console's own pages",
         why="a page of another site changes the cluster through the browser of an operator",
         module="cli/console/guard.py",

@@ -18,9 +18,13 @@ import msgpack
 import pytest
 
 from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
+from raftlog.client.resumable import ResumableProducer
+from raftlog.security.acl import Acl
+from raftlog.security.quota import QuotaEntity
 from raftlog.testing import Cluster
 from raftlog.testing.cluster import local_cluster
 from raftlog.testing.probes import free_ports
+from tests.client.named import body
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 expect = playwright.expect
@@ -35,6 +39,13 @@ PAGES = (
     *("/", "/broker?id=1", "/topics", "/topics/clicks", "/topics/clicks/partitions/0"),
     *("/topics/clicks/records", "/topics/clicks/records/0/1", "/new-topic", "/groups"),
     *("/group?name=billing", "/group/reset?name=billing&to=earliest", "/events"),
+    *("/topics/clicks/producers", "/topics/clicks/producers?partition=0"),
+    *("/topics/clicks/check", "/topics/clicks/check?partition=0"),
+    *("/access", "/access/new-rule", "/access/check", "/access/users"),
+)
+SECURED_PAGES = (
+    *("/access", "/access/new-rule", "/access/users"),
+    "/access/check?principal=alice&resource_name=clicks",
 )
 
 
@@ -83,7 +94,9 @@ def fill(bootstrap: str) -> None:
 
 
 def url_of(cluster: Cluster, broker: int = 1) -> str:
-    return f"http://{cluster.broker(broker).settings['http.listen']}"
+    settings = cluster.broker(broker).settings
+    scheme = "https" if "authentication.required" in settings else "http"
+    return f"{scheme}://{settings['http.listen']}"
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +109,61 @@ def chromium() -> Iterator[Any]:
         opened.close()
 
 
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A broker with authentication, users and rules."""
+    made = local_cluster(
+        tmp_path_factory.mktemp("secured"),
+        brokers=1,
+        settings={
+            "http.listen": f"127.0.0.1:{free_ports(1)[0]}",
+            "http.console.read.only": "false",
+        },
+        secure=True,
+    )
+    try:
+        made.start()
+        with admin_of(made) as admin:
+            for name in ("alice", "billing-service"):
+                admin.create_user(name, "correct horse battery")
+            admin.create_acls(
+                [
+                    Acl("User:alice", "READ", "TOPIC", "clicks", host="10.0.0.1"),
+                    Acl("User:alice", "READ", "GROUP", "alice-", "PREFIXED"),
+                    Acl("User:billing-service", "ALL", "TOPIC", "billing.", "PREFIXED"),
+                    Acl("User:billing-service", "DELETE", "TOPIC", "*", permission="DENY"),
+                ]
+            )
+            admin.alter_quotas({QuotaEntity("alice"): {"producer_byte_rate": 1_000_000.0}})
+        yield made
+    finally:
+        made.close()
+
+
+def admin_of(secured: Cluster) -> Admin:
+    """An admin client of the administrator."""
+    options = {name.lower(): value for name, value in secured.environment.items()}
+    arguments: Any = {name.removeprefix("raftlog_"): each for name, each in options.items()}
+    return Admin(secured.bootstrap, **arguments)
+
+
 @pytest.fixture
-def page(chromium: Any) -> Iterator[Any]:
+def administrator(secured: Cluster) -> dict[str, Any]:
+    """Arguments of a browser's page for the administrator of ``secured``."""
+    path = Path(secured.brokers[0].settings["admin.credentials.file"])
+    name, _, password = path.read_text().strip().partition(":")
+    return {
+        "http_credentials": {"username": name, "password": password},
+        "ignore_https_errors": True,
+    }
+
+
+@pytest.fixture
+def page(chromium: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A page; a script error, and a violation of the Content-Security-Policy, fail the test."""
-    opened = chromium.new_page(viewport={"width": 1280, "height": 860})
+    named = "administrator" in request.fixturenames
+    arguments = request.getfixturevalue("administrator") if named else {}
+    opened = chromium.new_page(viewport={"width": 1280, "height": 860}, **arguments)
     problems: list[str] = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
     opened.on(
@@ -125,6 +189,19 @@ def picture(page: Any, name: str) -> None:
 
 @pytest.mark.parametrize("path", PAGES)
 def test_every_page_at_every_width_in_both_schemes(cluster: Cluster, page: Any, path: str) -> None:
+    check_layout(cluster, page, path)
+
+
+@pytest.mark.usefixtures("administrator")
+@pytest.mark.parametrize("path", SECURED_PAGES)
+def test_pages_of_a_secured_cluster_at_every_width(secured: Cluster, page: Any, path: str) -> None:
+    check_layout(secured, page, path)
+    for summary in page.locator("details > summary").all():
+        summary.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 800
+
+
+def check_layout(cluster: Cluster, page: Any, path: str) -> None:
     for scheme, width in (("light", 1280), ("dark", 1280), ("light", 800)):
         page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": width, "height": 860})
@@ -183,6 +260,7 @@ def test_keys_go_to_pages(cluster: Cluster, page: Any) -> None:
         ("t", "Topics"),
         ("g", "Consumer groups"),
         ("e", "Events"),
+        ("a", "Access rules"),
         ("c", "Cluster"),
     ):
         page.keyboard.press(key)
@@ -220,6 +298,98 @@ def test_a_group_is_reset_after_its_preview(cluster: Cluster, page: Any) -> None
     expect(page.locator("td").last).to_contain_text("+")
     page.get_by_role("button", name="Reset 6 partitions").click()
     expect(page.locator(".stat dd").first).to_contain_text("0")
+
+
+def test_producers_are_reached_from_a_topic(cluster: Cluster, page: Any) -> None:
+    tp = TopicPartition("orders", 1)
+    with ResumableProducer(cluster.bootstrap, name="nightly-import", epoch=3) as producer:
+        assert producer.stored([tp]) == {tp: 0}
+        producer.append(tp, body(b"x"))
+        producer.flush()
+    page.goto(url_of(cluster) + "/topics/orders")
+    page.get_by_role("link", name="Producers").click()
+    expect(page.locator("h1")).to_have_text("Producers")
+    expect(page.locator("tbody")).to_contain_text("named")
+    expect(page.locator("tbody")).to_contain_text("idempotent")
+    picture(page, "console-producers")
+    page.goto(url_of(cluster) + "/topics/orders/partitions/1")
+    page.get_by_role("link", name="Producers").click()
+    expect(page.locator("tbody tr")).to_have_count(2)
+
+
+def test_copies_are_checked_while_the_page_is_open(cluster: Cluster, page: Any) -> None:
+    page.goto(url_of(cluster) + "/topics/page-views")
+    page.get_by_role("link", name="Check copies").click()
+    page.get_by_role("button", name="Check the copies").click()
+    expect(page.get_by_role("button", name="Check again")).to_be_visible(timeout=WAIT_MS)
+    expect(page.locator(".stat dd").first).to_contain_text("24 / 24")
+    expect(page.locator("tbody tr")).to_have_count(72)
+    expect(page.locator(".badge.good")).to_have_count(72)
+    picture(page, "console-check")
+
+
+@pytest.mark.usefixtures("administrator")
+def test_a_rule_is_created_checked_and_deleted(secured: Cluster, page: Any) -> None:
+    page.goto(url_of(secured) + "/access")
+    picture(page, "console-access")
+    page.get_by_role("link", name="Create rule").click()
+    page.get_by_label("User A name").fill("carol")
+    page.get_by_label("Name * for all").fill("orders")
+    page.get_by_role("button", name="Create rule").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody")).to_contain_text("User:carol")
+    page.get_by_role("link", name="Check access").click()
+    page.get_by_label("May the user").fill("carol")
+    page.get_by_label("named").fill("orders")
+    page.keyboard.press("Enter")
+    expect(page.locator(".verdict")).to_contain_text("User:carol may READ TOPIC orders")
+    picture(page, "console-check-access")
+    page.goto(url_of(secured) + "/access?principal=carol")
+    page.get_by_text("Delete", exact=True).click()
+    page.get_by_role("button", name="Delete this rule").click()
+    expect(page.locator("tbody")).not_to_contain_text("carol")
+
+
+@pytest.mark.usefixtures("administrator")
+def test_a_user_is_created_and_deleted(secured: Cluster, page: Any) -> None:
+    page.goto(url_of(secured) + "/access/users")
+    new = page.locator("form[action='/access/new-user']")
+    new.get_by_label("Name").fill("dora")
+    new.get_by_label("Password", exact=True).fill("correct horse battery")
+    new.get_by_label("Repeat the password").fill("correct horse battery")
+    new.get_by_role("button").click()
+    row = page.locator("tbody tr", has_text="dora")
+    expect(row).to_contain_text("SCRAM-SHA-512")
+    assert "correct horse" not in page.content()
+    picture(page, "console-users")
+    row.get_by_text("Delete", exact=True).click()
+    row.get_by_role("button", name="Delete this user").click()
+    expect(page.locator("tbody")).not_to_contain_text("dora")
+
+
+@pytest.mark.usefixtures("administrator")
+def test_users_and_rules_of_strangers_run_no_code(secured: Cluster, page: Any) -> None:
+    with admin_of(secured) as admin:
+        for name in (MARKUP, ATTRIBUTE):
+            admin.create_user(name, "correct horse battery")
+        rules = [
+            Acl(f"User:{MARKUP}", "READ", "TOPIC", ATTRIBUTE),
+            Acl(f"User:{ATTRIBUTE}", "WRITE", "TRANSACTIONAL_ID", MARKUP),
+        ]
+        admin.create_acls(rules)
+    for path in (
+        *("/access", "/access/users", f"/access/users?q={quote(MARKUP)}"),
+        f"/access?principal={quote(ATTRIBUTE)}&resource_name={quote(MARKUP)}",
+        f"/access/new-rule?principal={quote(ATTRIBUTE)}",
+        f"/access/check?principal={quote(MARKUP)}&resource_name={quote(ATTRIBUTE)}",
+    ):
+        page.goto(url_of(secured) + path)
+        for summary in page.locator("details > summary").all():
+            summary.click()
+        assert "taken" not in page.title()
+        assert page.locator("main script, main img").count() == 0
+    page.goto(url_of(secured) + "/access")
+    expect(page.locator("tbody")).to_contain_text("<img src=x")
 
 
 def test_brokers_that_are_killed_while_the_page_is_open(cluster: Cluster, page: Any) -> None:

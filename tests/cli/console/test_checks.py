@@ -56,7 +56,7 @@ class Copies:
         self.calls += 1
         self.begun.set()
         if self.gate is not None:
-            assert self.gate.wait(30)
+            assert self.gate.wait(10)
         reached = 4 if before is None else min(before.copies[0].end_offset + 4, END)
         copies = tuple(
             CopyVerification(broker, 0, reached, is_partial=reached < END) for broker in (1, 2, 3)
