@@ -68,6 +68,7 @@ ALTER_CLIENT_QUOTAS: Final = Api(49, "AlterClientQuotas", 0, 1)
 DESCRIBE_USER_SCRAM_CREDENTIALS: Final = Api(50, "DescribeUserScramCredentials", 0, 0)
 ALTER_USER_SCRAM_CREDENTIALS: Final = Api(51, "AlterUserScramCredentials", 0, 0)
 DESCRIBE_CLUSTER: Final = Api(60, "DescribeCluster", 0, 2)
+DESCRIBE_PRODUCERS: Final = Api(61, "DescribeProducers", 0, 0)
 CONSUMER_GROUP_HEARTBEAT: Final = Api(68, "ConsumerGroupHeartbeat", 0, 1)
 CONSUMER_GROUP_DESCRIBE: Final = Api(69, "ConsumerGroupDescribe", 0, 1)
 
@@ -115,6 +116,7 @@ APIS: Final[dict[int, Api]] = {
         DESCRIBE_USER_SCRAM_CREDENTIALS,
         ALTER_USER_SCRAM_CREDENTIALS,
         DESCRIBE_CLUSTER,
+        DESCRIBE_PRODUCERS,
         CONSUMER_GROUP_HEARTBEAT,
         CONSUMER_GROUP_DESCRIBE,
     )

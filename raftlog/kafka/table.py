@@ -763,6 +763,25 @@ response 60 DescribeCluster 0-2 0
   rack string null=0-2 default=null
   is_fenced bool 2-2
  cluster_authorized_operations int32 default=-2147483648
+request 61 DescribeProducers 0-0 0
+ topics []TopicRequest
+  name string
+  partition_indexes []int32
+response 61 DescribeProducers 0-0 0
+ throttle_time_ms int32
+ topics []TopicResponse
+  name string
+  partitions []PartitionResponse
+   partition_index int32
+   error_code int16
+   error_message string null=0-0 default=null
+   active_producers []ProducerState
+    producer_id int64
+    producer_epoch int32
+    last_sequence int32 default=-1
+    last_timestamp int64 default=-1
+    coordinator_epoch int32
+    current_txn_start_offset int64 default=-1
 request 68 ConsumerGroupHeartbeat 0-1 0
  group_id string
  member_id string

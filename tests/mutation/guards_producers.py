@@ -17,7 +17,7 @@ _TEST_RECALL: Final = "tests/spark_source/test_recall.py"
 _TEST_ROUTING: Final = "tests/spark_source/test_routing.py"
 _TEST_SINK: Final = "tests/spark_source/test_writer.py"
 _HANDLER: Final = "raftlog/server/handlers/describe_producers.py"
-_LIST: Final = "raftlog/server/handlers/list_producers.py"
+_LIST: Final = "raftlog/server/requests/producers.py"
 _TEST_LIST: Final = "tests/server/handlers/test_list_producers.py"
 _FLIGHT: Final = "raftlog/client/in_flight.py"
 _CLIENT: Final = "raftlog/client/resumable.py"
@@ -69,7 +69,7 @@ GUARDS: Final = [
         name="only the leader lists producers",
         why="a replica that lags reports older sequences as those of now",
         module=_LIST,
-        function="_listed",
+        function="list_producers",
         change=drop("call check_leading"),
         tests=(f"{_TEST_LIST}::test_each_partition_has_its_own_outcome",),
     ),
@@ -77,7 +77,7 @@ GUARDS: Final = [
         name="a list of producers compares leader epochs",
         why="a client with newer metadata gets the list of a deposed leader",
         module=_LIST,
-        function="_listed",
+        function="list_producers",
         change=drop("call check_epoch"),
         tests=(f"{_TEST_LIST}::test_an_older_leader_epoch_is_fenced",),
     ),

@@ -378,6 +378,18 @@ def _kafka_cases_by_name() -> Iterator[Case]:
         )
         yield _kafka(
             label,
+            kafka.DESCRIBE_PRODUCERS,
+            topics=_by_topic(
+                kafka.DESCRIBE_PRODUCERS,
+                "TopicRequest",
+                "name",
+                lambda _s, p: p,
+                named,
+                "partition_indexes",
+            ),
+        )
+        yield _kafka(
+            label,
             kafka.DELETE_RECORDS,
             timeout_ms=60_000,
             topics=_by_topic(

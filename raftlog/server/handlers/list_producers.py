@@ -21,6 +21,7 @@ from raftlog.protocol.produce import (
 from raftlog.protocol.schema import Failure
 from raftlog.server.context import BrokerContext
 from raftlog.server.reply import Reply
+from raftlog.server.requests.producers import list_producers
 from raftlog.server.turns import Steps
 
 PARTITIONS_PER_STEP: Final = 256  # without a list of producers
@@ -50,15 +51,19 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
 
 
 def _listed(context: BrokerContext, query: ListedPartition) -> ListedProducers:
-    host = context.topics.host(query.topic, query.partition)
-    host.check_epoch(query.leader_epoch)
-    host.check_leading()
-    known = host.log.producers
+    listed = list_producers(
+        context,
+        query.topic,
+        query.partition,
+        query.leader_epoch,
+        skip=query.skip,
+        limit=query.limit,
+    )
     return ListedProducers(
         topic=query.topic,
         partition=query.partition,
-        total=len(known),
-        high_watermark=host.high_watermark,
+        total=listed.total,
+        high_watermark=listed.high_watermark,
         producers=[
             ListedProducer(
                 producer_id=each.producer_id,
@@ -67,6 +72,6 @@ def _listed(context: BrokerContext, query: ListedPartition) -> ListedProducers:
                 last_offset=each.newest.last_offset,
                 last_timestamp_ms=each.newest.append_timestamp_ms,
             )
-            for each in known.active(query.skip, query.limit)
+            for each in listed.producers
         ],
     )

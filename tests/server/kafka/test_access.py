@@ -42,6 +42,7 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
     apis.FETCH: {("READ", "TOPIC")},
     apis.LIST_OFFSETS: {("DESCRIBE", "TOPIC")},
     apis.OFFSET_FOR_LEADER_EPOCH: {("DESCRIBE", "TOPIC")},
+    apis.DESCRIBE_PRODUCERS: {("READ", "TOPIC")},
     apis.INIT_PRODUCER_ID: {("WRITE", "TOPIC")},
     apis.CREATE_TOPICS: {("CREATE", "TOPIC")},
     apis.DELETE_TOPICS: {("DELETE", "TOPIC")},
