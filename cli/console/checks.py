@@ -20,7 +20,7 @@ from raftlog.cli.http_parameters import choice, whole
 from raftlog.client.descriptions import CopyVerification, PartitionOverview, PartitionVerification
 from raftlog.clock import SystemClock
 from raftlog.errors import UnknownPartitionError, UnknownTopicError
-from raftlog.types import check_topic_name
+from raftlog.types import Offset, check_topic_name
 
 if TYPE_CHECKING:
     from raftlog.cli.console.pages import Pages
@@ -42,12 +42,8 @@ class CopyRow:
     is_leader: bool
     state: str
     detail: str
+    up_to: Offset
     share: float
-
-    @property
-    def up_to(self) -> int:
-        differs_at = self.copy.differs_at
-        return self.copy.end_offset if differs_at < 0 else differs_at
 
 
 class Check:
@@ -114,6 +110,7 @@ def _row(
         copy.broker == partition.leader,
         state,
         detail,
+        copy.end_offset if copy.differs_at < 0 else copy.differs_at,
         min(copy.end_offset / end, 1.0) if end else 1.0,
     )
 
