@@ -1,4 +1,4 @@
-"""Bytes of records as text: JSON, MessagePack, text or hexadecimal. Pure and bounded."""
+"""Bytes of records as text: JSON, MessagePack, Avro, text or hexadecimal. Bounded."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any, Final
 import msgpack
 
 from raftlog import limits
+from raftlog.cli.console.avro import Decoder, NotAvroError
 
 AUTOMATIC: Final = "auto"
-FORMATS: Final = (AUTOMATIC, "text", "json", "msgpack", "hex")
+FORMATS: Final = (AUTOMATIC, "text", "json", "msgpack", "avro", "hex")
 HEX_BYTES_MAX: Final = 2_048  # bytes of a hexadecimal dump
 PREVIEW_CHARS: Final = 160
 
@@ -41,9 +42,15 @@ def preview(text: str) -> str:
     return " ".join(text[: 4 * PREVIEW_CHARS].split())[:PREVIEW_CHARS]
 
 
-def decode(data: bytes | None, wanted: str = AUTOMATIC) -> Shown:
+def decode(
+    data: bytes | None,
+    wanted: str = AUTOMATIC,
+    avro: Decoder | None = None,
+    part: str = "value",
+) -> Shown:
     """Return ``data`` as text. ``wanted``: one of ``FORMATS``.
 
+    ``avro``: decoder of Avro; None: Avro is shown like other bytes. ``part``: "key" or "value".
     Decodes at most ``CONSOLE_VALUE_BYTES_MAX`` bytes. Bytes that are not in the format are returned
     as text if possible, otherwise in hexadecimal, with the problem.
     """
@@ -56,16 +63,24 @@ def decode(data: bytes | None, wanted: str = AUTOMATIC) -> Shown:
         return _hex(data, "")
     is_cut = size > limits.CONSOLE_VALUE_BYTES_MAX
     problem = ""
+    # With a schema of the operator for these bytes, "auto" is Avro.
+    is_avro = avro is not None and wanted == AUTOMATIC and avro.recognizes(data, part)
+    if avro is not None and (wanted == "avro" or is_avro):
+        try:
+            return Shown("avro", clean(_json_text(avro.decode(data, part))), size)
+        except NotAvroError as error:
+            problem = str(error)
     for kind, parse in (("json", _json), ("msgpack", _msgpack)):
         if wanted == kind or (wanted == AUTOMATIC and _may_be(kind, data)):
             if is_cut:
-                problem = f"too long to decode: {size:,} bytes"
+                problem = problem or f"too long to decode: {size:,} bytes"
                 continue
             try:
                 return Shown(kind, clean(parse(data)), size)
             except (ValueError, RecursionError, msgpack.UnpackException, OverflowError) as error:
-                problem = f"not {kind}: {str(error)[:200] or type(error).__name__}"
-    problem = problem if wanted != AUTOMATIC else ""
+                if wanted == kind:
+                    problem = f"not {kind}: {str(error)[:200] or type(error).__name__}"
+    problem = problem if wanted != AUTOMATIC or is_avro else ""
     try:
         head = data[: limits.CONSOLE_VALUE_BYTES_MAX]
         text = head.decode() if not is_cut else _whole_characters(head)
@@ -90,9 +105,18 @@ def _json(data: bytes) -> str:
 
 
 def _msgpack(data: bytes) -> str:
-    value = msgpack.unpackb(data, strict_map_key=False, timestamp=0)
-    text = json.dumps(_plain(value), ensure_ascii=False, indent=2, default=str)
-    return text[: limits.CONSOLE_TEXT_MAX]
+    return _json_text(_plain(msgpack.unpackb(data, strict_map_key=False, timestamp=0)))
+
+
+def _json_text(value: Any) -> str:
+    """Return JSON. Stops at the limit: the names of an Avro schema are repeated for each record."""
+    parts, left = [], limits.CONSOLE_TEXT_MAX
+    for part in json.JSONEncoder(ensure_ascii=False, indent=2, default=str).iterencode(value):
+        parts.append(part[:left])
+        left -= len(part)
+        if left <= 0:
+            break
+    return "".join(parts)
 
 
 def _plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ import click
 
 from raftlog import Admin, NewTopic, limits
 from raftlog.cli import explaining
+from raftlog.cli.console import avro, decoding
 from raftlog.cli.console import records as reading
 from raftlog.cli.console.checks import Checks
 from raftlog.cli.console.cluster_view import ClusterView
@@ -60,6 +61,7 @@ class Pages:
         admin: Admin,
         view: ClusterView,
         make_reader: Callable[[], reading.Reader],
+        schemas: avro.Schemas,
         *,
         is_secured: bool,
     ) -> None:
@@ -71,6 +73,7 @@ class Pages:
         self.checks = Checks(admin)
         self._view = view
         self._reader = make_reader
+        self._schemas = schemas
         self._clock = SystemClock()
 
     # -- cluster
@@ -222,7 +225,8 @@ class Pages:
         query = self._query(parameters)
         with closing(self._reader()) as reader:
             found = reader.read(query)
-        rows = [reading.row_of(record, query.format) for record in found.records]
+        decoder = avro.Decoder(self._schemas, query.topic)
+        rows = [reading.row_of(record, query.format, decoder) for record in found.records]
         if query.is_newest_first:
             rows.reverse()
         kept = {
@@ -234,6 +238,7 @@ class Pages:
             "topic": query.topic,
             "query": query,
             "places": reading.PLACES,
+            "formats": decoding.FORMATS,
             "parameters": parameters,
             "found": found,
             "rows": rows,
@@ -270,8 +275,9 @@ class Pages:
                 f"{tp} has no record at offset {offset}: deleted, compacted, or not written yet"
             )
         wanted = reading.parse_query(name, {"as": parameters.get("as", "")}, now_ms=0).format
-        row = reading.row_of(found, wanted, chars_max=limits.CONSOLE_TEXT_MAX)
-        return {"topic": name, "row": row, "format": wanted}
+        decoder = avro.Decoder(self._schemas, name)
+        row = reading.row_of(found, wanted, decoder, chars_max=limits.CONSOLE_TEXT_MAX)
+        return {"topic": name, "row": row, "format": wanted, "formats": decoding.FORMATS}
 
     def download(self, parameters: Parameters) -> tuple[str, bytes, str]:
         """Return file name, content, and the parameter ``at`` of the next part ("" at the end)."""

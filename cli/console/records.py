@@ -10,7 +10,7 @@ from typing import Final, Unpack
 import msgspec
 
 from raftlog import Consumer, limits
-from raftlog.cli.console import decoding
+from raftlog.cli.console import avro, decoding
 from raftlog.cli.console.decoding import Shown
 from raftlog.cli.formats import format_json
 from raftlog.cli.http_parameters import choice
@@ -130,7 +130,13 @@ class Row:
     headers_omitted: int
 
 
-def row_of(record: ConsumerRecord, wanted: str, *, chars_max: int = LISTED_CHARS_MAX) -> Row:
+def row_of(
+    record: ConsumerRecord,
+    wanted: str,
+    decoder: avro.Decoder,
+    *,
+    chars_max: int = LISTED_CHARS_MAX,
+) -> Row:
     """Decode a record. ``chars_max``: of the key and of the value."""
     headers = tuple(
         (decoding.clean(name[:HEADER_CHARS_MAX]), decoding.decode(value).text[:HEADER_CHARS_MAX])
@@ -141,8 +147,8 @@ def row_of(record: ConsumerRecord, wanted: str, *, chars_max: int = LISTED_CHARS
         offset=record.offset,
         timestamp_ms=record.timestamp_ms,
         leader_epoch=record.leader_epoch,
-        key=_cut(decoding.decode(record.key, wanted), chars_max),
-        value=_cut(decoding.decode(record.value, wanted), chars_max),
+        key=_cut(decoding.decode(record.key, wanted, decoder, "key"), chars_max),
+        value=_cut(decoding.decode(record.value, wanted, decoder), chars_max),
         headers=headers,
         headers_omitted=max(len(record.headers) - HEADERS_MAX, 0),
     )
@@ -170,17 +176,20 @@ class Found:
     omitted: int = 0
 
 
-def matcher(text: str, place: str) -> Callable[[ConsumerRecord], bool]:
+def matcher(
+    text: str, place: str, decoder: avro.Decoder | None = None
+) -> Callable[[ConsumerRecord], bool]:
     """Return a function that searches a record for ``text``, ignoring the case of ASCII letters.
 
     In the place ``FIELD``, the text is ``PATH=TEXT``: a field of a JSON value of
-    ``CONSOLE_TEXT_MAX`` bytes at most, by names and indexes with dots between them, and its whole
-    value. Raises ``InvalidRequestError`` without "=".
+    ``CONSOLE_TEXT_MAX`` bytes at most, or of an Avro value that ``decoder`` recognizes, by names
+    and indexes with dots between them, and its whole value. Raises ``InvalidRequestError`` without
+    "=".
     """
     if not text:
         return lambda _record: True
     if place == FIELD:
-        return _field_matcher(text)
+        return _field_matcher(text, decoder)
     wanted = text.encode().lower()
     return lambda record: any(wanted in part.lower() for part in _parts(record, place))
 
@@ -196,7 +205,7 @@ def _parts(record: ConsumerRecord, place: str) -> Iterator[bytes]:
             yield b"%s=%s" % (name.encode(), value or b"")
 
 
-def _field_matcher(text: str) -> Callable[[ConsumerRecord], bool]:
+def _field_matcher(text: str, decoder: avro.Decoder | None) -> Callable[[ConsumerRecord], bool]:
     path, separator, wanted = text.partition("=")
     if not (path and separator):
         raise InvalidRequestError("q: to search a field, write PATH=TEXT, such as user.id=5")
@@ -207,8 +216,11 @@ def _field_matcher(text: str) -> Callable[[ConsumerRecord], bool]:
         if len(value) > limits.CONSOLE_TEXT_MAX:
             return False
         try:
-            found = msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError):
+            if decoder is not None and decoder.recognizes(value, "value"):
+                found = decoder.decode(value, "value")
+            else:
+                found = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError, avro.NotAvroError):
             return False
         for name in names:
             if isinstance(found, dict) and name in found:
@@ -230,9 +242,11 @@ class Reader:
         self,
         bootstrap: str,
         monotonic: Callable[[], float],
+        schemas: avro.Schemas,
         **security: Unpack[SecurityArguments],
     ) -> None:
         self._monotonic = monotonic
+        self._schemas = schemas
         self._deadline = monotonic() + limits.CONSOLE_READ_S
         self._consumer: Consumer = Consumer(
             bootstrap,
@@ -319,7 +333,8 @@ class Reader:
         extents: Mapping[TopicPartition, Extent],
     ) -> Found:
         """Read from ``starts`` to the ends of ``extents``, or to a limit."""
-        collected = _Collection(query, starts, extents)
+        decoder = avro.Decoder(self._schemas, query.topic)
+        collected = _Collection(query, starts, extents, decoder)
         if collected.open:
             self._consumer.assign(sorted(collected.open))
             for tp in collected.open:
@@ -345,12 +360,14 @@ class _Collection:
         query: Query,
         starts: Mapping[TopicPartition, Offset],
         extents: Mapping[TopicPartition, Extent],
+        decoder: avro.Decoder,
     ) -> None:
         self.open = {tp for tp, offset in starts.items() if offset < extents[tp].end}
         self.reason = ""
         self._query = query
         self._extents = extents
-        self._matches = matcher(query.text, query.place)
+        self._decoder = decoder
+        self._matches = matcher(query.text, query.place, decoder)
         self._next = dict(starts)
         self._records: list[ConsumerRecord] = []
         self._scanned = 0
@@ -371,7 +388,7 @@ class _Collection:
             self.reason = "count"
         elif self._size >= limits.CONSOLE_READ_BYTES_MAX:
             self.reason = "bytes"
-        elif self._scanned >= limits.CONSOLE_SCANNED_MAX:
+        elif self._scanned >= limits.CONSOLE_SCANNED_MAX or self._decoder.is_exhausted:
             self.reason = "scanned"
         return not self.reason
 

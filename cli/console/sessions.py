@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from raftlog import Admin, limits
 from raftlog.cli.console import records
+from raftlog.cli.console.avro import Schemas
 from raftlog.cli.console.cluster_view import ClusterView
 from raftlog.cli.console.pages import Pages
 from raftlog.client.settings import SecurityArguments
@@ -36,6 +37,7 @@ class Sessions:
         """``bootstrap``: address of this broker in this process."""
         self._bootstrap, self._security = connection_of(bootstrap, config)
         self._config = config
+        self._schemas = Schemas(config.http_console_avro_schemas)
         self._clock = clock
         self._lock = threading.Lock()
         self._open: OrderedDict[str, Session] = OrderedDict()  # by name, in the order of use
@@ -72,7 +74,8 @@ class Sessions:
         pages = Pages(
             admin,
             view,
-            lambda: records.Reader(self._bootstrap, clock.monotonic, **security),
+            lambda: records.Reader(self._bootstrap, clock.monotonic, self._schemas, **security),
+            self._schemas,
             is_secured=user is not None,
         )
         return Session(user, admin, pages)

@@ -37,6 +37,7 @@ class BrokerConfig:
     advertised_listen: Address | None = None
     http_listen: Address | None = None
     http_console_read_only: bool = True
+    http_console_avro_schemas: str = ""
     http_metrics_public: bool = False
     data_dir: str = "raftlog-data"
     log_dirs: tuple[str, ...] = ()

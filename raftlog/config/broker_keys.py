@@ -149,6 +149,16 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         show=_show_switch,
     ),
     ConfigKey(
+        "http.console.avro.schemas",
+        "",
+        _optional_path,
+        "a directory, or nothing",
+        "Avro schemas with which the console shows records: `TOPIC-value.avsc` and "
+        "`TOPIC-key.avsc` for the values and keys of a topic, `ID.avsc` (such as `7.avsc`) for "
+        "those that begin with a zero byte and the ID of a schema registry. Requires `pip install "
+        "'raftlog[avro]'`. Container files of Avro contain their schema.",
+    ),
+    ConfigKey(
         "http.metrics.public",
         False,
         _switch,

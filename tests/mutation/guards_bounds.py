@@ -12,6 +12,8 @@ _HTTP: Final = "tests/server/http/test_server.py"
 _PRODUCERS: Final = "tests/server/handlers/test_list_producers.py"
 _RECORDS: Final = "tests/cli/console/test_records.py"
 _LAG: Final = "tests/server/http/test_lag_times.py"
+_AVRO: Final = "tests/cli/console/test_avro.py"
+_HOSTILE: Final = f"{_AVRO}::test_a_hostile_schema_is_rejected"
 _OPERATIONS: Final = "tests/server/test_operations.py"
 
 GUARDS: Final = [
@@ -185,6 +187,70 @@ GUARDS: Final = [
         function="LagTimes.age_s",
         change=never("while METRICS_LAG_PARTITIONS_MAX"),
         tests=(f"{_LAG}::test_the_partitions_asked_least_recently_are_forgotten",),
+    ),
+    Guard(
+        name="items of Avro have bytes",
+        why="10 bytes of a record create 2**61 values in the broker",
+        module="cli/console/avro.py",
+        function="_Check._of_items",
+        change=never("if total"),
+        tests=(_HOSTILE,),
+    ),
+    Guard(
+        name="a record of Avro has few values without bytes",
+        why="a schema of 2,000 characters creates a million values without a byte",
+        module="cli/console/avro.py",
+        function="_Check.cost",
+        change=never("if CONSOLE_AVRO_FREE_VALUES_MAX"),
+        tests=(_HOSTILE,),
+    ),
+    Guard(
+        name="types of Avro do not nest without end",
+        why="a chain of named types exhausts the stack of fastavro's C code",
+        module="cli/console/avro.py",
+        function="_Check.cost",
+        change=never("if CONSOLE_AVRO_DEPTH_MAX"),
+        tests=(f"{_AVRO}::test_types_nest_by_name_up_to_the_limit",),
+    ),
+    Guard(
+        name="types of Avro are not recursive",
+        why="a record of 60,000 nested values exhausts the stack of fastavro's C code",
+        module="cli/console/avro.py",
+        function="_Check._cost_of_name",
+        change=never("if NotAvroError"),
+        tests=(_HOSTILE,),
+    ),
+    Guard(
+        name="fastavro parses no deep schema",
+        why="a schema of nested arrays exhausts the stack of fastavro's C code",
+        module="cli/console/avro.py",
+        function="_prepared",
+        change=never("if CONSOLE_AVRO_DEPTH_MAX"),
+        tests=(_HOSTILE,),
+    ),
+    Guard(
+        name="a container file of Avro does not expand",
+        why="a record of 10 kB fills 10 MB of the broker's memory",
+        module="cli/console/avro.py",
+        function="_inflated",
+        change=never("if NotAvroError"),
+        tests=(f"{_AVRO}::test_a_container_file_does_not_expand",),
+    ),
+    Guard(
+        name="one page decodes a limited number of Avro values",
+        why="a page of 200 hostile records keeps a thread of the console busy for a minute",
+        module="cli/console/avro.py",
+        function="Decoder.decode",
+        change=never("if is_exhausted"),
+        tests=(f"{_AVRO}::test_the_cost_of_one_request_is_bounded",),
+    ),
+    Guard(
+        name="decoded text stops at its limit",
+        why="names of a schema are repeated for each record: gigabytes of text",
+        module="cli/console/decoding.py",
+        function="_json_text",
+        change=never("if 0"),
+        tests=(f"{_AVRO}::test_text_and_memory_are_bounded",),
     ),
     Guard(
         name="HTTP connections end",

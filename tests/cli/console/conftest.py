@@ -58,10 +58,14 @@ def consoles(broker: Cluster) -> Iterator[Consoles]:
             listen: Address = LOOPBACK,
             *,
             read_only: bool = False,
+            avro_schemas: str = "",
             bootstrap: str = broker.bootstrap,
         ) -> Browser:
             config = BrokerConfig(
-                data_dir=".", http_listen=listen, http_console_read_only=read_only
+                data_dir=".",
+                http_listen=listen,
+                http_console_read_only=read_only,
+                http_console_avro_schemas=avro_schemas,
             )
             made = Console(bootstrap, config)
             stack.callback(lambda: asyncio.run(made.close()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from urllib.parse import quote
 
 import msgpack
@@ -29,6 +31,26 @@ def test_values_of_pages() -> None:
     rows = [{"state": "up", "leads": 7}, {"state": "up", "leads": 4}, {"state": "down", "leads": 0}]
     assert (leader_skew(rows), leader_skew([])) == (3, 0)
     assert points([(1.0, 2), (3.0, 4)]) == "[[1.0, 3.0], [2, 4]]"
+
+
+@integration
+def test_avro_is_decoded_with_the_schemas_of_the_broker(
+    consoles: Consoles, topic: str, bootstrap: str, tmp_path: Path
+) -> None:
+    schema = {"type": "record", "name": "r", "fields": [{"name": "color", "type": "string"}]}
+    (tmp_path / f"{topic}-value.avsc").write_text(json.dumps(schema))
+    with Producer(bootstrap) as producer:
+        producer.send(topic, value=b"\x08blue", partition=0)
+        producer.send(topic, value=b"\x06red", partition=0)
+    browser = consoles(avro_schemas=str(tmp_path))
+    page = f"/topics/{topic}/records"
+    assert "{ &#34;color&#34;: &#34;blue&#34; }" in text_of(browser.get(page))
+    found = text_of(browser.get(f"{page}?q=color%3DRED&in=JSON+field"))
+    assert "&#34;red&#34;" in found
+    assert "&#34;blue&#34;" not in found
+    one = browser.get(f"/topics/{topic}/records/0/0?as=avro")
+    assert "5 B, avro" in text_of(one)
+    assert "<option selected>avro</option>" in one
 
 
 def test_the_fullest_disk_has_the_least_share_of_free_space() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from raftlog import Producer, limits
 from raftlog.cli.console import records
+from raftlog.cli.console.avro import Decoder, Schemas
 from raftlog.cli.console.records import (
     FIELD,
     PLACES,
@@ -104,10 +106,20 @@ def test_values_that_are_not_json_or_too_large_have_no_fields() -> None:
     assert matcher("a=b", FIELD)(record(value=b'{"a": "b"}'))
 
 
+def test_a_field_of_an_avro_value_is_compared(tmp_path: Path) -> None:
+    schema = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}
+    (tmp_path / "t-value.avsc").write_text(json.dumps(schema))
+    decoder = Decoder(Schemas(str(tmp_path)), "t")
+    for value, is_found in ((b"\x0a", True), (b"\x0b", False), (b"\x0a\x0a", False)):
+        assert matcher("id=5", FIELD, decoder)(record(value=value)) is is_found
+        assert not matcher("id=5", FIELD)(record(value=value))
+
+
 def test_a_row_is_bounded() -> None:
     row = row_of(
         record(value=b"v" * 1_000_000, headers=tuple(("n" * 9_999, b"v") for _ in range(99))),
         "auto",
+        Decoder(Schemas(""), "t"),
     )
     assert (len(row.value.text), row.value.is_cut) == (records.LISTED_CHARS_MAX, True)
     assert (len(row.headers), row.headers_omitted) == (records.HEADERS_MAX, 49)
@@ -133,10 +145,15 @@ def filled(topic: str, bootstrap: str) -> str:
 
 
 @pytest.fixture
-def reader(bootstrap: str) -> Callable[[], Reader]:
+def schemas(tmp_path: Path) -> Schemas:
+    return Schemas(str(tmp_path))
+
+
+@pytest.fixture
+def reader(bootstrap: str, schemas: Schemas) -> Callable[[], Reader]:
     @contextmanager
     def make() -> Iterator[Reader]:
-        made = Reader(bootstrap, SystemClock().monotonic)
+        made = Reader(bootstrap, SystemClock().monotonic, schemas)
         try:
             yield made
         finally:
@@ -176,6 +193,29 @@ def test_reads_end_where_they_should(filled: str, reader: Callable[[], Reader]) 
     assert filtered.scanned == 33
     with pytest.raises(UnknownPartitionError, match="has no partition 7: it has 0 to 1"):
         read(partition=7)
+
+
+@pytest.mark.integration
+def test_a_search_of_avro_stops_at_its_limit_and_continues(
+    filled: str,
+    reader: Callable[[], Reader],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The texts "value 0" to "value 9" are records of Avro here."""
+    text = {"type": "fixed", "name": "Text", "size": 7}
+    schema = {"type": "record", "name": "Value", "fields": [{"name": "text", "type": text}]}
+    (tmp_path / f"{filled}-value.avsc").write_text(json.dumps(schema))
+    monkeypatch.setattr(limits, "CONSOLE_AVRO_READS_MAX", 3)
+    at, offsets, reads = {0: 0}, [], 0
+    wanted = f"text={b'value 9'.hex()}"
+    while at[0] < 30:
+        with reader() as opened:  # type: ignore[attr-defined]
+            found = opened.read(Query(filled, at=at, text=wanted, place=FIELD))
+        offsets += [each.offset for each in found.records]
+        assert found.next[0] > at[0]
+        at, reads = found.next, reads + 1
+    assert (offsets, reads) == ([9], 8)  # 4 values are decoded by each
 
 
 @pytest.mark.integration
