@@ -41,11 +41,11 @@ Describe = Callable[[Admin, Request], Any]
 
 
 def _cluster(admin: Admin, _request: Request) -> Any:
-    return health.summary(admin.describe_cluster())
+    return health.summary(admin.summarize_cluster())
 
 
 def _brokers(admin: Admin, _request: Request) -> Any:
-    return health.broker_rows(admin.describe_cluster())
+    return health.broker_rows(admin.summarize_cluster())
 
 
 def _features(admin: Admin, _request: Request) -> Any:
@@ -57,7 +57,11 @@ def _topics(admin: Admin, _request: Request) -> Any:
 
 
 def _topic(admin: Admin, request: Request) -> Any:
-    return topic_rows(admin, [request.path_params["name"]])[0]
+    asked = request.query_params
+    start, count = whole(asked, "start", 0), whole(asked, "limit", limits.HTTP_PARTITIONS_MAX)
+    if not 1 <= count <= limits.HTTP_PARTITIONS_MAX:
+        raise InvalidRequestError(f"limit: {count} is not from 1 to {limits.HTTP_PARTITIONS_MAX}")
+    return topic_rows(admin, [request.path_params["name"]], range(start, start + count))[0]
 
 
 def _producers(admin: Admin, request: Request) -> Any:

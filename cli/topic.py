@@ -124,10 +124,14 @@ def describe(name: str | None, as_json: bool, bootstrap: str) -> None:
         _print_topic(entry)
 
 
-def topic_rows(admin: Admin, names: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Return topics for JSON. ``names``: None for all topics."""
-    described = admin.describe_topics(names)
-    overviews = admin.describe_cluster(names).partitions
+def topic_rows(
+    admin: Admin, names: Sequence[str] | None, partitions: range | None = None
+) -> list[dict[str, Any]]:
+    """Return topics for JSON. ``names``: None for all topics. ``partitions``: None for all."""
+    described = admin.describe_topics(names, partitions=partitions)
+    overviews = admin.describe_cluster(
+        names, partitions=True if partitions is None else partitions
+    ).partitions
     return [_with_replicas(asdict(entry), overviews) for entry in described]
 
 

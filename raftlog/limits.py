@@ -207,6 +207,7 @@ HTTP_CONNECTION_S: Final = 10.0  # for one request and its response; then it is 
 HTTP_HEADER_BYTES_MAX: Final = 16 * KIB  # of a request
 HTTP_CREDENTIALS_KEPT_MAX: Final = 64  # verified passwords, as keyed hashes
 HTTP_CREDENTIAL_KEPT_S: Final = 60.0  # then a password is verified again
+HTTP_PARTITIONS_MAX: Final = 1_000  # of a topic in one response of /api/v1; also the default
 # -- the console, on the HTTP port
 CONSOLE_USERS_MAX: Final = 8  # with a client of the cluster; the one that waited longest is closed
 CONSOLE_USER_IDLE_S: Final = 600.0  # then the client of a user is closed

@@ -142,8 +142,14 @@ class Pages:
     def topic(self, parameters: Parameters) -> Values:
         """Return the settings and partitions of a topic. Raises ``UnknownTopicError``."""
         name = check_topic_name(parameters["name"])
-        row = self._view.kept(name, lambda: topic_rows(self.admin, [name])[0])
-        partitions = row["partitions"]
+        number = number_of(parameters)
+        row = self._topic_row(name, number)
+        total = row["partition_count"]
+        if number > pages_of(total, PARTITION_ROWS):
+            number = pages_of(total, PARTITION_ROWS)
+            row = self._topic_row(name, number)
+        summary = self._view.samples()[0].cluster
+        sums = next((topic for topic in summary.topics or () if topic.name == name), None)
         return {
             "topic": row,
             "settings": [
@@ -157,31 +163,33 @@ class Pages:
                 }
                 for key in TOPIC_KEYS
             ],
-            "page": page_of(partitions, PARTITION_ROWS, f"/topics/{name}", parameters),
-            "size_bytes": sum(max(part["size_bytes"], 0) for part in partitions),
-            "records": sum(
-                max(part["high_watermark"] - max(part["log_start_offset"], 0), 0)
-                for part in partitions
+            "page": Page(
+                row["partitions"], number, PARTITION_ROWS, total, f"/topics/{name}", parameters
             ),
-            "out_of_sync": sum(len(part["isr"]) < len(part["replicas"]) for part in partitions),
+            "size_bytes": None if sums is None else sums.size_bytes,
+            "records": None if sums is None else sums.records,
+            "out_of_sync": 0 if sums is None else sums.under_replicated + sums.unavailable,
         }
+
+    def _topic_row(self, name: str, number: int) -> dict[str, Any]:
+        """Return a topic, with the page ``number`` of its partitions."""
+        start = min((number - 1) * PARTITION_ROWS, limits.PARTITIONS_PER_TOPIC_MAX)
+        numbers = range(start, start + PARTITION_ROWS)
+        return self._view.kept(
+            f"{name}/{start}", lambda: topic_rows(self.admin, [name], numbers)[0]
+        )
 
     def partition(self, parameters: Parameters) -> Values:
         """Return one partition and its explanation. Raises ``UnknownPartitionError``."""
-        name, number = check_topic_name(parameters["name"]), parameters["partition"]
+        name, number = check_topic_name(parameters["name"]), whole(parameters, "partition", 0)
+        number = min(number, limits.PARTITIONS_PER_TOPIC_MAX)
         described = self._view.kept(
-            f"/partitions/{name}", lambda: self.admin.describe_cluster([name])
+            f"/partitions/{name}/{number}",
+            lambda: self.admin.describe_cluster([name], partitions=range(number, number + 1)),
         )
-        found = next(
-            (
-                part
-                for part in described.partitions
-                if part.topic == name and str(part.partition) == number
-            ),
-            None,
-        )
+        found = next((part for part in described.partitions if part.partition == number), None)
         if found is None:
-            raise UnknownPartitionError(f"{name} has no partition {number[:20]}")
+            raise UnknownPartitionError(f"there is no partition {name}:{number}")
         sentences = explaining.explain_partition(described, found, self.admin.describe_events())
         return {"part": found, "sentences": sentences}
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from raftlog import limits
+from raftlog.client import descriptions
 from raftlog.client.cluster import Cluster
 from raftlog.client.descriptions import (
     BrokerDescription,
@@ -27,9 +28,11 @@ from raftlog.client.descriptions import (
     TopicSummary,
 )
 from raftlog.client.settings import BROKER_IDS, integer
+from raftlog.client.topic_ids import named_failure
 from raftlog.config import Address
 from raftlog.errors import (
     BrokerUnavailableError,
+    InvalidRequestError,
     OutcomeUnknownError,
     RaftlogError,
     RetriableError,
@@ -46,7 +49,7 @@ from raftlog.protocol.cluster import (
     PartitionStatus,
     ReplicaStatus,
 )
-from raftlog.protocol.schema import Message
+from raftlog.protocol.schema import Message, PartitionRange
 from raftlog.protocol.topics import (
     DescribeTopicsRequest,
     DescribeTopicsResponse,
@@ -62,22 +65,37 @@ _UNKNOWN: Final = -1
 
 
 async def describe_cluster(
-    cluster: Cluster, topics: Sequence[str] | None, *, partitions: bool
+    cluster: Cluster, topics: Sequence[str] | None, *, partitions: bool | range
 ) -> ClusterDescription:
     """Return the brokers, and the partitions of ``topics`` (None: all).
 
     Raises ``BrokerUnavailableError`` if no broker responds, and ``UnknownTopicError``.
     """
+    span = None if isinstance(partitions, bool) else _span(partitions)
     request = DescribeClusterRequest(
-        topics=None if topics is None else list(topics), include_partitions=partitions
+        topics=None if topics is None else list(topics),
+        include_partitions=partitions is not False,
+        span=span,
     )
     described = _described(cluster, await _answers_of(cluster, request))
-    if not partitions:
+    if partitions is False:
         return replace(described, partitions=())
+    if span is not None:  # brokers of earlier releases list all
+        numbers = span.of(limits.PARTITIONS_PER_TOPIC_MAX)
+        kept = tuple(part for part in described.partitions if part.partition in numbers)
+        return replace(described, partitions=kept)
     missing = set(topics or ()) - {partition.topic for partition in described.partitions}
     if missing:
         raise UnknownTopicError(f"topic {min(missing)!r} does not exist")
     return described
+
+
+def _span(numbers: range) -> PartitionRange:
+    """Return the range for a request. Raises ``InvalidRequestError`` if it is not valid."""
+    if numbers.step != 1 or not 0 <= numbers.start < numbers.stop:
+        raise InvalidRequestError(f"partitions={numbers} is not a range of numbers from 0")
+    count = min(len(numbers), limits.PARTITIONS_PER_TOPIC_MAX)
+    return PartitionRange(start=min(numbers.start, limits.PARTITIONS_PER_TOPIC_MAX), count=count)
 
 
 async def summarize_cluster(
@@ -183,6 +201,7 @@ def _topic(reported: Sequence[wire.TopicSummary]) -> TopicSummary:
     ids = [topic.topic_id for topic in reported]
     same = [topic for topic in reported if topic.topic_id == max(ids, key=ids.count)]
     partitions = max(topic.partitions for topic in same)
+    sizes = [topic.size_bytes for topic in same if topic.led]
     return TopicSummary(
         name=same[0].topic,
         id=same[0].topic_id,
@@ -192,6 +211,7 @@ def _topic(reported: Sequence[wire.TopicSummary]) -> TopicSummary:
         end=sum(topic.end for topic in same),
         under_replicated=sum(topic.under_replicated for topic in same),
         at_min_isr=sum(topic.at_min_isr for topic in same),
+        size_bytes=-1 if -1 in sizes else sum(sizes),
     )
 
 
@@ -474,16 +494,35 @@ def _replicas(
     return tuple(found)
 
 
-async def describe_topics(cluster: Cluster, topics: Sequence[str] | None) -> list[TopicDescription]:
+async def describe_topics(
+    cluster: Cluster, topics: Sequence[str] | None, partitions: range | None
+) -> list[descriptions.TopicDescription]:
     """Return the topics (None: all); each partition as reported by its leader, if it responds.
 
-    A topic that does not exist has a ``failure``. Raises ``BrokerUnavailableError`` if no broker
-    responds.
+    ``partitions``: only those; None for all. Raises ``UnknownTopicError`` for a topic that does not
+    exist, and ``BrokerUnavailableError`` if no broker responds.
     """
+    span = None if partitions is None else _span(partitions)
+    parts: list[list[str] | None] = [None]
+    if topics is not None:
+        step = limits.TOPICS_PER_REQUEST_MAX
+        parts = [list(topics[start : start + step]) for start in range(0, len(topics), step)]
+    found = [topic for part in parts for topic in await _described_topics(cluster, part, span)]
+    for topic in found:
+        if topic.failure is not None:
+            raise named_failure(topic.name, topic.failure)
+    return [descriptions.topic_description(topic) for topic in found]
+
+
+async def _described_topics(
+    cluster: Cluster, names: list[str] | None, span: PartitionRange | None
+) -> list[TopicDescription]:
+    """Return the topics, page by page. A topic that does not exist has a ``failure``."""
     found: list[TopicDescription] = []
-    after, names = "", None if topics is None else list(topics)
+    after = ""
     while True:
-        page, end = await _describe_page(cluster, names, after)
+        request = DescribeTopicsRequest(topics=names, after=after, paged=True, span=span)
+        page, end = await _describe_page(cluster, request)
         found += page
         if end is None:
             return found
@@ -494,10 +533,10 @@ async def describe_topics(cluster: Cluster, topics: Sequence[str] | None) -> lis
 
 
 async def _describe_page(
-    cluster: Cluster, names: list[str] | None, after: str
+    cluster: Cluster, request: DescribeTopicsRequest
 ) -> tuple[list[TopicDescription], str | None]:
     """Return the first of these topics, and the name of the last one; None after all of them."""
-    request = DescribeTopicsRequest(topics=names, after=after, paged=True)
+    names = request.topics
     answers = await ask_every_broker(cluster, apis.DESCRIBE_TOPICS, request)
     pages = {
         source: answer
@@ -515,7 +554,11 @@ async def _describe_page(
     controller = cluster.view.controller
     decides = isinstance(answers.get(_UNKNOWN if controller is None else controller), Message)
     found = [
-        _merged_topic([said for said in sayings if said[1].failure is None] or sayings, controller)
+        _merged_topic(
+            [said for said in sayings if said[1].failure is None] or sayings,
+            controller,
+            request.span,
+        )
         for sayings in reported.values()
         if names is not None or not decides or any(said[0] == controller for said in sayings)
     ]
@@ -523,7 +566,9 @@ async def _describe_page(
 
 
 def _merged_topic(
-    reported: Sequence[tuple[int, TopicDescription]], controller: int | None
+    reported: Sequence[tuple[int, TopicDescription]],
+    controller: int | None,
+    span: PartitionRange | None,
 ) -> TopicDescription:
     newest = max(reported, key=lambda said: (said[0] == controller, _newest_epoch(said[1])))[1]
     same = [(source, topic) for source, topic in reported if topic.id == newest.id]
@@ -531,14 +576,21 @@ def _merged_topic(
     for source, topic in same:
         for part in topic.partitions:
             partitions.setdefault(part.info.partition, []).append((source, part))
+    count = max(*(topic.partition_count for _, topic in same), max(partitions, default=-1) + 1)
+    kept = range(count) if span is None else span.of(count)
     return TopicDescription(
         name=newest.name,
         failure=newest.failure,
         id=newest.id,
         config=newest.config,
         config_overrides=newest.config_overrides,
-        partitions=[max(partitions[number], key=_part_weight)[1] for number in sorted(partitions)],
+        partitions=[
+            max(partitions[number], key=_part_weight)[1]
+            for number in kept  # brokers of earlier releases list all
+            if number in partitions
+        ],
         is_internal=newest.is_internal,
+        partition_count=count,
     )
 
 

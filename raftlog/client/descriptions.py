@@ -37,7 +37,8 @@ class PartitionDescription:
 class TopicDescription:
     """One topic. ``config`` has every key; ``config_overrides`` names those set on the topic.
 
-    ``is_internal``: True if only brokers create, write and delete it.
+    ``is_internal``: True if only brokers create, write and delete it. ``partition_count``: also of
+    partitions that were not requested.
     """
 
     name: str
@@ -46,6 +47,7 @@ class TopicDescription:
     config_overrides: tuple[str, ...]
     partitions: tuple[PartitionDescription, ...]
     is_internal: bool = False
+    partition_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +267,8 @@ class TopicSummary:
     """The partitions of one topic in numbers. ``available``: those whose leader has responded.
 
     Of these are ``records``, the offsets in use; ``end``, the sum of the high watermarks;
-    ``under_replicated``, those with a replica that is not in sync; and ``at_min_isr``.
+    ``under_replicated``, those with a replica that is not in sync; ``at_min_isr``; and
+    ``size_bytes`` in the leaders, -1 if a broker of an earlier release leads some.
     """
 
     name: str
@@ -276,6 +279,7 @@ class TopicSummary:
     end: int
     under_replicated: int
     at_min_isr: int
+    size_bytes: int = -1
 
     @property
     def unavailable(self) -> int:
@@ -487,6 +491,7 @@ def topic_description(topic: wire.TopicDescription) -> TopicDescription:
         config_overrides=tuple(topic.config_overrides),
         partitions=tuple(_partition_description(part) for part in topic.partitions),
         is_internal=topic.is_internal,
+        partition_count=topic.partition_count,
     )
 
 

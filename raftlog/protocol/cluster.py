@@ -20,6 +20,7 @@ from raftlog.protocol.schema import (
     NodeIds,
     Note,
     PartitionIndex,
+    PartitionRange,
     Port,
     Rack,
     TopicId,
@@ -47,7 +48,8 @@ class DescribeClusterRequest(Message):
 
     ``include_disk``: also what uses the disk of the responding broker, for all topics. ``summary``:
     respond with numbers of each topic, and only the partitions with a problem. ``page``: in a
-    summary, also list some partitions of one broker.
+    summary, also list some partitions of one broker. ``span``: of each topic, describe only these
+    partitions.
     """
 
     topics: _Topics | None = None
@@ -55,6 +57,7 @@ class DescribeClusterRequest(Message):
     include_disk: bool = False
     summary: bool = False
     page: PartitionPage | None = None
+    span: PartitionRange | None = None
 
 
 class LogDirStatus(Message):
@@ -197,7 +200,7 @@ class TopicSummary(Message):
 
     ``led``: those that the responding broker leads; the other values are of these. ``records``:
     offsets in use. ``end``: sum of the high watermarks. ``under_replicated``, ``at_min_isr``:
-    numbers of partitions.
+    numbers of partitions. ``size_bytes``: -1 from earlier releases.
     """
 
     topic: TopicName
@@ -208,6 +211,7 @@ class TopicSummary(Message):
     end: Counter = 0
     under_replicated: _Count = 0
     at_min_isr: _Count = 0
+    size_bytes: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)] = -1
 
 
 class DescribeClusterResponse(Message):

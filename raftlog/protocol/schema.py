@@ -49,6 +49,17 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """
 
 
+class PartitionRange(Message):
+    """Partitions of a topic: those from number ``start``, ``count`` at most."""
+
+    start: Annotated[int, Meta(ge=0, le=limits.PARTITIONS_PER_TOPIC_MAX)]
+    count: PartitionCount
+
+    def of(self, partitions: int) -> range:
+        """Return the numbers of these in a topic with this number of partitions."""
+        return range(min(self.start, partitions), min(self.start + self.count, partitions))
+
+
 class NoResponse(Message):
     """Placeholder response type of one-way APIs. It is never sent."""
 

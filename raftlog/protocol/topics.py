@@ -19,6 +19,7 @@ from raftlog.protocol.schema import (
     Message,
     PartitionCount,
     PartitionIndex,
+    PartitionRange,
     TopicId,
     TopicName,
     WireOffset,
@@ -89,12 +90,14 @@ class DescribeTopicsRequest(Message):
     """Describe topics.
 
     ``topics``: None for all topics whose names sort after ``after``. ``paged``: the broker can omit
-    topics at the end of a long response, and the client then requests the next page.
+    topics at the end of a long response, and the client then requests the next page. ``span``: of
+    each topic, describe only these partitions.
     """
 
     topics: Annotated[list[TopicName], Meta(max_length=limits.TOPICS_PER_REQUEST_MAX)] | None = None
     after: Annotated[str, Meta(max_length=4 * limits.TOPIC_NAME_CHARS_MAX)] = ""
     paged: bool = False
+    span: PartitionRange | None = None
 
 
 class PartitionDescription(Message):
@@ -109,7 +112,10 @@ class PartitionDescription(Message):
 
 
 class TopicDescription(Message):
-    """Topic details. ``config``: all keys. ``config_overrides``: keys that were set explicitly."""
+    """Topic details. ``config``: all keys. ``config_overrides``: keys that were set explicitly.
+
+    ``partition_count``: also of partitions that were not requested; -1 from earlier releases.
+    """
 
     name: str
     failure: Failure | None = None
@@ -118,6 +124,7 @@ class TopicDescription(Message):
     config_overrides: list[str] = []
     partitions: list[PartitionDescription] = []
     is_internal: bool = False  # created, written and deleted by brokers only
+    partition_count: int = -1
 
 
 class DescribeTopicsResponse(Message):

@@ -298,10 +298,12 @@ def describe_partitions(
         return found
     names = None if request.topics is None else set(request.topics)
     for topic in [topic for topic in topics if names is None or topic.name in names]:
-        for partition, host in enumerate(tuple(topic.hosts)):
+        hosts = tuple(topic.hosts)
+        numbers = range(len(hosts)) if request.span is None else request.span.of(len(hosts))
+        for partition in numbers:
             if partition % DESCRIBED_PER_STEP == 0:
                 yield None
-            moves_to = target(topic.id, partition)
+            host, moves_to = hosts[partition], target(topic.id, partition)
             found.append(_partition(topics, topic, partition, host, broker_id, now, moves_to))
     return found
 
@@ -334,7 +336,7 @@ def summarize(
     summary, cost, page = Summary(), SUMMARIZED_PER_STEP, request.page
     listed = range(page.skip, page.skip + page.limit) if page is not None else range(0)
     for topic in tuple(topics):
-        led = records = end = under_replicated = at_min_isr = 0
+        led = records = end = under_replicated = at_min_isr = size = 0
         for partition, host in enumerate(tuple(topic.hosts)):
             if cost >= SUMMARIZED_PER_STEP:
                 yield None
@@ -362,6 +364,7 @@ def summarize(
                 led += 1
                 records += max(host.high_watermark - host.log.log_start_offset, 0)
                 end += host.high_watermark
+                size += host.log.size_bytes
                 is_short = len(own.isr) < len(own.replicas)
                 under_replicated += is_short
                 at_min_isr += len(own.replicas) > 1 and len(own.isr) <= own.min_isr
@@ -381,6 +384,7 @@ def summarize(
                 end=end,
                 under_replicated=under_replicated,
                 at_min_isr=at_min_isr,
+                size_bytes=size,
             )
         )
     return summary

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from raftlog import Admin, NewTopic
+from raftlog import Admin, NewTopic, limits
 from raftlog.testing import cluster
 from raftlog.testing.probes import free_port
 from tests.cli.conftest import Raftlog
@@ -68,9 +68,39 @@ def test_every_path_has_what_its_command_prints(
     assert get(f"{url}/events") == (200, [])
 
 
+def test_partitions_of_a_topic_are_listed_in_parts(
+    served: tuple[str, str],
+    raftlog: Raftlog,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bootstrap, url = served
+    monkeypatch.setenv("RAFTLOG_BOOTSTRAP", bootstrap)
+    count = limits.HTTP_PARTITIONS_MAX + 5
+    assert raftlog("topic", "create", "wide", "--partitions", count).status == 0
+
+    def part(query: str = "") -> list[int]:
+        status, topic = get(f"{url}/topics/wide{query}")
+        assert (status, topic["partition_count"]) == (200, count)
+        assert topic["config"]["cleanup.policy"] == "delete"
+        return [each["partition"] for each in topic["partitions"]]
+
+    assert part() == [*range(limits.HTTP_PARTITIONS_MAX)]
+    assert part(f"?start={limits.HTTP_PARTITIONS_MAX}") == [*range(count - 5, count)]
+    assert part("?start=7&limit=3") == [7, 8, 9]
+    assert part("?start=99999") == []
+    everything = raftlog("topic", "describe", "wide", "--json").json
+    assert len(everything["partitions"]) == everything["partition_count"] == count
+    assert (
+        get(f"{url}/topics/wide?start=7&limit=3")[1]["partitions"] == everything["partitions"][7:10]
+    )
+
+
 @pytest.mark.parametrize(
     ("path", "status", "error"),
     [
+        ("topics/t?start=-1", 400, "InvalidRequestError"),
+        ("topics/t?limit=0", 400, "InvalidRequestError"),
+        (f"topics/t?limit={limits.HTTP_PARTITIONS_MAX + 1}", 400, "InvalidRequestError"),
         ("topics/no-such", 404, "UnknownTopicError"),
         ("groups/no-such", 404, "UnknownGroupError"),
         ("events?since=never", 400, "InvalidRequestError"),

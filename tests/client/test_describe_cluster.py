@@ -166,6 +166,22 @@ async def test_topics_are_described_by_each_partitions_leader(fake: FakeCluster)
 
 
 @runs(run, brokers=2)
+async def test_a_part_of_the_partitions_is_described(fake: FakeCluster) -> None:
+    """The fake lists all, as brokers of earlier releases do."""
+    fake.create("t", 9)
+    async with admin_of(fake) as admin:
+        (topic,) = await admin.describe_topics(["t"], partitions=range(3, 6))
+        assert [part.partition for part in topic.partitions] == [3, 4, 5]
+        assert topic.partition_count == 9
+        found = await admin.describe_cluster(["t"], partitions=range(7, 99_999))
+        assert [part.partition for part in found.partitions] == [7, 8]
+        assert (await admin.describe_cluster(["t"], partitions=range(9, 10))).partitions == ()
+        for numbers in (range(0), range(5, 3), range(0, 9, 2), range(-1, 3)):
+            with pytest.raises(InvalidRequestError, match="is not a range"):
+                await admin.describe_topics(["t"], partitions=numbers)
+
+
+@runs(run, brokers=2)
 async def test_a_topic_that_one_broker_does_not_know_yet_is_described_by_the_others(
     fake: FakeCluster,
 ) -> None:

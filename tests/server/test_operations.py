@@ -218,6 +218,7 @@ async def test_a_summary_counts_what_is_led_and_names_partitions_with_a_problem(
             end=2,
             under_replicated=1,
             at_min_isr=1,
+            size_bytes=host.log.size_bytes,
         )
     ]
     assert [part.partition for part in found.partitions] == [0, 2, 3]

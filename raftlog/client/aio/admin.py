@@ -41,7 +41,6 @@ from raftlog.client.descriptions import (
     TopicDescription,
     TopicListing,
     recovery_description,
-    topic_description,
 )
 from raftlog.client.environment import ClientEnvironment
 from raftlog.client.group_descriptions import GroupDescription, GroupListing
@@ -61,7 +60,7 @@ from raftlog.client.settings import (
 )
 from raftlog.client.subscription import check_partitions, check_topics
 from raftlog.client.topic_changes import change_topics
-from raftlog.client.topic_ids import named_failure, topic_ids
+from raftlog.client.topic_ids import topic_ids
 from raftlog.client.users import UserListing
 from raftlog.client.verify_copies import verify_copies
 from raftlog.errors import (
@@ -306,29 +305,17 @@ class AsyncAdmin(LoopBound, AdminBase):
         there = [view.topics[name] for name in names if name in view.topics]
         return {t.name: TopicListing(t.name, t.id, t.partition_count) for t in there}
 
-    async def describe_topics(self, topics: Iterable[str] | None = None) -> list[TopicDescription]:
+    async def describe_topics(
+        self, topics: Iterable[str] | None = None, *, partitions: range | None = None
+    ) -> list[TopicDescription]:
         """Return the full description of these topics. Default: all topics.
 
-        Raises ``UnknownTopicError`` if one does not exist.
+        ``partitions``: only these of each topic, such as ``range(100, 200)``; default: all. Raises
+        ``UnknownTopicError`` if a topic does not exist.
         """
         self._bind()
-        if topics is None:
-            parts: list[list[str] | None] = [None]
-        else:
-            names = _names(topics)
-            step = limits.TOPICS_PER_REQUEST_MAX
-            parts = [names[start : start + step] for start in range(0, len(names), step)]
-        found: list[TopicDescription] = []
-        failures: list[RaftlogError] = []
-        for part in parts:
-            for topic in await describe_topics(self._cluster, part):
-                if topic.failure is None:
-                    found.append(topic_description(topic))
-                else:
-                    failures.append(named_failure(topic.name, topic.failure))
-        if failures:
-            raise failures[0]
-        return found
+        names = None if topics is None else _names(topics)
+        return await describe_topics(self._cluster, names, partitions)
 
     # -- records
 
@@ -401,13 +388,13 @@ class AsyncAdmin(LoopBound, AdminBase):
     # -- the cluster
 
     async def describe_cluster(
-        self, topics: Iterable[str] | None = None, *, partitions: bool = True
+        self, topics: Iterable[str] | None = None, *, partitions: bool | range = True
     ) -> ClusterDescription:
         """Return the brokers of the cluster, and the partitions of ``topics`` (default: all).
 
         Queries every broker and merges the responses. A broker that does not respond within 2 s is
-        reported as not live. With ``partitions=False``, the result contains brokers only. Raises
-        ``UnknownTopicError`` if a topic does not exist.
+        reported as not live. ``partitions``: False for brokers only, a range for these of each
+        topic. Raises ``UnknownTopicError`` if a topic does not exist, except with a range.
         """
         self._bind()
         names = None if topics is None else _names(topics)

@@ -34,6 +34,7 @@ from raftlog.server.once import check_once
 from raftlog.server.partition import Partition
 from raftlog.server.reply import Reply
 from raftlog.server.requests import topics as requests
+from raftlog.server.topic_table import HostedTopic
 from raftlog.server.turns import Steps
 from raftlog.types import is_internal_topic
 
@@ -97,11 +98,11 @@ def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> S
         topic = context.topics.get(name)
         if topic is None and message.topics is None:
             continue  # deleted since the names were listed
-        partitions += 0 if topic is None else len(topic.hosts)
+        partitions += 0 if topic is None else len(_numbers(topic, message))
         if found and partitions > limits.PARTITIONS_DESCRIBED_MAX:
             _check_paged(message)
             break
-        found.append((yield from _describe(context, name)))
+        found.append((yield from _describe(context, name, message)))
     reply.send(DescribeTopicsResponse(topics=found, is_page=len(found) < len(names)))
 
 
@@ -138,7 +139,15 @@ def _result(name: str, changed: requests.Changed) -> TopicResult:
     return TopicResult(name=changed.name, id=changed.id)
 
 
-def _describe(context: BrokerContext, name: str) -> Generator[None, Any, TopicDescription]:
+def _numbers(topic: HostedTopic, message: DescribeTopicsRequest) -> range:
+    """Return the requested partitions of a topic."""
+    count = len(topic.hosts)
+    return range(count) if message.span is None else message.span.of(count)
+
+
+def _describe(
+    context: BrokerContext, name: str, message: DescribeTopicsRequest
+) -> Generator[None, Any, TopicDescription]:
     """Return a topic, or why it does not exist; a few of its partitions in each step."""
     try:
         topic = context.topics.topic(name)
@@ -146,10 +155,11 @@ def _describe(context: BrokerContext, name: str) -> Generator[None, Any, TopicDe
         yield None
         return TopicDescription(name=name, failure=Failure.of(error))
     partitions: list[PartitionDescription] = []
-    for index, host in enumerate(topic.hosts):
+    for index in _numbers(topic, message):
         if index % DESCRIBED_PER_STEP == 0:
             yield None
-        partitions.append(_describe_partition(context.topics.info(topic, index), host))
+        info = context.topics.info(topic, index)
+        partitions.append(_describe_partition(info, topic.hosts[index]))
     return TopicDescription(
         name=topic.name,
         id=topic.id,
@@ -157,6 +167,7 @@ def _describe(context: BrokerContext, name: str) -> Generator[None, Any, TopicDe
         config_overrides=sorted(topic.overrides),
         partitions=partitions,
         is_internal=is_internal_topic(topic.name),
+        partition_count=len(topic.hosts),
     )
 
 

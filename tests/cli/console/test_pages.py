@@ -94,6 +94,19 @@ def test_topics_are_searched_and_described(browser: Browser, topic: str) -> None
 
 
 @integration
+def test_partitions_of_a_topic_are_shown_in_pages(browser: Browser, topic: str) -> None:
+    browser.post(f"/topics/{topic}/partitions", partitions="250")
+    for page, first, last in (("", 1, 100), ("?page=2", 101, 200), ("?page=99", 201, 250)):
+        html = browser.get(f"/topics/{topic}{page}")
+        assert f"{first}\N{EN DASH}{last} of 250 partitions" in text_of(html)
+        assert html.count(f'href="/topics/{topic}/partitions/') == last - first + 1
+    assert 'min="251"' in html
+    assert f"{topic}:249 is led by broker 1" in text_of(
+        browser.get(f"/topics/{topic}/partitions/249")
+    )
+
+
+@integration
 def test_records_are_read_searched_followed_and_downloaded(
     browser: Browser, topic: str, bootstrap: str
 ) -> None:

@@ -18,6 +18,8 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
+from raftlog.protocol.cluster import DescribeClusterRequest, DescribeClusterResponse
+from raftlog.protocol.schema import PartitionRange
 from raftlog.protocol.topics import (
     AddPartitionsRequest,
     AlterTopicsRequest,
@@ -233,6 +235,31 @@ def test_describing_what_does_not_exist(client: Client) -> None:
     topics = describe(client, "nope", "a/b")
     assert isinstance(error_of(topics[0]), UnknownTopicError)
     assert isinstance(error_of(topics[1]), InvalidTopicError)
+
+
+def test_a_part_of_the_partitions_is_described(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PARTITIONS_DESCRIBED_MAX", 4)
+    for name in ("a", "b"):
+        client.create(name, partitions=9)
+
+    def numbers(start: int, count: int) -> list[list[int]]:
+        span = PartitionRange(start=start, count=count)
+        described: DescribeTopicsResponse = client.ask(
+            apis.DESCRIBE_TOPICS, DescribeTopicsRequest(topics=["a", "b"], span=span)
+        )
+        assert [topic.partition_count for topic in described.topics] == [9, 9]
+        status: DescribeClusterResponse = client.ask(
+            apis.DESCRIBE_CLUSTER, DescribeClusterRequest(topics=["a"], span=span)
+        )
+        found = [[p.info.partition for p in topic.partitions] for topic in described.topics]
+        assert [part.partition for part in status.partitions] == found[0]
+        return found
+
+    assert numbers(3, 2) == [[3, 4], [3, 4]]
+    assert numbers(8, 2) == [[8], [8]]
+    assert numbers(9, 2) == [[], []]
 
 
 def test_a_long_answer_comes_in_pages(
