@@ -17,7 +17,9 @@ INHERIT = "default"
 @click.command("log-level")
 @click.argument("logger", required=False)
 @click.argument("level", required=False, type=click.Choice([*LOGGING_LEVELS, INHERIT]))
-@click.option("--broker", type=click.IntRange(min=0), help="Only this broker.  [default: all]")
+@click.option(
+    "--broker", type=click.IntRange(min=0), help="Only this broker.  [default: all that respond]"
+)
 @options.as_json
 @options.cluster_secret_file
 @options.bootstrap
@@ -47,12 +49,16 @@ def log_level(
         if broker is not None:
             brokers = [broker]
         else:
-            brokers = [each.id for each in admin.describe_cluster(partitions=False).brokers]
+            described = admin.describe_cluster(partitions=False).brokers
+            brokers = [each.id for each in described if each.live]
+            for each in described:
+                if not each.live:
+                    output.note(f"raftlog: broker {each.id} is omitted: {each.problem}")
         if logger is not None and level is not None:
             changes = {logger: None if level == INHERIT else level}
-            for each in brokers:
-                admin.alter_log_levels(each, changes)
-        rows = [row for each in brokers for row in _rows(admin, each, logger)]
+            for number in brokers:
+                admin.alter_log_levels(number, changes)
+        rows = [row for number in brokers for row in _rows(admin, number, logger)]
     if not rows:
         raise InvalidRequestError(f"no broker has a logger {logger!r}")
     if as_json:

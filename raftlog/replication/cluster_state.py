@@ -684,6 +684,11 @@ class ClusterMachine:
             raise InvalidPartitionsError(
                 f"replication factor {wanted}: the maximum is {limits.REPLICATION_FACTOR_MAX}"
             )
+        if not live:
+            raise InvalidPartitionsError(
+                "no broker can store replicas yet: all are fenced. Try again when `raftlog cluster "
+                "brokers` shows them as up"
+            )
         if not 1 <= wanted <= len(live):
             brokers = "1 broker" if len(self.brokers) == 1 else f"{len(self.brokers)} brokers"
             alive = "" if len(live) == len(self.brokers) else f", of which {len(live)} are live"

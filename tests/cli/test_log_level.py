@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.testing import Cluster
+from raftlog.testing import Cluster, cluster
 from tests.cli.conftest import Raftlog
 
 pytestmark = pytest.mark.integration
@@ -29,6 +29,17 @@ def test_a_level_is_changed_until_it_is_removed(
     assert raftlog("cluster", "log-level").out.decode().split()[:3] == ["broker", "logger", "level"]
     assert shown(NAME, "default", "--broker", "1")[f"{NAME}.node"] == "info"
     assert shown() == before
+
+
+def test_brokers_that_are_down_are_omitted(
+    raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster(brokers=3) as running:
+        running.brokers[1].kill()
+        monkeypatch.setenv("RAFTLOG_BOOTSTRAP", running.bootstrap)
+        ran = raftlog("cluster", "log-level", NAME, "debug", "--json")
+        assert {row["broker"] for row in ran.json} == {1, 3}
+        assert "raftlog: broker 2 is omitted: " in ran.err
 
 
 def test_an_unknown_logger_or_level_is_an_error(

@@ -259,10 +259,13 @@ def test_a_topic_that_cannot_be_is_refused(
 
 
 def test_no_topic_without_a_live_broker() -> None:
+    """The default replication factor is then 0, which no user has requested."""
     machine = ClusterMachine()
-    refused(machine, create("t"), InvalidPartitionsError, "this cluster has 0 brokers")
+    refused(machine, create("t"), InvalidPartitionsError, "all are fenced")
     done(machine, registration(1))
-    refused(machine, create("t"), InvalidPartitionsError, "1 broker, of which 0 are live")
+    for factor in (0, 1):
+        topic = create("t", replication_factor=factor)
+        refused(machine, topic, InvalidPartitionsError, "all are fenced")
 
 
 def test_a_creation_may_be_repeated() -> None:
