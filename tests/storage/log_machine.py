@@ -324,7 +324,10 @@ class LogMachine(RuleBasedStateMachine):
         """A log without a batch has forgotten which chain it follows."""
         model = self.model
         if not model.live():
-            model.start = model.end
+            # A compacted batch may begin among the deleted records.
+            model.start = end = min(model.end, self.log.log_end_offset)
+            model.durable_start = min(model.durable_start, end)
+            model.durable_end = min(model.durable_end, end)
             model.forget_batches(chain=self.log.chain, producers=model.producers())
         self.leader_epoch = max(self.leader_epoch, self.log.leader_epoch)
 
