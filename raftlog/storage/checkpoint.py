@@ -17,10 +17,11 @@ the other slot holds the previous write.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from raftlog.disk import Disk, File, missing
+from raftlog.disk import NO_ROOM, Disk, File, missing
 from raftlog.record.checksum import CHAIN_START, crc32c
 from raftlog.storage.copies import UNIDENTIFIED, Copy, CopyRecord
 from raftlog.types import LeaderEpoch, Offset
@@ -110,15 +111,28 @@ def _decode_slot(data: bytes) -> tuple[int, Checkpoint] | None:
 class CheckpointFile:
     """The checkpoint file, opened at the first write. Thread-safe: each method acquires a lock."""
 
-    def __init__(self, disk: Disk, path: str, copy: Copy | None = None) -> None:
-        """``copy``: the data directory's record of this copy; None if the log has no record."""
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        copy: Copy | None = None,
+        *,
+        sync_dir: Callable[[str], None] | None = None,
+    ) -> None:
+        """``copy``: the data directory's record of this copy; None if the log has no record.
+        ``sync_dir``: syncs the parent of the log's directory; default: ``disk.sync_dir``.
+        """
         self.path = path
+        self._directory = path.rpartition("/")[0]
         self._copy = copy
         self._disk = disk
+        self._sync_dir = sync_dir or disk.sync_dir
         self._file: File | None = None
         self._sequence = 0
         self._lock = disk.mutex()  # the owner thread and tasks both write
         self._is_unsynced = False  # ``latest`` may be in the page cache only
+        # A power failure may remove the file, or the log's directory. No slot is written then.
+        self._is_unnamed = False
         self.latest = Checkpoint()
 
     def load(self) -> str:
@@ -183,7 +197,8 @@ class CheckpointFile:
         return self._sequence > 0
 
     def prepare(self) -> None:
-        """Create the file at its full size, so that later writes need no disk space.
+        """Create the file at its full size, so that later writes need no disk space. Syncs nothing:
+        the first ``update`` does, before it writes.
 
         Does not block if the file is already open, because appends continue during a sync. Raises
         ``OSError``, for example ENOSPC.
@@ -194,29 +209,53 @@ class CheckpointFile:
             if self._file is None:
                 self._open()
 
-    def _make_directory(self) -> None:
-        """Create the directory of a log that never had a record: this is its first file. Its parent
-        exists since the log was opened; if not, files are missing."""
-        directory = self.path.rpartition("/")[0]
-        self._disk.make_dir(directory)
-        self._disk.sync_dir(directory.rpartition("/")[0])
-
     def _open(self) -> File:
-        if self._sequence == 0 and self._copy is not None:
-            self._make_directory()
+        # The previous process may have ended before the names were durable if it wrote no slot.
+        is_unnamed = self._sequence == 0
+        if is_unnamed and self._copy is not None:
+            # The first file of a log that never had a record. The parent exists since the log was
+            # opened; if not, files are missing.
+            self._disk.make_dir(self._directory)
         file = self._disk.open(self.path, create=True)
-        # Slots are written only after the file and its name are durable. If no slot was written,
-        # the previous process may have ended before that.
-        if file.size() < SLOTS * SLOT_BYTES or self._sequence == 0:
+        if file.size() < SLOTS * SLOT_BYTES:
+            is_unnamed = True
             try:
-                file.append([bytes(max(0, SLOTS * SLOT_BYTES - file.size()))])
-                file.sync()
-                self._disk.sync_dir(self.path.rsplit("/", 1)[0])
+                file.append([bytes(SLOTS * SLOT_BYTES - file.size())])
             except OSError:
                 file.close()
                 raise
+        self._is_unnamed |= is_unnamed
         self._file = file
         return file
+
+    @property
+    def is_unnamed(self) -> bool:
+        """True if a power failure may remove the file, or the directory of the log."""
+        return self._is_unnamed
+
+    def sync_parent(self) -> None:
+        """Make the name of the log's directory durable. The directory was synced after the creation
+        of the file. Any thread may call. Raises ``OSError``."""
+        with self._lock:
+            self._finish_names()
+
+    def _finish_names(self) -> None:
+        if self._copy is not None:  # else the directory was durable when the log was opened
+            self._sync_dir(self._directory.rpartition("/")[0])
+        self._is_unnamed = False
+
+    def settle(self) -> None:
+        """Create the file of a log with segments but without a checkpoint, because a crash
+        interrupted its first sync. Make the names durable, because the segments count as durable
+        from now on. A full disk prevents only the creation. Raises ``OSError``.
+        """
+        try:
+            self.prepare()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+        self._disk.sync_dir(self._directory)
+        self.sync_parent()
 
     def update(
         self,
@@ -270,14 +309,18 @@ class CheckpointFile:
             raise missing(self.path)
         if checkpoint.copy_id == UNIDENTIFIED and self._copy is not None:
             checkpoint = replace(checkpoint, copy_id=self._copy.new_id())
+        is_first = self._sequence == 0  # no slot holds anything that a torn write could destroy
+        if self._is_unnamed:
+            self._disk.sync_dir(self._directory)
+            self._finish_names()
         sync = sync or self._is_unrecorded
         self.latest = checkpoint
         self._is_unsynced = True
-        for _ in range(SLOTS if sync else 1):
+        for number in range(SLOTS if sync else 1):
             self._sequence += 1
             slot = self._sequence % SLOTS
             file.pwrite(encode_slot(self._sequence, checkpoint), slot * SLOT_BYTES)
-            if sync:
+            if sync and (number or not is_first):
                 file.sync()
         if sync:
             self._is_unsynced = False

@@ -36,14 +36,17 @@ class SyncTask:
     snapshots: Sequence[tuple[Offset, dict[str, Any]]] = ()
 
     def run(self) -> None:
+        is_unnamed = self.checkpoint.is_unnamed  # the owner may create it during this task
         for file in self.data:
             file.sync()
             if not file.is_in_place():  # a start would not find the synced data
                 raise missing(file.path)
         if self.epochs is not None:
             self.files.write_epochs(self.epochs)  # syncs the directory too
-        elif self.new_names:
+        elif self.new_names or is_unnamed:
             self.disk.sync_dir(self.directory)
+        if is_unnamed:
+            self.checkpoint.sync_parent()
         try:
             self._note()
         except OSError as error:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,6 +48,10 @@ class LogDir:
         # Whether new replicas should be placed elsewhere: the disk hangs, or is nearly full.
         self.is_avoided: Callable[[], bool] = _never
         self._disk = disk
+        self.syncs_requested = 0  # calls of ``sync_dir``
+        self._last_sync = "", 0  # its path, and the number of requests before it began
+        self._lock = threading.Lock()  # guards ``syncs_requested``
+        self._syncing = disk.mutex()  # acquired before ``_lock``
 
     @property
     def is_expendable(self) -> bool:
@@ -94,6 +99,20 @@ class LogDir:
                 state = _read(self._disk, self.path)
                 if state is None or state["id"] != self.id:
                     raise missing(f"{self.path}/{NAME}")
+
+    def sync_dir(self, path: str) -> None:
+        """Sync a directory below this one. Concurrent calls for the same directory share one sync.
+        Any thread may call. Raises ``OSError``.
+        """
+        with self._lock:
+            self.syncs_requested = number = self.syncs_requested + 1
+        with self._syncing:
+            if self._last_sync[0] == path and self._last_sync[1] >= number:
+                return
+            with self._lock:
+                requests = self.syncs_requested
+            self._disk.sync_dir(path)
+            self._last_sync = path, requests
 
     def probe(self) -> None:
         """Fail this directory if its path does not lead to it, or if it cannot be written. Blocks

@@ -83,6 +83,12 @@ def open_log(
     return opening.run()
 
 
+def _checkpoint_of(
+    disk: Disk, directory: str, copy: Copy | None, log_dir: LogDir
+) -> CheckpointFile:
+    return CheckpointFile(disk, f"{directory}/checkpoint", copy, sync_dir=log_dir.sync_dir)
+
+
 def _without_files(disk: Disk, directory: str, copy: Copy | None, log_dir: LogDir) -> Opened:
     """Return the state of a log that never had a record, so it has no directory yet, or whose log
     directory has failed. Accesses no file."""
@@ -91,7 +97,7 @@ def _without_files(disk: Disk, directory: str, copy: Copy | None, log_dir: LogDi
         segments=[],
         epochs=EpochCache(),
         producers=ProducerTable(),
-        checkpoint=CheckpointFile(disk, f"{directory}/checkpoint", copy),
+        checkpoint=_checkpoint_of(disk, directory, copy, log_dir),
         files=LogFiles(disk, directory),
         log_start_offset=0,
         log_end_offset=0 if known is None else known.durable_end_offset,
@@ -125,7 +131,7 @@ class _Opening:
         self._index_interval_bytes = index_interval_bytes
         self._files = LogFiles(disk, directory)
         self._compaction_files = CompactionFiles(disk, directory)
-        self._checkpoint = CheckpointFile(disk, f"{directory}/checkpoint", copy)
+        self._checkpoint = _checkpoint_of(disk, directory, copy, log_dir)
         self._trouble = self._checkpoint.load()
         self._compaction_state, self._damage = self._compaction_files.recover(
             self._files.notes, high_watermark=self._checkpoint.latest.high_watermark
@@ -157,6 +163,8 @@ class _Opening:
             end = max(end, start)
             _start_anew_at(recovered, start)
             _make_durable(self._disk, self._directory, recovered)
+            if segments and not self._checkpoint.is_written:
+                self._checkpoint.settle()
             files.cut_snapshots(end)
             self._compaction_state = self._compaction_files.keep_up_to(self._compaction_state, end)
             if self._trouble:

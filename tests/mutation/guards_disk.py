@@ -10,6 +10,7 @@ from tests.mutation.guard import Guard
 BAD_DISK: Final = "tests/storage/test_bad_disk.py"
 BATCH: Final = "tests/record/test_batch.py"
 CHECKPOINT: Final = "tests/storage/test_checkpoint.py"
+LOG_DIRS: Final = "tests/storage/test_log_dirs.py"
 CLEAN_MARK: Final = "tests/storage/test_clean_mark.py"
 CRASH_POINTS: Final = "tests/storage/test_crash_points.py"
 DISK: Final = "tests/test_disk.py"
@@ -320,22 +321,88 @@ STATE_FILES: Final = [
         name="checkpoint's file is created durably",
         why="slots are written to a file that a power failure removes",
         module="raftlog/storage/checkpoint.py",
-        function="CheckpointFile._open",
-        change=both(calls("call sync", "size"), calls("call sync_dir", "list_dir")),
-        tests=(
-            (
-                "tests/storage/test_checkpoint.py"
-                "::test_a_synced_change_survives_a_power_cut_and_later_ones_are_old_or_new"
-            ),
-        ),
+        function="CheckpointFile._write",
+        change=drop("call sync_dir"),
+        tests=(f"{CHECKPOINT}::test_the_name_is_durable_before_the_first_slot_is_written",),
     ),
     Guard(
         name="a log's directory is durable before its checkpoint",
         why="after a power failure, a copy with records is corrupt, and its records are lost",
         module="raftlog/storage/checkpoint.py",
-        function="CheckpointFile._make_directory",
-        change=drop("call sync_dir"),
-        tests=(f"{HOSTING}::test_the_first_records_of_a_partition",),
+        function="CheckpointFile._finish_names",
+        change=drop("call _sync_dir"),
+        tests=(
+            (
+                f"{HOSTING}::"
+                "test_names_are_durable_before_a_slot_is_written_and_the_slots_before_the_record"
+            ),
+        ),
+    ),
+    Guard(
+        name="names are durable before the acknowledgement, also on a full disk",
+        why="errors of a full disk are ignored afterwards: an acknowledged record is lost",
+        module="raftlog/storage/disk_tasks.py",
+        function="SyncTask.run",
+        change=drop("call sync_parent"),
+        tests=(f"{HOSTING}::test_a_full_disk_does_not_excuse_a_name_that_is_not_durable",),
+    ),
+    Guard(
+        name="a sync covers only the names from before it",
+        why="after a power failure, the checkpoint of a copy with records is missing",
+        module="raftlog/storage/disk_tasks.py",
+        function="SyncTask.run",
+        change=always("if checkpoint"),
+        tests=(
+            (
+                f"{HOSTING}::"
+                "test_a_checkpoint_that_is_created_while_a_task_runs_is_not_covered_by_it"
+            ),
+        ),
+    ),
+    Guard(
+        name="a new checkpoint without a new segment has a durable name, too",
+        why="after a power failure, the checkpoint of a copy with records is missing",
+        module="raftlog/storage/disk_tasks.py",
+        function="SyncTask.run",
+        change=value("if new_names", "self.new_names"),
+        tests=(f"{HOSTING}::test_a_checkpoint_that_is_created_before_a_truncation_is_named",),
+    ),
+    Guard(
+        name="without a slot, the names of a killed process count as not durable",
+        why="a power failure removes the directory with acknowledged records",
+        module="raftlog/storage/checkpoint.py",
+        function="CheckpointFile._open",
+        change=value("assign _sequence", "False"),
+        tests=(f"{HOSTING}::test_names_that_a_killed_process_has_created_are_made_durable",),
+    ),
+    Guard(
+        name="names of a killed process are durable before its records are served",
+        why="a power failure removes the directory with records that were acknowledged since",
+        module="raftlog/storage/opening.py",
+        function="_Opening.run",
+        change=drop("call settle"),
+        tests=(
+            (
+                f"{HOSTING}::"
+                "test_records_of_a_killed_process_have_a_durable_directory_once_they_are_open"
+            ),
+        ),
+    ),
+    Guard(
+        name="a shared sync has begun after the request",
+        why="a directory that was created during the sync is removed by a power failure",
+        module="raftlog/storage/log_dirs.py",
+        function="LogDir.sync_dir",
+        change=always("compare _last_sync #2/2"),
+        tests=(f"{LOG_DIRS}::test_concurrent_syncs_of_one_directory_share_one",),
+    ),
+    Guard(
+        name="a shared sync is of the same directory",
+        why="the directory of a partition of another topic is removed by a power failure",
+        module="raftlog/storage/log_dirs.py",
+        function="LogDir.sync_dir",
+        change=always("compare _last_sync #1/2"),
+        tests=(f"{LOG_DIRS}::test_a_sync_does_not_cover_a_request_for_another_directory",),
     ),
     Guard(
         name="only a log that never had a record gets a directory",

@@ -12,6 +12,7 @@ from raftlog.config import BrokerConfig, TopicConfig
 from raftlog.errors import InvalidConfigError, StorageFailedError
 from raftlog.server.broker import Broker, read_secret
 from tests.server.harness import (
+    TIMEOUT_S,
     Client,
     FaultyDisk,
     RunningBroker,
@@ -48,6 +49,31 @@ def test_a_graceful_stop_answers_what_is_in_flight(
     assert client.is_closed_by_broker()
     client.close()
     stopping.join()
+
+
+class DiskWithHangingDirectories(FaultyDisk):
+    """Syncs of the directories of topics and partitions wait for the gate, too."""
+
+    def sync_dir(self, path: str) -> None:
+        if "/topics/" in path:
+            assert self.faults.sync_gate.wait(TIMEOUT_S), "nobody opened the gate"
+        super().sync_dir(path)
+
+
+def test_the_first_record_of_a_partition_does_not_stop_the_broker_while_its_disk_hangs(
+    tmp_path: Path,
+) -> None:
+    disk = DiskWithHangingDirectories()
+    with running(tmp_path, disk=disk) as broker, broker.client() as client:
+        client.create("t")
+        disk.faults.sync_gate.clear()
+        produced = client.send_batch("t", batch_of(b"a"))
+        with broker.client() as other:
+            assert other.fetch("t")[1] == [], "not durable yet"
+        disk.faults.sync_gate.set()
+        assert client.produced(produced).base_offset == 0
+    with running(tmp_path) as broker, broker.client() as client:
+        assert client.fetch("t")[1] == [b"a"]
 
 
 def test_a_stop_does_not_wait_for_ever_for_a_client(tmp_path: Path) -> None:

@@ -101,6 +101,20 @@ def test_a_synced_change_survives_a_power_cut_and_later_ones_are_old_or_new() ->
     assert seen == {10, 11, 12, 13}
 
 
+def test_the_name_is_durable_before_the_first_slot_is_written() -> None:
+    disk = disk_with_log()
+    checkpoint = loaded(disk)
+    checkpoint.prepare()
+    assert disk.durable_bytes(PATH) is None
+
+    def check(operation: str, _path: str) -> None:
+        assert operation != "write" or disk.durable_bytes(PATH) is not None
+
+    disk.before = check
+    checkpoint.update(durable_end_offset=1)
+    assert checkpoint.is_written
+
+
 @pytest.mark.parametrize("slot", range(SLOTS))
 def test_a_synced_change_survives_the_loss_of_either_slot(slot: int) -> None:
     """Falling back to the start before would look like missing segments."""

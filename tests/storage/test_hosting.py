@@ -19,7 +19,8 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from raftlog.storage import Store
+from raftlog.storage import Log, Store
+from raftlog.storage.checkpoint import decode_slots
 from raftlog.testing.disk import Fault, SimDisk, Stopped
 from raftlog.types import TopicPartition
 from tests.storage.crashes import sweep
@@ -317,6 +318,159 @@ def test_a_directory_is_not_created_where_that_of_its_topic_was_lost() -> None:
         fill(log, 1)
     assert not disk.exists(f"{DATA}/topics/clicks")
     assert log.damage
+
+
+def operations_of(disk: SimDisk) -> list[str]:
+    """The changes to the disk from now on, with their paths below the data directory."""
+    found: list[str] = []
+
+    def note(operation: str, path: str) -> None:
+        found.append(f"{operation} {path.removeprefix(DATA).removeprefix('/')}")
+
+    disk.before = note
+    return found
+
+
+def test_the_first_record_syncs_nothing_on_the_event_loop_and_each_file_once_in_the_task() -> None:
+    disk = sim_disk()
+    log = host(open_store(disk), 1)
+    operations = operations_of(disk)
+    append(log, b"x")
+    assert [each for each in operations if each.startswith("sync")] == []
+    task = log.begin_sync()
+    assert task is not None
+    operations.clear()
+    task.run()
+    home, partition = f"topics/clicks/{FIRST}", f"topics/clicks/{FIRST}/1"
+    assert [each for each in operations if each.startswith("sync")] == [
+        f"sync {partition}/{0:020d}.log",
+        f"sync {partition}/epochs.tmp",
+        f"sync_dir {partition}",
+        f"sync_dir {home}",
+        f"sync {partition}/checkpoint",
+        "sync copies.tmp",
+        "sync_dir ",
+    ]
+
+
+def test_names_are_durable_before_a_slot_is_written_and_the_slots_before_the_record() -> None:
+    """A kill in between leaves a checkpoint which shows that the names need no other sync."""
+    disk = sim_disk()
+    log = host(open_store(disk), 1)
+    path = f"{DATA}/topics/clicks/{FIRST}/1"
+    append(log, b"x")
+    task = log.begin_sync()
+    assert task is not None
+    seen = []
+
+    def check(operation: str, at: str) -> None:
+        if operation == "write" and at == f"{path}/checkpoint":
+            assert disk.durable_bytes(f"{path}/{0:020d}.log")
+            assert disk.durable_bytes(at) is not None
+            seen.append("slot")
+        elif operation == "create" and at == f"{DATA}/copies.tmp":
+            found = decode_slots(disk.durable_bytes(f"{path}/checkpoint") or b"")
+            assert found is not None
+            assert (found[0], found[1].durable_end_offset) == (2, 1)
+            seen.append("record")
+
+    disk.before = check
+    task.run()
+    assert seen == ["slot", "slot", "record"]
+
+
+def test_names_are_durable_before_a_slot_of_a_log_that_restarts_at_an_offset() -> None:
+    """There is no sync task: the first write to the checkpoint syncs them."""
+    disk = sim_disk()
+    log = host(open_store(disk), 1)
+    log.restart_at(7)
+    assert disk.durable_bytes(f"{DATA}/topics/clicks/{FIRST}/1/checkpoint")
+    assert hosted(reopened(disk, power_cut=True)) == {(FIRST, 1): 7}
+
+
+def test_a_full_disk_does_not_excuse_a_name_that_is_not_durable() -> None:
+    """Other errors of a full disk are ignored after the records are durable."""
+    disk = sim_disk()
+    log = host(open_store(disk), 1)
+    append(log, b"x")
+    disk.faults.append(Fault({"sync_dir"}, errno.ENOSPC, path=f"{DATA}/topics/clicks/{FIRST}"))
+    with pytest.raises(StorageFailedError):
+        log.sync()
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_records_of_a_killed_process_have_a_durable_directory_once_they_are_open(
+    is_full: bool,
+) -> None:
+    """They count as durable, and no sync task follows."""
+    disk = sim_disk()
+    append(host(open_store(disk), 1), b"x")
+    path = f"{DATA}/topics/clicks/{FIRST}/1"
+    disk.crash()
+    disk.lose(f"{path}/checkpoint")  # as a power failure may
+    if is_full:
+        disk.capacity_bytes = disk.used_bytes
+    log = open_store(disk).hosted_log(FIRST, 1)
+    assert log.durable_end_offset == 1
+    assert disk.durable_bytes(f"{path}/{0:020d}.log")
+    assert is_full or disk.durable_bytes(f"{path}/checkpoint") is not None
+    disk.capacity_bytes = None
+    fill(log, 1)
+    assert hosted(reopened(disk, power_cut=True)) == {(FIRST, 1): 2}
+
+
+def test_names_that_a_killed_process_has_created_are_made_durable() -> None:
+    disk = sim_disk()
+    log = host(open_store(disk), 1)
+    disk.faults.append(Fault({"create"}, error=None, path="*.log"))
+    with pytest.raises(Stopped):
+        append(log, b"x")
+    log = reopened(disk).hosted_log(FIRST, 1)
+    path = f"{DATA}/topics/clicks/{FIRST}/1"
+    assert disk.exists(f"{path}/checkpoint")
+    fill(log, 1)
+    assert disk.durable_bytes(f"{path}/{0:020d}.log")
+
+
+def without_checkpoint(disk: SimDisk) -> Log:
+    """A log with a record that opened without a checkpoint, because the disk was full."""
+    append(host(open_store(disk), 1, segment_bytes="16384"), b"x")
+    disk.crash()
+    disk.lose(f"{DATA}/topics/clicks/{FIRST}/1/checkpoint")
+    disk.faults.append(Fault({"create"}, errno.ENOSPC, path="*/checkpoint"))
+    return open_store(disk).hosted_log(FIRST, 1)
+
+
+def test_a_checkpoint_that_is_created_before_a_truncation_is_named() -> None:
+    disk = sim_disk()
+    log = without_checkpoint(disk)
+    append(log, b"y")
+    path = f"{DATA}/topics/clicks/{FIRST}/1/checkpoint"
+    disk.faults.append(Fault({"sync_dir"}, errno.ENOSPC, path=f"*/{FIRST}/1"))
+    with pytest.raises(StorageFailedError):
+        log.truncate_to(1)
+    assert disk.exists(path)
+
+
+def test_a_checkpoint_that_is_created_while_a_task_runs_is_not_covered_by_it() -> None:
+    """The task has synced the directory before, if the disk was full at the start."""
+    disk = sim_disk()
+    log = without_checkpoint(disk)
+    path = f"{DATA}/topics/clicks/{FIRST}/1"
+    append(log, b"y", leader_epoch=4)
+    task = log.begin_sync()
+    assert task is not None
+    sync_dir = disk.sync_dir
+
+    def sync_dir_and_roll(at: str) -> None:
+        sync_dir(at)
+        if log.segment_count == 1:
+            append(log, bytes(16_300))
+
+    disk.sync_dir = sync_dir_and_roll  # type: ignore[method-assign]
+    task.run()
+    assert log.segment_count == 2
+    assert disk.durable_bytes(f"{path}/checkpoint") is not None
 
 
 # -- crashes ---------------------------------------------------------------------------------------
