@@ -20,7 +20,7 @@ from raftlog.types import Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-SUSPECT_BYTES_MAX: Final = limits.MIB  # verified per suspicion: 1 ms, or 12 ms of small batches
+SUSPECT_BYTES_MAX: Final = limits.MIB  # verified per suspicion
 STEP_SECONDS: Final = 1.0
 STEP_BYTES_MIN: Final = 64 * limits.KIB
 STEP_BYTES_MAX: Final = 4 * limits.MIB
@@ -39,10 +39,21 @@ class LogVerifier:
 
     def verify_suspect(self, host: Partition, offset: Offset, *, bytes_max: int) -> None:
         """Verify ``bytes_max`` bytes from ``offset`` on, at most 1 MiB, so that the log records
-        corruption.
+        corruption: the first ``VERIFY_BYTES_PER_TURN`` now, each of the next in a later turn.
         """
+        bytes_left = min(bytes_max, SUSPECT_BYTES_MAX)
+        now = min(bytes_left, VERIFY_BYTES_PER_TURN)
         with suppress(DamagedLogError, OffsetOutOfRangeError):
-            self.verify(host, offset, bytes_max=min(bytes_max, SUSPECT_BYTES_MAX))
+            reached = self.verify(host, offset, bytes_max=now)
+            if bytes_left > now and reached < host.log.readable_end_offset:
+                asyncio.get_running_loop().call_soon(
+                    self._verify_more, host, reached, bytes_left - now
+                )
+
+    def _verify_more(self, host: Partition, offset: Offset, bytes_left: int) -> None:
+        if host.closed is None:
+            with suppress(OSError):  # the file cannot be opened, so its state is unknown
+                self.verify_suspect(host, offset, bytes_max=bytes_left)
 
     def verify(self, host: Partition, offset: Offset, *, bytes_max: int) -> Offset:
         """See ``Log.verify``; new corruption is reported."""

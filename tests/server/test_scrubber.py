@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import itertools
 import logging
@@ -103,11 +104,41 @@ async def test_damage_is_noted_told_and_counted_once(
 
 
 @runs(scene)
-async def test_a_doubt_costs_a_bounded_amount_of_work(p: Parts) -> None:
-    host = p.add(1)
+async def test_a_doubt_costs_a_bounded_amount_of_work_in_turns(p: Parts) -> None:
+    host = p.add(3 * SUSPECT_BYTES_MAX // len(VALUE))
     p.verifier.verify_suspect(host, 0, bytes_max=1 << 30)
+    assert [bytes_max for _, _, bytes_max in p.looked] == [VERIFY_BYTES_PER_TURN]
+    turns = SUSPECT_BYTES_MAX // VERIFY_BYTES_PER_TURN
+    for _ in range(2 * turns):
+        await asyncio.sleep(0)
+    assert [bytes_max for _, _, bytes_max in p.looked] == [VERIFY_BYTES_PER_TURN] * turns
+    offsets = [offset for _, offset, _ in p.looked]
+    assert offsets == sorted(set(offsets))
     p.verifier.verify_suspect(host, 0, bytes_max=5)
-    assert [bytes_max for _, _, bytes_max in p.looked] == [SUSPECT_BYTES_MAX, 5]
+    assert p.looked[-1][2] == 5
+
+
+@runs(scene)
+async def test_a_doubt_ends_with_the_log_and_with_its_replica(p: Parts) -> None:
+    small = p.add(1)
+    p.verifier.verify_suspect(small, 0, bytes_max=1 << 30)
+    large = p.add(2 * VERIFY_BYTES_PER_TURN // len(VALUE))
+    p.verifier.verify_suspect(large, 0, bytes_max=1 << 30)
+    large.close(NotLeaderError("no replica any more"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert [host for host, _, _ in p.looked] == [small, large]
+
+
+@runs(scene)
+async def test_a_later_turn_of_a_doubt_finds_corruption(p: Parts) -> None:
+    host = p.add(2 * VERIFY_BYTES_PER_TURN // len(VALUE))
+    p.harm(host.log, host.log.log_end_offset - 1)
+    p.verifier.verify_suspect(host, 0, bytes_max=1 << 30)
+    assert not p.told
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert p.told == [host]
 
 
 @runs(scene)
