@@ -17,13 +17,13 @@ the other slot holds the previous write.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from raftlog.disk import NO_ROOM, Disk, File, missing
 from raftlog.record.checksum import CHAIN_START, crc32c
 from raftlog.storage.copies import UNIDENTIFIED, Copy, CopyRecord
+from raftlog.storage.name_syncs import NameSyncs
 from raftlog.types import LeaderEpoch, Offset
 
 # slot | magic 4 "RLC2" | crc32c 4 of what follows | copy_id 8 | sequence 8 |
@@ -117,16 +117,17 @@ class CheckpointFile:
         path: str,
         copy: Copy | None = None,
         *,
-        sync_dir: Callable[[str], None] | None = None,
+        names: NameSyncs | None = None,
     ) -> None:
         """``copy``: the data directory's record of this copy; None if the log has no record.
-        ``sync_dir``: syncs the parent of the log's directory; default: ``disk.sync_dir``.
+        ``names``: syncs of the parents of logs' directories; None: of this one only.
         """
         self.path = path
         self._directory = path.rpartition("/")[0]
         self._copy = copy
         self._disk = disk
-        self._sync_dir = sync_dir or disk.sync_dir
+        self._names = names or NameSyncs(disk)
+        self._name = 0  # number of the log's directory in ``_names``
         self._file: File | None = None
         self._sequence = 0
         self._lock = disk.mutex()  # the owner thread and tasks both write
@@ -216,6 +217,7 @@ class CheckpointFile:
             # The first file of a log that never had a record. The parent exists since the log was
             # opened; if not, files are missing.
             self._disk.make_dir(self._directory)
+            self._name = self._names.created()
         file = self._disk.open(self.path, create=True)
         if file.size() < SLOTS * SLOT_BYTES:
             is_unnamed = True
@@ -241,7 +243,7 @@ class CheckpointFile:
 
     def _finish_names(self) -> None:
         if self._copy is not None:  # else the directory was durable when the log was opened
-            self._sync_dir(self._directory.rpartition("/")[0])
+            self._names.sync(self._directory.rpartition("/")[0], self._name)
         self._is_unnamed = False
 
     def settle(self) -> None:
@@ -313,7 +315,7 @@ class CheckpointFile:
         if self._is_unnamed:
             self._disk.sync_dir(self._directory)
             self._finish_names()
-        sync = sync or self._is_unrecorded
+        sync = sync or is_first or self._is_unrecorded  # the first also makes its size durable
         self.latest = checkpoint
         self._is_unsynced = True
         for number in range(SLOTS if sync else 1):

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from raftlog.errors import DamagedLogError, DataDirectoryError
 from raftlog.storage import state_file
 from raftlog.storage.catalog import Catalog, KnownLogDir, Topic
 from raftlog.storage.identity import Identity
+from raftlog.storage.name_syncs import NameSyncs
 
 NAME: Final = "log-dir"
 FORMAT_VERSION: Final = 1
@@ -48,10 +48,7 @@ class LogDir:
         # Whether new replicas should be placed elsewhere: the disk hangs, or is nearly full.
         self.is_avoided: Callable[[], bool] = _never
         self._disk = disk
-        self.syncs_requested = 0  # calls of ``sync_dir``
-        self._last_sync = "", 0  # its path, and the number of requests before it began
-        self._lock = threading.Lock()  # guards ``syncs_requested``
-        self._syncing = disk.mutex()  # acquired before ``_lock``
+        self.names = NameSyncs(disk)
 
     @property
     def is_expendable(self) -> bool:
@@ -99,20 +96,6 @@ class LogDir:
                 state = _read(self._disk, self.path)
                 if state is None or state["id"] != self.id:
                     raise missing(f"{self.path}/{NAME}")
-
-    def sync_dir(self, path: str) -> None:
-        """Sync a directory below this one. Concurrent calls for the same directory share one sync.
-        Any thread may call. Raises ``OSError``.
-        """
-        with self._lock:
-            self.syncs_requested = number = self.syncs_requested + 1
-        with self._syncing:
-            if self._last_sync[0] == path and self._last_sync[1] >= number:
-                return
-            with self._lock:
-                requests = self.syncs_requested
-            self._disk.sync_dir(path)
-            self._last_sync = path, requests
 
     def probe(self) -> None:
         """Fail this directory if its path does not lead to it, or if it cannot be written. Blocks

@@ -86,7 +86,7 @@ def open_log(
 def _checkpoint_of(
     disk: Disk, directory: str, copy: Copy | None, log_dir: LogDir
 ) -> CheckpointFile:
-    return CheckpointFile(disk, f"{directory}/checkpoint", copy, sync_dir=log_dir.sync_dir)
+    return CheckpointFile(disk, f"{directory}/checkpoint", copy, names=log_dir.names)
 
 
 def _without_files(disk: Disk, directory: str, copy: Copy | None, log_dir: LogDir) -> Opened:

@@ -10,7 +10,6 @@ from tests.mutation.guard import Guard
 BAD_DISK: Final = "tests/storage/test_bad_disk.py"
 BATCH: Final = "tests/record/test_batch.py"
 CHECKPOINT: Final = "tests/storage/test_checkpoint.py"
-LOG_DIRS: Final = "tests/storage/test_log_dirs.py"
 CLEAN_MARK: Final = "tests/storage/test_clean_mark.py"
 CRASH_POINTS: Final = "tests/storage/test_crash_points.py"
 DISK: Final = "tests/test_disk.py"
@@ -330,7 +329,7 @@ STATE_FILES: Final = [
         why="after a power failure, a copy with records is corrupt, and its records are lost",
         module="raftlog/storage/checkpoint.py",
         function="CheckpointFile._finish_names",
-        change=drop("call _sync_dir"),
+        change=drop("call sync"),
         tests=(
             (
                 f"{HOSTING}::"
@@ -389,20 +388,33 @@ STATE_FILES: Final = [
         ),
     ),
     Guard(
-        name="a shared sync has begun after the request",
+        name="a shared sync began after the creation of the name",
         why="a directory that was created during the sync is removed by a power failure",
-        module="raftlog/storage/log_dirs.py",
-        function="LogDir.sync_dir",
-        change=always("compare _last_sync #2/2"),
-        tests=(f"{LOG_DIRS}::test_concurrent_syncs_of_one_directory_share_one",),
+        module="raftlog/storage/name_syncs.py",
+        function="NameSyncs.sync",
+        change=value("assign _synced", "self._created"),
+        tests=(
+            (
+                "tests/storage/test_name_syncs.py"
+                "::test_a_sync_does_not_cover_a_name_that_is_created_while_it_runs"
+            ),
+        ),
     ),
     Guard(
         name="a shared sync is of the same directory",
         why="the directory of a partition of another topic is removed by a power failure",
-        module="raftlog/storage/log_dirs.py",
-        function="LogDir.sync_dir",
-        change=always("compare _last_sync #1/2"),
-        tests=(f"{LOG_DIRS}::test_a_sync_does_not_cover_a_request_for_another_directory",),
+        module="raftlog/storage/name_syncs.py",
+        function="NameSyncs.sync",
+        change=replace("call get", "max(self._synced.values(), default=0)"),
+        tests=("tests/storage/test_name_syncs.py::test_a_sync_does_not_cover_another_directory",),
+    ),
+    Guard(
+        name="a found directory counts as created now",
+        why="an earlier sync counts for it: a power failure removes acknowledged records",
+        module="raftlog/storage/checkpoint.py",
+        function="CheckpointFile._open",
+        change=drop("assign _name"),
+        tests=(f"{HOSTING}::test_names_that_a_killed_process_has_created_are_made_durable",),
     ),
     Guard(
         name="only a log that never had a record gets a directory",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,8 +15,6 @@ from raftlog.errors import (
     StorageFailedError,
 )
 from raftlog.storage import Log, Store
-from raftlog.storage.log_dirs import LogDir
-from raftlog.testing.cluster import wait_until
 from raftlog.testing.disk import CHANGES, FOREVER, Fault, SimDisk, Stopped
 from tests.storage.logs import append, fill, sim_disk, values
 
@@ -446,56 +442,3 @@ def test_old_copies_in_a_directory_that_is_added_again_are_moved_aside() -> None
     store = open_store(disk, MORE, THIRD)
     assert disk.list_dir(f"{THIRD}/topics/t/id") == ["1.quarantine-1", "3.quarantine-1"]
     assert in_root(store, THIRD) == []
-
-
-# -- shared syncs ----------------------------------------------------------------------------------
-
-
-def synced(*waiting: str) -> list[str]:
-    """The syncs of a directory, and of those that others request before its first one ends."""
-    disk = sim_disk()
-    for path in ("data/a", "data/b"):
-        disk.make_dirs(path)
-    log_dir = LogDir(disk, "data")
-    began, may_end = threading.Event(), threading.Event()
-    syncs: list[str] = []
-
-    def before(_operation: str, path: str) -> None:
-        syncs.append(path)
-        if len(syncs) == 1:
-            began.set()
-            assert may_end.wait(10)
-
-    disk.before = before
-    with ThreadPoolExecutor() as threads:
-        calls = [threads.submit(log_dir.sync_dir, "data/a")]
-        assert began.wait(10)
-        calls += [threads.submit(log_dir.sync_dir, path) for path in waiting]
-        wait_until(
-            lambda: log_dir.syncs_requested == len(calls), timeout_s=10, what="all have requested"
-        )
-        may_end.set()
-        for call in calls:
-            call.result(timeout=10)
-    return syncs
-
-
-def test_concurrent_syncs_of_one_directory_share_one() -> None:
-    assert synced("data/a", "data/a", "data/a") == ["data/a"] * 2, "a sync covers no later names"
-
-
-def test_a_sync_does_not_cover_a_request_for_another_directory() -> None:
-    assert sorted(synced("data/a", "data/b")) == ["data/a", "data/a", "data/b"]
-
-
-def test_a_failed_shared_sync_is_repeated_by_the_next_request() -> None:
-    disk = sim_disk()
-    disk.make_dirs("data/a")
-    log_dir = LogDir(disk, "data")
-    disk.faults.append(Fault({"sync_dir"}))
-    with pytest.raises(OSError, match="Input/output"):
-        log_dir.sync_dir("data/a")
-    disk.make_dir("data/a/0")
-    log_dir.sync_dir("data/a")
-    disk.power_cut()
-    assert disk.exists("data/a/0")
