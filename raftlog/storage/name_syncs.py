@@ -1,7 +1,7 @@
 """Syncs of directories that contain those of partitions: one for all that were created before it.
 
 The first records of many partitions of a topic create many directories in that of the topic. Each
-needs a sync of it that began after its creation, but not one of its own.
+needs a sync of it that began after its creation, and several can share it.
 """
 
 from __future__ import annotations
