@@ -6,11 +6,15 @@ Requests are generated from the schema, for every API and version, and then dama
 numbers replaced by extreme ones, parts cut, repeated or exchanged. The decoder must return requests
 or end the connection, and raise nothing. A broker must answer or close the connection; an
 exception in a handler is a failure. The counts are printed, and the seed repeats a run.
+
+A request may hold the loop for 5 ms. Holds are processor time of the loop's thread: that of one
+request for the decoder, and the longest of a turn of the loop until the answer for brokers.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import resource
 import socket
@@ -20,6 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +37,7 @@ from raftlog.kafka.connection import KafkaBroken, KafkaConnectionState, KafkaUnr
 from raftlog.kafka.schema import Field, definitions, is_struct
 from tests.kafka.wire import request
 from tests.record.kafka_batches import KafkaRecord, kafka_batch
+from tests.server.attacks import LoopLag
 from tests.server.harness import RunningBroker, running
 
 NAMES: Final = ("a", "b", "t", "t", "t", "", "__consumer_offsets", "é" * 20, "x" * 300, "bad/name")
@@ -50,6 +56,29 @@ HEAD_BYTES: Final = 12  # length, API key, version, correlation id
 CONNECTIONS_PER_BROKER: Final = 2_000
 TIMEOUT_S: Final = 60
 MEMORY_BYTES_MAX: Final = 2 * limits.GIB
+HOLD_S_MAX: Final = 0.005
+
+
+class Holds:
+    """Holds of the loop by requests: the longest, and the number above ``HOLD_S_MAX`` by API."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._longest_s = 0.0
+        self._above: Counter[str] = Counter()
+
+    def add(self, request: bytes, seconds: float) -> None:
+        self._longest_s = max(self._longest_s, seconds)
+        if seconds > HOLD_S_MAX:
+            key, version = struct.unpack_from(">hh", request, LENGTH_BYTES)
+            name = apis.APIS[key].name if key in apis.APIS else f"API {key}"
+            self._above[f"{name} {version}"] += 1
+
+    def __str__(self) -> str:
+        return (
+            f"{self._name}: held for {self._longest_s * 1_000:.1f} ms at most, "
+            f"{self._above.total():,} times above {HOLD_S_MAX * 1_000:.0f} ms {dict(self._above)}"
+        )
 
 
 class Requests:
@@ -143,23 +172,30 @@ class Requests:
         }[kind]
 
 
-def fuzz_decoder(requests: Requests, end: float, counts: Counter[str]) -> None:
+def fuzz_decoder(requests: Requests, end: float, counts: Counter[str]) -> Holds:
     """Feed damaged requests to the state of a connection until the time ``end``."""
+    holds = Holds("decoder")
+    import_module("numpy")  # this and the next as a broker's process at its start
+    gc.freeze()
     scratch = memoryview(bytearray(256 * limits.KIB))
     while time.monotonic() < end:
         state = KafkaConnectionState(scratch=scratch)
         for _ in range(DECODED_PER_CONNECTION):
-            data = requests.damaged((0, 1, 1, 1, 2, 5))
+            data = sent = requests.damaged((0, 1, 1, 1, 2, 5))
             counts["decoded"] += 1
+            before_s = time.thread_time()
             events: list[Any] = []
             while data:
                 room = state.get_buffer()
                 piece, data = data[: len(room)], data[len(room) :]
                 room[: len(piece)] = piece
                 events += state.received(len(piece))
-            if not all(_is_decoded(state, event) for event in events):
+            decoded = [_is_decoded(state, event) for event in events]
+            holds.add(sent, time.thread_time() - before_s)
+            if not all(decoded):
                 counts["rejected by the decoder"] += 1
                 break
+    return holds
 
 
 def _is_decoded(state: KafkaConnectionState, event: Any) -> bool:
@@ -175,10 +211,11 @@ def _is_decoded(state: KafkaConnectionState, event: Any) -> bool:
     return True
 
 
-def fuzz_broker(requests: Requests, end: float, counts: Counter[str]) -> None:
+def fuzz_broker(requests: Requests, end: float, counts: Counter[str]) -> Holds:
     """Send damaged requests to brokers until the time ``end``. Each broker is replaced in time:
     requests create topics and groups.
     """
+    holds = Holds("brokers")
     while time.monotonic() < end:
         with (
             tempfile.TemporaryDirectory() as directory,
@@ -186,14 +223,18 @@ def fuzz_broker(requests: Requests, end: float, counts: Counter[str]) -> None:
         ):
             with broker.client() as client:
                 client.create("t", 2)
+            gc.freeze()
             for _ in range(CONNECTIONS_PER_BROKER):
-                _converse(requests, broker, counts)
+                _converse(requests, broker, counts, holds)
                 assert broker.broker.context.counters.mistakes == 0, "see the broker's log"
                 if time.monotonic() > end:
                     break
+    return holds
 
 
-def _converse(requests: Requests, broker: RunningBroker, counts: Counter[str]) -> None:
+def _converse(
+    requests: Requests, broker: RunningBroker, counts: Counter[str], holds: Holds
+) -> None:
     """Send requests on one connection, each after the answer to the one before, until the broker
     closes it or an answer waits for an event, as those of members of groups do.
     """
@@ -201,13 +242,17 @@ def _converse(requests: Requests, broker: RunningBroker, counts: Counter[str]) -
     with socket.create_connection(tuple(broker.address), TIMEOUT_S) as connection:
         connection.settimeout(WAIT_S)
         for _ in range(SENT_PER_CONNECTION):
-            connection.sendall(requests.damaged((0, 0, 1, 2), HEAD_BYTES))
+            sent = requests.damaged((0, 0, 1, 2), HEAD_BYTES)
             counts["sent to brokers"] += 1
             try:
-                is_answered = _answered(connection)
+                with LoopLag(broker) as lag:
+                    connection.sendall(sent)
+                    is_answered = _answered(connection)
             except TimeoutError:
                 counts["not answered yet"] += 1
                 return
+            finally:
+                holds.add(sent, lag.worst_cpu_seconds)
             if not is_answered:
                 counts["closed by the broker"] += 1
                 return
@@ -237,10 +282,13 @@ def main() -> None:
     options = parser.parse_args()
     counts: Counter[str] = Counter()
     requests = Requests(options.seed)
-    for part in (fuzz_decoder, fuzz_broker):
+    holds = [
         part(requests, time.monotonic() + options.seconds, counts)
+        for part in (fuzz_decoder, fuzz_broker)
+    ]
     memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * limits.KIB
     lines = [f"seed {options.seed}", *(f"{name}: {count:,}" for name, count in counts.items())]
+    lines += map(str, holds)
     sys.stdout.write("\n".join([*lines, f"memory: {memory_bytes:,} bytes at most"]) + "\n")
     assert memory_bytes < MEMORY_BYTES_MAX
 

@@ -78,6 +78,10 @@ class Process:
         self.said.append(self._process.stderr.readline())
         return self.said[0]
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
@@ -184,6 +188,13 @@ def test_it_says_where_it_listens_and_that_it_stopped(tmp_path: Path) -> None:
         broker.signal(signal.SIGTERM)
         assert broker.end() == 0
         assert "broker stopped: broker=3" in broker.said[-1]
+
+
+def test_numpy_is_imported_before_the_first_records_come(tmp_path: Path) -> None:
+    """The import takes 0.1 s of CPU time, in which the event loop would do nothing else."""
+    with process(tmp_path) as broker:
+        broker.address()
+        assert "numpy" in Path(f"/proc/{broker.pid}/maps").read_text()
 
 
 def test_with_logs_in_json_every_line_is_json(tmp_path: Path) -> None:
