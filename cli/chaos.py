@@ -17,6 +17,7 @@ from raftlog.cli import options, output
 from raftlog.cli.main import STATUS_FAILED, Failed, describe_os_error
 
 if TYPE_CHECKING:
+    from raftlog.jepsen_like.plan import ClientName
     from raftlog.jepsen_like.run_options import RunOptions
     from raftlog.testing.checker.selftest import Result
     from raftlog.testing.checker.verdict import Valid, Verdict
@@ -29,6 +30,15 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 SEED_BITS: Final = 32
 NEMESES_DEFAULT: Final = "kill,pause,partition"
 
+CLIENT_OPTION: Final = click.option(
+    "--client",
+    type=click.Choice(["raftlog", "kafka"]),
+    default="raftlog",
+    show_default=True,
+    help="Clients of the workload: raftlog, or confluent-kafka with Kafka's protocol "
+    "(`pip install confluent-kafka`).",
+)
+
 RUN_OPTIONS: Final = (
     click.option(
         "--workload",
@@ -39,14 +49,7 @@ RUN_OPTIONS: Final = (
         "groups (run members of consumer groups, for --nemesis members), compact (write to "
         "compacted topics).",
     ),
-    click.option(
-        "--client",
-        type=click.Choice(["raftlog", "kafka"]),
-        default="raftlog",
-        show_default=True,
-        help="Clients of the workload: raftlog, or confluent-kafka with Kafka's protocol "
-        "(`pip install confluent-kafka`).",
-    ),
+    CLIENT_OPTION,
     click.option(
         "--nemesis",
         "nemeses",
@@ -470,6 +473,7 @@ def selftest(context: click.Context, as_json: bool) -> None:
     help="Only mixes of faults with TEXT in their name, such as membership. Repeatable.  "
     "[default: all]",
 )
+@CLIENT_OPTION
 @click.option("--secure", is_flag=True, help="Use TLS, authentication and access rules.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the first run.")
 @click.option(
@@ -488,6 +492,7 @@ def campaign(
     run_s: float,
     jobs: int,
     names: tuple[str, ...],
+    client: ClientName,
     secure: bool,
     seed: int,
     directory: Path,
@@ -506,8 +511,10 @@ def campaign(
         from raftlog.jepsen_like.campaign import CampaignOptions, mixes_named, table
         from raftlog.jepsen_like.campaign import campaign as make_runs
 
+        if client == "kafka":
+            options.check_confluent_kafka()
         try:
-            mixes = mixes_named(names, secure=secure)
+            mixes = mixes_named(names, secure=secure, client=client)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--mix") from None
         rows = make_runs(

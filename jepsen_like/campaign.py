@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from raftlog.jepsen_like.plan import ClientName
+
 STATUS: Final = {0: "valid", 1: "invalid", 3: "unknown"}
 USAGE: Final = 2  # invalid options: all other command lines would fail too
 OVERHEAD_S: Final = 600.0  # a run that takes longer than its load plus this time counts as hung
@@ -29,7 +31,8 @@ KEPT: Final = ("report.html", "verdict.json", SUMMARY)  # kept files of a valid 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """Parameters of one run of a campaign. ``weight``: relative frequency."""
+    """Parameters of one run of a campaign. ``weight``: relative frequency. ``client``: clients of
+    the workload, as in ``RunOptions``."""
 
     name: str
     nemeses: tuple[str, ...]
@@ -38,6 +41,7 @@ class Mix:
     rate: float | None = None
     pairs: bool = False
     secure: bool = False
+    client: ClientName = "raftlog"
     weight: int = 1
 
     def arguments(self) -> list[str]:
@@ -46,6 +50,8 @@ class Mix:
         words += ["--brokers", str(self.brokers)]
         if self.rate is not None:
             words += ["--rate", f"{self.rate:g}"]
+        if self.client != "raftlog":
+            words += ["--client", self.client]
         flags = {"--pairs": self.pairs, "--secure": self.secure}
         return [*words, *(flag for flag, is_set in flags.items() if is_set)]
 
@@ -166,8 +172,11 @@ def campaign(options: CampaignOptions) -> list[Row]:
     return rows
 
 
-def mixes_named(texts: Sequence[str], *, secure: bool = False) -> list[Mix]:
-    """Return the mixes whose names contain one of ``texts``; all if it is empty.
+def mixes_named(
+    texts: Sequence[str], *, secure: bool = False, client: ClientName = "raftlog"
+) -> list[Mix]:
+    """Return the mixes whose names contain one of ``texts``; all if it is empty. Each has the given
+    ``secure`` and ``client``.
 
     Raises ``ValueError`` if a text is in no name.
     """
@@ -176,7 +185,7 @@ def mixes_named(texts: Sequence[str], *, secure: bool = False) -> list[Mix]:
             names = ", ".join(mix.name for mix in MIXES)
             raise ValueError(f"no mix has {text!r} in its name. The mixes: {names}")
     found = [mix for mix in MIXES if not texts or any(text in mix.name for text in texts)]
-    return [replace(mix, secure=secure) for mix in found]
+    return [replace(mix, secure=secure, client=client) for mix in found]
 
 
 def run(mix: Mix, seed: int, options: CampaignOptions) -> Row:

@@ -302,14 +302,14 @@ def test_options_are_passed_on(
 ) -> None:
     fake = Fake("valid")
     monkeypatch.setattr(module, "campaign", fake)
-    words = "--time 60 --run-time 20 --jobs 3 --seed 7 --mix member --secure --json --report"
-    ran = raftlog("chaos", "campaign", *words.split(), str(tmp_path / "here"))
+    words = "--time 60 --run-time 20 --jobs 3 --seed 7 --mix member --secure --client kafka --json"
+    ran = raftlog("chaos", "campaign", *words.split(), "--report", str(tmp_path / "here"))
     (asked,) = fake.asked
     assert (asked.time_s, asked.run_s, asked.jobs, asked.seed) == (60, 20, 3, 7)
     assert asked.directory == tmp_path / "here"
     assert {mix.name for mix in asked.mixes} >= {"membership", "members and brokers"}
     assert all("member" in mix.name for mix in asked.mixes)
-    assert all("--secure" in mix.arguments() for mix in asked.mixes)
+    assert all({"--client", "kafka", "--secure"} <= {*mix.arguments()} for mix in asked.mixes)
     (row,) = json.loads(ran.out)
     assert row["verdict"] == "valid"
     assert row["arguments"][:4] == ["--workload", "append", "--nemesis", "kill"]
