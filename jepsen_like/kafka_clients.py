@@ -156,6 +156,17 @@ class _Group:
         self.future.set_result(ranges)
 
 
+def delivery(*, idempotent: bool, timeout_ms: int) -> dict[str, int]:
+    """Return the settings of retries.
+
+    A record of an idempotent producer never times out: librdkafka would remove it from its batch
+    and send the other records with a new epoch, although the batch may be stored (its issue 4953).
+    """
+    if idempotent:
+        return {"message.timeout.ms": 0}
+    return {"message.timeout.ms": timeout_ms, "retries": 0}
+
+
 class KafkaProducer:
     """See ``AsyncProducer``. A producer without idempotence does not retry."""
 
@@ -182,10 +193,9 @@ class KafkaProducer:
                 "compression.type": compression,
                 "linger.ms": linger_ms,
                 "socket.timeout.ms": request_timeout_ms,
-                "message.timeout.ms": delivery_timeout_ms,
                 "message.max.bytes": RECORD_BYTES_MAX,
                 "topic.metadata.refresh.interval.ms": metadata_max_age_ms,
-                **({} if idempotent else {"retries": 0}),
+                **delivery(idempotent=idempotent, timeout_ms=delivery_timeout_ms),
             },
             logger=logger,
         )

@@ -14,7 +14,7 @@ from raftlog.errors import (
     OutcomeUnknownError,
     RaftlogError,
 )
-from raftlog.jepsen_like.kafka_clients import KafkaConsumer, KafkaProducer, error_of
+from raftlog.jepsen_like.kafka_clients import KafkaConsumer, KafkaProducer, delivery, error_of
 from raftlog.testing import Cluster, cluster
 from raftlog.types import OffsetAndMetadata, OffsetRange, TopicPartition
 
@@ -35,6 +35,15 @@ def test_the_outcome_of_what_fails_is_unknown(code: int, kind: type[RaftlogError
 
 
 @pytest.mark.integration
+def test_records_of_idempotent_producers_do_not_time_out() -> None:
+    """librdkafka repeats the rest of a batch of which one has timed out (chaos seed 63001)."""
+    assert delivery(idempotent=True, timeout_ms=5_000) == {"message.timeout.ms": 0}
+    assert delivery(idempotent=False, timeout_ms=5_000) == {
+        "message.timeout.ms": 5_000,
+        "retries": 0,
+    }
+
+
 def test_records_offsets_and_notes_make_the_round_trip() -> None:
     with cluster(1) as running:
         with Admin(running.bootstrap) as admin:
