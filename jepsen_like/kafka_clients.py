@@ -62,6 +62,12 @@ _RANGE_ERRORS: Final = (
     kafka.KafkaError._AUTO_OFFSET_RESET,
 )
 
+# Fatal for a static member: its process ends, and is restarted.
+_FENCED: Final = (
+    kafka.KafkaError.FENCED_INSTANCE_ID,
+    kafka.KafkaError.UNRELEASED_INSTANCE_ID,  # until the session of its predecessor ends
+)
+
 
 def connecting(bootstrap: str) -> dict[str, Any]:
     """Return the settings of all clients. Those of a secured cluster are in the profile that the
@@ -78,7 +84,7 @@ def error_of(error: kafka.KafkaError) -> RaftlogError:
     text = f"librdkafka: {error.name()}{' (fatal)' if error.fatal() else ''}: {error.str()}"
     if error.code() in _RANGE_ERRORS:
         return OffsetOutOfRangeError(text)
-    if error.code() == kafka.KafkaError.FENCED_INSTANCE_ID:
+    if error.code() in _FENCED:
         return InstanceFencedError(text)
     return OutcomeUnknownError(text)
 
@@ -159,12 +165,13 @@ class _Group:
 def delivery(*, idempotent: bool, timeout_ms: int) -> dict[str, int]:
     """Return the settings of retries.
 
-    A record of an idempotent producer never times out: librdkafka would remove it from its batch
-    and send the other records with a new epoch, although the batch may be stored (its issue 4953).
+    librdkafka sends records with a new producer epoch, although an earlier request may have stored
+    them, after a record of an idempotent producer has timed out, and after a request that follows
+    a refused one (its issue 4953). So no record times out, and no request follows another.
     """
     if idempotent:
-        return {"message.timeout.ms": 0}
-    return {"message.timeout.ms": timeout_ms, "retries": 0}
+        return {"message.timeout.ms": 0, "max.in.flight": 1}
+    return {"message.timeout.ms": timeout_ms, "max.in.flight": 5, "retries": 0}
 
 
 class KafkaProducer:
@@ -189,7 +196,6 @@ class KafkaProducer:
                 "client.id": client_id,
                 "acks": acks,
                 "enable.idempotence": idempotent,
-                "max.in.flight": 5,
                 "compression.type": compression,
                 "linger.ms": linger_ms,
                 "socket.timeout.ms": request_timeout_ms,
