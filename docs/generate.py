@@ -302,10 +302,12 @@ def kafka_clients_page() -> str:
 
 
 KAFKA_DIFFERENCES_INTRODUCTION = """\
-`make kafka-differential` sends the same requests to a Kafka {version} broker and to raftlog, and
-compares the responses field by field. These are the permitted differences: another one fails the
-test, and so does one of these that no longer occurs. Topic IDs, producer IDs, member IDs, addresses
-and error texts are not compared. [Kafka protocol](../explanation/kafka.md) explains the differences
+`make kafka-differential` sends the same requests to three Kafka {version} brokers and to three of
+raftlog, and compares the responses field by field. Topics have three replicas, and a client sends
+each request to the leader or coordinator. Requests "another broker" go to one that is neither.
+These are the permitted differences: another one fails the test, and so does one of these that no
+longer occurs. Topic IDs, producer IDs, member IDs, leaders, addresses and error texts are not
+compared. [Kafka protocol](../explanation/kafka.md) explains the differences
 that applications notice.
 """
 

@@ -14,6 +14,8 @@ from tests.record.kafka_batches import KafkaRecord, kafka_batch, kafka_resealed
 from tests.server.kafka.kafka_client import fetch_request, produce_request
 
 Step: TypeAlias = tuple[str, Api, int, Any]  # what it shows, API, version, request
+ELSEWHERE = "another broker: "  # steps for a broker that does not lead, or coordinate
+REPLICAS = 3
 TOPIC = "d"
 GROUP = "g"
 BATCH = kafka_batch([KafkaRecord(b"a", b"k"), KafkaRecord(b"b"), KafkaRecord(None, b"k")])
@@ -40,7 +42,7 @@ def topics() -> Iterator[Step]:
     api = _of(apis.CREATE_TOPICS)
 
     def create(
-        label: str, name: str = TOPIC, partitions: int = 2, factor: int = 1, **more: Any
+        label: str, name: str = TOPIC, partitions: int = 2, factor: int = REPLICAS, **more: Any
     ) -> Step:
         configs = [
             api.CreatableTopicConfig(name=key.replace("_", "."), value=value)
@@ -80,6 +82,7 @@ def produce() -> Iterator[Step]:
 
     for version in (3, 7, 9, 12):
         yield send(f"produce, version {version}", version=version)
+        yield send(f"{ELSEWHERE}produce, version {version}", version=version)
     for kind in (Codec.GZIP, Codec.LZ4, Codec.ZSTD):
         yield send(f"produce {kind.name}", kafka_batch([KafkaRecord(b"x" * 100)] * 9, codec=kind))
     yield send("produce with acks=1", acks=1)
@@ -126,6 +129,8 @@ def fetch() -> Iterator[Step]:
 
     for version in (4, 7, 11, 12):
         yield read(f"fetch, version {version}", version=version)
+    for version in (4, 10, 11, 12):
+        yield read(f"{ELSEWHERE}fetch, version {version}", version=version)
     yield read("fetch inside", 2)
     yield read("fetch at the end", 4)
     yield read("fetch beyond the end", 99)
@@ -146,6 +151,7 @@ def offsets() -> Iterator[Step]:
 
     for name, time in (("latest", -1), ("earliest", -2), ("highest time", -3), ("local", -4)):
         yield find(f"the {name} offset", time)
+    yield find(f"{ELSEWHERE}the latest offset", -1)
     yield find("the offset at time 0", 0)
     yield find("the offset at a time to come", 1 << 45)
     yield find("the offset at time -9", -9)
@@ -177,6 +183,7 @@ def classic_group() -> Iterator[Step]:
         }  # fmt: skip
         return label, apis.JOIN_GROUP, 7, joining.root(**fields)
 
+    yield join(f"{ELSEWHERE}join", "")
     answer = yield join("join without an id", "")
     member = answer.member_id
     yield join("join with an unknown id", "nobody")
@@ -198,6 +205,7 @@ def classic_group() -> Iterator[Step]:
         protocol_name="range", assignments=[assignment],
     )  # fmt: skip
     for label, number, name in (
+        (f"{ELSEWHERE}heartbeat", generation, member),
         ("heartbeat", generation, member),
         ("heartbeat of another generation", 77, member),
         ("heartbeat of another member", generation, "nobody"),
@@ -210,6 +218,7 @@ def classic_group() -> Iterator[Step]:
 def commits(generation: int, member: str) -> Iterator[Step]:
     api = _of(apis.OFFSET_COMMIT)
     for label, topic, partition, number, name in (
+        (f"{ELSEWHERE}commit", TOPIC, 0, generation, member),
         ("commit", TOPIC, 0, generation, member),
         ("commit of another generation", TOPIC, 0, 77, member),
         ("commit of another member", TOPIC, 0, generation, "nobody"),
@@ -233,7 +242,11 @@ def commits(generation: int, member: str) -> Iterator[Step]:
             ),
         )
     api = _of(apis.OFFSET_FETCH)
-    for label, group in (("committed offsets", GROUP), ("committed offsets of no group", "absent")):
+    for label, group in (
+        ("committed offsets", GROUP),
+        (f"{ELSEWHERE}committed offsets", GROUP),
+        ("committed offsets of no group", "absent"),
+    ):
         wanted = api.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0, 1, 9])
         asked = api.OffsetFetchRequestGroup(group_id=group, topics=[wanted])
         yield label, apis.OFFSET_FETCH, 8, api.root(groups=[asked])
@@ -243,9 +256,15 @@ def group_administration() -> Iterator[Step]:
     api = _of(apis.DESCRIBE_GROUPS)
     for name in (GROUP, "absent"):
         yield f"describe group {name}", apis.DESCRIBE_GROUPS, 5, api.root(groups=[name])
+    yield f"{ELSEWHERE}describe group {GROUP}", apis.DESCRIBE_GROUPS, 5, api.root(groups=[GROUP])
     yield "list groups", apis.LIST_GROUPS, 4, None
-    deleting = _of(apis.DELETE_GROUPS).root(groups_names=[GROUP, "absent"])
-    yield "delete a group with a member", apis.DELETE_GROUPS, 2, deleting
+    deleting = _of(apis.DELETE_GROUPS)
+    for label, name in (
+        (f"{ELSEWHERE}delete a group", GROUP),
+        ("delete a group with a member", GROUP),
+        ("delete an absent group", "absent"),
+    ):
+        yield label, apis.DELETE_GROUPS, 2, deleting.root(groups_names=[name])
     api = _of(apis.LEAVE_GROUP)
     member = api.MemberIdentity(member_id="nobody", group_instance_id=None)
     yield "another member leaves", apis.LEAVE_GROUP, 4, api.root(group_id=GROUP, members=[member])
@@ -292,7 +311,10 @@ def changes() -> Iterator[Step]:
         part = api.DeleteRecordsPartition(partition_index=partition, offset=offset)
         wanted = api.DeleteRecordsTopic(name=topic, partitions=[part])
         label = f"delete records of {topic}:{partition} below {offset}"
-        yield label, apis.DELETE_RECORDS, 2, api.root(topics=[wanted], timeout_ms=20_000)
+        message = api.root(topics=[wanted], timeout_ms=20_000)
+        if offset == 3:
+            yield ELSEWHERE + label, apis.DELETE_RECORDS, 2, message
+        yield label, apis.DELETE_RECORDS, 2, message
     yield "fetch below the start", apis.FETCH, 12, fetch_request(TOPIC, 0)
     api = _of(apis.DELETE_TOPICS)
     for name in (TOPIC, "absent"):

@@ -92,6 +92,22 @@ def test_settings_are_changed_and_described(bootstrap: str, topic: str) -> None:
     )
 
 
+@works("kafka-configs of users, quotas and loggers")
+def test_users_quotas_and_loggers_are_changed_and_described(bootstrap: str) -> None:
+    user = ("--entity-type", "users", "--entity-name", "alice")
+    for change in ("SCRAM-SHA-256=[password=secret-pass]", "producer_byte_rate=100000"):
+        tool("kafka-configs", bootstrap, "--alter", *user, "--add-config", change)
+    shown = tool("kafka-configs", bootstrap, "--describe", *user)
+    assert "SCRAM-SHA-256=iterations=4096" in shown
+    assert "producer_byte_rate=100000" in shown
+    for gone in ("SCRAM-SHA-256", "producer_byte_rate"):
+        tool("kafka-configs", bootstrap, "--alter", *user, "--delete-config", gone)
+    logger = ("--entity-type", "broker-loggers", "--entity-name", "1")
+    change = "raftlog.server.scrubber=DEBUG"
+    tool("kafka-configs", bootstrap, "--alter", *logger, "--add-config", change)
+    assert change in tool("kafka-configs", bootstrap, "--describe", *logger)
+
+
 @works("kafka-console-producer, kafka-console-consumer")
 def test_the_console_tools_and_raftlog_read_each_other(bootstrap: str, topic: str) -> None:
     keyed = ("--reader-property", "parse.key=true", "--reader-property", "key.separator=:")

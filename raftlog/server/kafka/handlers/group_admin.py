@@ -147,11 +147,12 @@ def _described(version: int, group: str, found: GroupView | RaftlogError) -> Mes
 
 
 def _undescribed(version: int, group: str, error: RaftlogError) -> Message:
-    if isinstance(error, UnknownGroupError) and version < UNKNOWN_GROUPS_SINCE:
+    is_unknown = isinstance(error, UnknownGroupError)
+    if is_unknown and version < UNKNOWN_GROUPS_SINCE:
         return _Describe.DescribedGroup(group_id=group, group_state=DEAD)
     return _Describe.DescribedGroup(
         group_id=group,
-        group_state=DEAD,
+        group_state=DEAD if is_unknown else "",
         error_code=code_of(error, Place.GROUPS),
         error_message=error.wire_text,
     )

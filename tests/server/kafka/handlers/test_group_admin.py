@@ -50,7 +50,7 @@ def test_classic_groups_are_described(group_client: GroupClient, version: int) -
     )
     assert missing.group_state == "Dead"
     assert missing.error_code == (errors.NONE if version < 6 else errors.GROUP_ID_NOT_FOUND)
-    assert bad.error_code == errors.INVALID_GROUP_ID
+    assert (bad.error_code, bad.group_state) == (errors.INVALID_GROUP_ID, "")
 
 
 @pytest.mark.parametrize(
