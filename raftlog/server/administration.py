@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from raftlog import limits
 from raftlog.errors import (
@@ -31,6 +31,7 @@ from raftlog.server.workers import Workers
 from raftlog.storage import Store, Topic
 from raftlog.types import TopicPartition
 
+HOSTS_AT_ONCE: Final = 20  # 1 ms, to create them
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -160,7 +161,7 @@ class LocalTopics:
     def load(self) -> None:
         """Add every topic of the store to the table, at the start of the broker."""
         for topic in self._store.topics.values():
-            self._topics.add(self._hosted(topic))
+            self._topics.add(_hosted(topic, list(self._hosts(topic, first=0))))
 
     async def plan(
         self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
@@ -180,7 +181,9 @@ class LocalTopics:
         topic = await self._blocking(
             lambda: store.create_topic(name, partitions=partitions, config=config)
         )
-        self._topics.add(self._hosted(topic))
+        hosts: list[Partition] = []
+        await _in_turns(self._hosts(topic, first=0), hosts.append)
+        self._topics.add(_hosted(topic, hosts))
         logger.info("topic created: topic=%s partitions=%d", name, partitions)
         return topic
 
@@ -191,8 +194,7 @@ class LocalTopics:
         topic = await self._blocking(lambda: store.delete_topic(name))
         reason = UnknownTopicError(f"topic {name!r} was deleted")
         hosts = self._topics.remove(name).local_hosts()
-        for host in hosts:
-            host.close(reason)
+        await _in_turns(hosts, lambda host: host.close(reason))
         await quiet(hosts)
         await self._blocking(lambda: store.discard(topic))
         logger.info("topic deleted: topic=%s", name)
@@ -203,8 +205,7 @@ class LocalTopics:
         topic = await self._blocking(lambda: store.alter_topic(name, changes))
         hosted = self._topics.topic(name)
         hosted.config, hosted.overrides = topic.config, topic.overrides
-        for host in hosted.local_hosts():
-            host.reconsider()
+        await _in_turns(hosted.local_hosts(), Partition.reconsider)
         logger.info("topic altered: topic=%s changes=%s", name, dict(changes))
         return topic
 
@@ -212,7 +213,9 @@ class LocalTopics:
         store = self._store
         topic = await self._blocking(lambda: store.add_partitions(name, total))
         hosted = self._topics.topic(name)
-        self._topics.extend(hosted, self._hosts(topic, first=len(hosted.hosts)))
+        hosts: list[Partition] = []
+        await _in_turns(self._hosts(topic, first=len(hosted.hosts)), hosts.append)
+        self._topics.extend(hosted, hosts)
         logger.info("partitions added: topic=%s partitions=%d", name, total)
         return topic
 
@@ -223,12 +226,7 @@ class LocalTopics:
             self._services.on_failed(error)
             raise
 
-    def _hosted(self, topic: Topic) -> HostedTopic:
-        hosts = self._hosts(topic, first=0)
-        return HostedTopic(topic.name, topic.id, topic.config, topic.overrides, list(hosts))
-
-    def _hosts(self, topic: Topic, *, first: int) -> list[Partition]:
-        hosts = []
+    def _hosts(self, topic: Topic, *, first: int) -> Iterator[Partition]:
         for partition in range(first, topic.partitions):
             log = self._store.log(topic.name, partition)
             for note in log.notes:
@@ -240,8 +238,19 @@ class LocalTopics:
             place = TopicPartition(topic.name, partition)
             host = Partition(place, log, self._services.of(log), topic.id)
             host.lead_alone(self._store.identity.broker_id, self._store.identity.directory_id)
-            hosts.append(host)
-        return hosts
+            yield host
+
+
+def _hosted(topic: Topic, hosts: list[Partition]) -> HostedTopic:
+    return HostedTopic(topic.name, topic.id, topic.config, topic.overrides, [*hosts])
+
+
+async def _in_turns(hosts: Iterable[Partition], act: Callable[[Partition], None]) -> None:
+    """Call ``act`` for each partition, ``HOSTS_AT_ONCE`` in one turn of the event loop."""
+    for number, host in enumerate(hosts, start=1):
+        act(host)
+        if number % HOSTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
 
 
 def _check_replication(replication_factor: int) -> None:
@@ -263,7 +272,6 @@ async def quiet(hosts: list[Partition]) -> None:
         if missing == 0:
             done.set_result(None)
 
-    for host in hosts:
-        host.when_quiet(one_is)
+    await _in_turns(hosts, lambda host: host.when_quiet(one_is))
     if hosts:
         await done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,8 @@ from raftlog.protocol.topics import (
     TopicsResponse,
     TopicToCreate,
 )
+from raftlog.server import administration
+from raftlog.server.partition import Partition
 from tests.server.harness import Client, FaultyDisk, RunningBroker, error_of, only
 
 
@@ -39,6 +42,30 @@ def test_changes_happen_in_the_order_of_arrival(client: Client) -> None:
     results = [only(answer.results) for answer in answers if isinstance(answer, TopicsResponse)]
     assert [result.failure is None for result in results] == [True, False, True, True]
     assert isinstance(error_of(results[1]), TopicExistsError)
+
+
+def test_the_loop_turns_while_partitions_are_created(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a request of the fuzzer: 100 partitions held it for 10 ms."""
+    turns: list[int] = []  # partitions created in each turn of the loop
+    loop = broker.broker.context.loop
+
+    class Created(Partition):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            turns[-1] += 1
+
+    def turn() -> None:
+        turns.append(0)
+        loop.call_soon(turn)
+
+    monkeypatch.setattr(administration, "Partition", Created)
+    broker.call(turn)
+    with broker.client() as client:
+        client.create("wide", partitions=300)
+    assert sum(turns) == 300
+    assert max(turns) <= administration.HOSTS_AT_ONCE
 
 
 def test_a_queue_that_is_full_says_so(
