@@ -70,7 +70,7 @@ def _producers(admin: Admin, request: Request) -> Any:
         name,
         [whole(asked, "partition", 0)] if asked.get("partition") else None,
         skip=whole(asked, "skip", 0),
-        limit=whole(asked, "limit", limits.PRODUCERS_PER_REQUEST_MAX),
+        limit=whole(asked, "limit", limits.LISTED_PRODUCERS_MAX),
     )
     return producers_to_json(name, page)
 

@@ -364,8 +364,8 @@ def _print_offsets(
 )
 @click.option(
     "--limit",
-    type=click.IntRange(1, limits.PRODUCERS_PER_REQUEST_MAX),
-    default=limits.PRODUCERS_PER_REQUEST_MAX,
+    type=click.IntRange(1, limits.LISTED_PRODUCERS_MAX),
+    default=limits.LISTED_PRODUCERS_MAX,
     show_default=True,
     help="Number of producers.",
 )

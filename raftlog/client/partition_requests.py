@@ -185,7 +185,7 @@ async def try_list_producers(
 ) -> dict[TopicPartition, ListedProducers | RaftlogError]:
     """Return the producers of each partition, or its error after ``patience_ms``.
 
-    ``windows``: how many producers to skip and to list; ``PRODUCERS_PER_REQUEST_MAX`` in total.
+    ``windows``: how many producers to skip and to list; ``LISTED_PRODUCERS_MAX`` in total.
     """
 
     def request(partitions: Sequence[TopicPartition]) -> Message:
@@ -210,7 +210,7 @@ async def try_list_producers(
     return await asking.outcomes(patience_ms)
 
 
-_STEP: Final = min(limits.PARTITIONS_PER_REQUEST_MAX, limits.PRODUCERS_PER_REQUEST_MAX)
+_STEP: Final = min(limits.PARTITIONS_PER_REQUEST_MAX, limits.LISTED_PRODUCERS_MAX)
 _LOOK_AGAIN_S: Final = 0.2  # check interval for a newer leader
 
 

@@ -164,12 +164,12 @@ class ListedPartition(Message):
     topic: TopicName
     partition: PartitionIndex
     skip: Annotated[int, Meta(ge=0, le=limits.PRODUCERS_PER_PARTITION_MAX)] = 0
-    limit: Annotated[int, Meta(ge=0, le=limits.PRODUCERS_PER_REQUEST_MAX)] = 0
+    limit: Annotated[int, Meta(ge=0, le=limits.LISTED_PRODUCERS_MAX)] = 0
     leader_epoch: WireEpoch = -1
 
 
 class ListProducersRequest(Message):
-    """List the producers that the leader knows: ``PRODUCERS_PER_REQUEST_MAX`` in all partitions."""
+    """List the producers that the leader knows: ``LISTED_PRODUCERS_MAX`` in all partitions."""
 
     partitions: Annotated[
         list[ListedPartition], Meta(min_length=1, max_length=limits.PARTITIONS_PER_REQUEST_MAX)

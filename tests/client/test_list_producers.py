@@ -82,7 +82,7 @@ def answering(peer: Peer, request: Request) -> None:
     peer.write(peer.state.reply(request, ListProducersResponse(partitions=answers)))
 
 
-def page(partitions: list[int] | None = None, skip: int = 0, limit: int = 10_000) -> ProducerPage:
+def page(partitions: list[int] | None = None, skip: int = 0, limit: int = 1_000) -> ProducerPage:
     async def test(fake: FakeCluster) -> ProducerPage:
         fake.create("t", 4)
         fake.always[apis.LIST_PRODUCERS] = answering

@@ -177,7 +177,7 @@ GUARDS: Final = [
         why="a response with the producers of 10,000 partitions blocks the event loop",
         module="raftlog/server/handlers/list_producers.py",
         function="handle",
-        change=never("if PRODUCERS_PER_REQUEST_MAX"),
+        change=never("if LISTED_PRODUCERS_MAX"),
         tests=(f"{_PRODUCERS}::test_the_number_of_producers_of_a_request_is_limited",),
     ),
     Guard(

@@ -445,11 +445,11 @@ class AsyncAdmin(LoopBound, AdminBase):
         partitions: Iterable[int] | None = None,
         *,
         skip: int = 0,
-        limit: int = limits.PRODUCERS_PER_REQUEST_MAX,
+        limit: int = limits.LISTED_PRODUCERS_MAX,
     ) -> ProducerPage:
         """Return the producers of a topic that have written to it in the last seven days.
 
-        ``partitions``: default: all. ``skip``, ``limit``: a page of them, of 10,000 at most.
+        ``partitions``: default: all. ``skip``, ``limit``: a page of them, of 1,000 at most.
 
         A partition whose leader does not respond within 2 s is reported with a problem. Raises
         ``UnknownTopicError`` or ``UnknownPartitionError``.
@@ -460,7 +460,7 @@ class AsyncAdmin(LoopBound, AdminBase):
             check_topic_name(topic),
             partitions,
             integer("skip", skip, 0, limits.PRODUCERS_PER_TOPIC_MAX),
-            integer("limit", limit, 1, limits.PRODUCERS_PER_REQUEST_MAX),
+            integer("limit", limit, 1, limits.LISTED_PRODUCERS_MAX),
         )
 
     async def describe_events(self, since_ms: TimestampMs = 0) -> list[EventDescription]:

@@ -30,10 +30,10 @@ PARTITIONS_PER_STEP: Final = 256  # without a list of producers
 def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     queries = cast(ListProducersRequest, request.message).partitions
     count = sum(query.limit for query in queries)
-    if count > limits.PRODUCERS_PER_REQUEST_MAX:
+    if count > limits.LISTED_PRODUCERS_MAX:
         raise InvalidRequestError(
             f"the request lists up to {count} producers in all of its partitions; the limit is "
-            f"{limits.PRODUCERS_PER_REQUEST_MAX}. Split the request"
+            f"{limits.LISTED_PRODUCERS_MAX}. Split the request"
         )
     answers: list[ListedProducers] = []
     for number, query in enumerate(queries):

@@ -116,7 +116,7 @@ def test_the_number_of_producers_of_a_request_is_limited(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.create("t", partitions=2)
-    monkeypatch.setattr(limits, "PRODUCERS_PER_REQUEST_MAX", 4)
+    monkeypatch.setattr(limits, "LISTED_PRODUCERS_MAX", 4)
     assert len(listed(client, listing(limit=2), listing(1, limit=2))) == 2
     with pytest.raises(InvalidRequestError, match=r"up to 5 producers .* limit is 4"):
         listed(client, listing(limit=2), listing(1, limit=3))
