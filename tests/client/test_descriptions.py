@@ -44,7 +44,13 @@ def test_a_topic() -> None:
     )
     partition = PartitionDescription(2, None, 4, (1, 2), (2,), (3,), 1, 2, 3, 4, "bad")
     assert found == TopicDescription(
-        "t", "x", {"retention.ms": "5"}, ("retention.ms",), (partition,), is_internal=True
+        "t",
+        "x",
+        {"retention.ms": "5"},
+        ("retention.ms",),
+        (partition,),
+        is_internal=True,
+        partition_count=1,
     )
 
 

@@ -80,7 +80,7 @@ class Cluster1:
 
 def pages_of(admin: Cluster1, *, is_secured: bool = True) -> Pages:
     unused = cast(Any, None)
-    return Pages(cast(Admin, admin), unused, unused, is_secured=is_secured)
+    return Pages(cast(Admin, admin), unused, unused, unused, is_secured=is_secured)
 
 
 def test_rules_are_selected_by_what_applies_to_a_name_and_are_paged() -> None:

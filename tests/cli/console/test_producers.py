@@ -37,7 +37,7 @@ class Known:
 
 def shown(admin: Known, **parameters: str) -> dict[str, Any]:
     unused = cast(Any, None)
-    pages = Pages(cast(Admin, admin), unused, unused, is_secured=False)
+    pages = Pages(cast(Admin, admin), unused, unused, unused, is_secured=False)
     return producers(pages, {"name": "t", **parameters})
 
 

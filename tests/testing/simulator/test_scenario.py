@@ -229,7 +229,7 @@ def test_an_exception_in_a_broker_is_a_violation(monkeypatch: pytest.MonkeyPatch
 
 
 def test_leaders_and_min_isr_change_under_clients() -> None:
-    drawn = Scenario.draw(3, brokers=3)
+    drawn = Scenario.draw(4, brokers=3)
     workload = replace(drawn.workload, administrates=10.0, alters_min_isr=True, deletes=True)
     faults = FaultPlan(kinds=(), every_s=1)
     verdict = run(replace(drawn, duration_s=8.0, faults=faults, workload=workload))
