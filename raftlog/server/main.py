@@ -74,8 +74,9 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
         http_listening = bind(config.http_listen, "--set http.listen=")
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, number, stop)
-    # The first large batch would hold the event loop for 0.1 s to import it.
-    importing = loop.run_in_executor(None, import_module, "numpy")
+    # The first large batch would hold the event loop for 0.1 s to import it. Not in a thread: the
+    # broker and this import would need file descriptors and modules at the same time.
+    import_module("numpy")
     broker = await Broker.start(
         config,
         clock=SystemClock(),
@@ -96,7 +97,6 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
     if kafka_listening is not None:
         kafka_address = address_of(kafka_listening)
         _say(config, f"raftlog broker {config.id} serves Kafka clients on {kafka_address}")
-    await importing
     long_lived = LongLivedObjects(lambda: broker.context.topics.partition_count)
     watching = loop.create_task(long_lived.watch())
     address = Address(config.listen.host, address_of(listening).port)
