@@ -2,8 +2,8 @@
 
     python -m tests.kafka_peers.install
 
-Downloads through Maven, Go, npm and pip into ``kafka-peers`` of the virtual environment. What is
-there and newer than its sources is kept.
+Downloads through Maven, Go, npm, pip and Git into ``kafka-peers`` of the virtual environment.
+What is there and newer than its sources is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,20 @@ CACHE = Path(sys.prefix) / "kafka-peers"
 JAVA_LIBRARY = CACHE / "java/lib"
 SPARK_LIBRARY = CACHE / "spark/lib"
 PYSPARK = CACHE / "spark/python"
+PYTHON_LIBRARY = CACHE / "python/lib"
+KAFKA_PYTHON = CACHE / "python/kafka-python"
+CONFLUENT_TESTS = CACHE / "python/confluent-kafka"
 LIBRDKAFKA = CACHE / "librdkafka/node_modules/@confluentinc/kafka-javascript/deps/librdkafka"
+CONFLUENT_SOURCE = "https://github.com/confluentinc/confluent-kafka-python"
+CONFLUENT_TESTS_VERSION = "2.15.0"
+SERVICE = """\
+class ExternalService:
+    def __init__(self, host, port):
+        pass
+
+
+SpawnedService = None
+"""
 PACKAGES = {  # programs, and what has them
     "java": "openjdk-17-jdk-headless",
     "javac": "openjdk-17-jdk-headless",
@@ -91,15 +104,45 @@ def install_librdkafka() -> None:
 def install_regex() -> None:
     """Install RE2, with which brokers match the regular expressions of subscriptions."""
     root = HERE.parent.parent
-    words = ("--quiet", "--disable-pip-version-check", "--editable", f"{root}[regex]")
-    run(sys.executable, "-m", "pip", "install", *words)
+    pip_install("--editable", f"{root}[regex]")
+
+
+def pip_install(*words: object) -> None:
+    run(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *words)
+
+
+def install_python() -> None:
+    """Install two Python clients with what their tests import, and the tests of kafka-python.
+
+    Its package lacks two modules of its tests. The second would start Kafka's broker.
+    """
+    shutil.rmtree(CACHE / "python", ignore_errors=True)
+    (KAFKA_PYTHON / "test").mkdir(parents=True)
+    pip_install("--target", PYTHON_LIBRARY, "--requirement", HERE / "python/requirements.txt")
+    version = version_in("python/requirements.txt", r"kafka-python\S*==(\S+)")
+    words = ("--quiet", "--no-deps", "--no-binary", ":all:", f"kafka-python=={version}")
+    run(sys.executable, "-m", "pip", "download", *words, directory=CACHE / "python")
+    shutil.unpack_archive(CACHE / f"python/kafka_python-{version}.tar.gz", CACHE / "python")
+    unpacked = CACHE / f"python/kafka_python-{version}"
+    shutil.copytree(unpacked / "test", KAFKA_PYTHON / "test", dirs_exist_ok=True)
+    shutil.rmtree(unpacked)
+    (KAFKA_PYTHON / "test/__init__.py").touch()
+    (KAFKA_PYTHON / "test/service.py").write_text(SERVICE)
+
+
+def install_confluent_tests() -> None:
+    """Get the tests of confluent-kafka, which are in no package, with Git."""
+    shutil.rmtree(CONFLUENT_TESTS, ignore_errors=True)
+    words = ("--quiet", "--depth", "1", "--branch", f"v{CONFLUENT_TESTS_VERSION}")
+    run("git", "clone", *words, CONFLUENT_SOURCE, CONFLUENT_TESTS)
+    (trivup,) = CONFLUENT_TESTS.glob("tests/trivup/trivup-*.tar.gz")
+    pip_install("--target", PYTHON_LIBRARY, "--no-deps", trivup)
 
 
 def install_spark() -> None:
     copy_jars("spark/pom.xml", SPARK_LIBRARY)
     spark = version_in("spark/pom.xml", r"2\.13</artifactId>\s*<version>(.*?)<")
-    words = ("--quiet", "--disable-pip-version-check", "--upgrade", "--target", PYSPARK)
-    run(sys.executable, "-m", "pip", "install", *words, f"pyspark=={spark}")
+    pip_install("--upgrade", "--target", PYSPARK, f"pyspark=={spark}")
 
 
 STEPS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
@@ -108,8 +151,11 @@ STEPS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "js": (install_js, ("js/package.json",)),
     "librdkafka": (install_librdkafka, ("librdkafka/package.json",)),
     "spark": (install_spark, ("spark/pom.xml",)),
+    "python": (install_python, ("python/requirements.txt",)),
+    "confluent": (install_confluent_tests, ("python/requirements.txt",)),
     "regex": (install_regex, ()),
 }
+OPTIONAL = {"confluent"}  # not from a package registry
 
 
 def main() -> None:
@@ -124,8 +170,14 @@ def main() -> None:
             continue
         sys.stdout.write(f"kafka-peers: installing {name} into {CACHE}\n")
         sys.stdout.flush()
-        step()
-        done.touch()
+        try:
+            step()
+        except subprocess.CalledProcessError as error:
+            if name not in OPTIONAL:
+                raise
+            sys.stdout.write(f"kafka-peers: {error}. The tests that require it are skipped\n")
+        else:
+            done.touch()
 
 
 if __name__ == "__main__":
