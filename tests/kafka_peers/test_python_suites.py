@@ -29,24 +29,34 @@ SETTINGS = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "4"}
 TRANSACTIONS = "transactions are not available"
 API = "is not available: the API {}"
 KAFKA_PYTHON_CANNOT_PASS = {
-    "test_alter_partition_reassignments": API.format("AlterPartitionReassignments"),
-    "test_alter_replica_log_dirs": API.format("AlterReplicaLogDirs"),
-    "test_create_describe_delete_acls": "sets access rules on a broker without authentication",
-    "test_create_partitions": "assigns the replicas of new partitions",
-    "test_describe_configs_broker_resource_returns_configs": (
+    "test_admin_integration.test_alter_partition_reassignments": API.format("AlterPartitionReassignments"),
+    "test_admin_integration.test_alter_replica_log_dirs": API.format("AlterReplicaLogDirs"),
+    "test_admin_integration.test_create_describe_delete_acls": "sets access rules on a broker without authentication",
+    "test_admin_integration.test_create_partitions": "assigns the replicas of new partitions",
+    "test_admin_integration.test_describe_configs_broker_resource_returns_configs": (
         "expects advertised.listeners, a setting that brokers do not have"
     ),
-    "test_describe_metadata_quorum": API.format("DescribeQuorum"),
-    "test_describe_topic_partitions": API.format("DescribeTopicPartitions"),
-    "test_describe_topic_partitions_pagination": API.format("DescribeTopicPartitions"),
-    "test_elect_leaders": API.format("ElectLeaders"),
-    "test_list_config_resources": API.format("ListConfigResources"),
-    "test_transactional_producer_messages": TRANSACTIONS,
-    "test_transactional_producer_offsets": TRANSACTIONS,
+    "test_admin_integration.test_describe_metadata_quorum": API.format("DescribeQuorum"),
+    "test_admin_integration.test_describe_topic_partitions": API.format("DescribeTopicPartitions"),
+    "test_admin_integration.test_describe_topic_partitions_pagination": API.format("DescribeTopicPartitions"),
+    "test_admin_integration.test_elect_leaders": API.format("ElectLeaders"),
+    "test_admin_integration.test_list_config_resources": API.format("ListConfigResources"),
+    "test_producer_integration.test_transactional_producer_messages": TRANSACTIONS,
+    "test_producer_integration.test_transactional_producer_offsets": TRANSACTIONS,
 }
 KAFKA_PYTHON_NOT_RUN = {
-    "test_ssl_integration.py": "starts Kafka's broker",
     "test_sasl_integration.py": "starts Kafka's broker",
+    "test_ssl_integration.py": "starts Kafka's broker",
+}
+CONFLUENT_CANNOT_PASS = {
+}
+CONFLUENT_NOT_RUN = {
+    "admin/test_describe_operations.py": "starts Kafka's broker",
+    "producer/test_transactions.py": TRANSACTIONS,
+    "schema_registry": "requires a schema registry",
+    "share_consumer": "share groups are not available",
+    "share_consumer_oauth": "share groups are not available",
+    "share_consumer_sasl": "share groups are not available",
 }
 
 pytestmark = [
@@ -56,26 +66,37 @@ pytestmark = [
 ]
 
 
-def run_pytest(source: Path, words: list[str], environment: dict[str, str]) -> tuple[dict, str]:
+def run_pytest(
+    source: Path, words: list[str], environment: dict[str, str], report: Path
+) -> tuple[dict[str, str], str]:
     """Run tests of ``source``. Returns the outcomes by test, and the output."""
-    report = Path(environment["KAFKA_ROOT"]) / "report.xml"
+    options = (
+        "-c",
+        os.devnull,
+        f"--rootdir={source}",
+        f"--junitxml={report}",
+        f"--timeout={TEST_TIMEOUT_S}",
+        "--tb=short",
+        "--override-ini=asyncio_mode=auto",
+    )
     output = run_suite(
-        [sys.executable, "-m", "pytest", "-c", os.devnull, f"--rootdir={source}"]
-        + [f"--junitxml={report}", f"--timeout={TEST_TIMEOUT_S}", "--tb=short", *words],
+        [sys.executable, "-m", "pytest", *options, *words],
         source,
         {**environment, "PYTHONPATH": os.pathsep.join((str(PYTHON_LIBRARY), str(source)))},
         TIMEOUT_S,
     )
+    assert report.exists(), output
     return outcomes_in(report), output
 
 
 def outcomes_in(report: Path) -> dict[str, str]:
     """Return the outcomes by test that a report of pytest in the format of JUnit has."""
     outcomes = {}
-    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - our own process wrote it
+    for case in ET.parse(report).iter("testcase"):
         children = {child.tag for child in case}
         failed, skipped = children & {"failure", "error"}, "skipped" in children
-        outcomes[case.attrib["name"]] = "FAIL" if failed else "SKIP" if skipped else "PASS"
+        name = f"{case.attrib['classname'].rpartition('.')[2]}.{case.attrib['name']}"
+        outcomes[name] = "FAIL" if failed else "SKIP" if skipped else "PASS"
     return outcomes
 
 
@@ -94,5 +115,29 @@ def test_the_tests_of_kafka_python(tmp_path: Path) -> None:
                 "KAFKA_VERSION": KAFKA_VERSION,
                 "KAFKA_ROOT": str(tmp_path),
             },
+            tmp_path / "report.xml",
         )
-    verify_outcomes(outcomes, KAFKA_PYTHON_CANNOT_PASS, 40, output)
+    verify_outcomes(outcomes, KAFKA_PYTHON_CANNOT_PASS, 42, output)
+
+
+@pytest.mark.skipif(
+    not CONFLUENT_TESTS.exists(), reason="the repository of confluent-kafka was not reached"
+)
+@pytest.mark.feature(
+    "confluent-kafka",
+    version_in("python/requirements.txt", r"confluent-kafka\S*==(\S+)"),
+    f"its own tests (tests/integration of {CONFLUENT_TESTS_VERSION})",
+)
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_the_tests_of_confluent_kafka(tmp_path: Path, protocol: str) -> None:
+    with cluster(3, directory=tmp_path, with_relays=False, settings=SETTINGS) as brokers:
+        outcomes, output = run_pytest(
+            CONFLUENT_TESTS,
+            [
+                "tests/integration",
+                *(f"--ignore=tests/integration/{name}" for name in CONFLUENT_NOT_RUN),
+            ],
+            {"BROKERS": brokers.bootstrap, "TEST_CONSUMER_GROUP_PROTOCOL": protocol},
+            tmp_path / "report.xml",
+        )
+    verify_outcomes(outcomes, CONFLUENT_CANNOT_PASS, 20, output)

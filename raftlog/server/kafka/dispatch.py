@@ -93,9 +93,7 @@ HANDLERS: Final[dict[int, Served]] = {
     api.DELETE_GROUPS.key: Served(group_admin.handle_delete, group_admin.refuse_delete),
     api.SASL_HANDSHAKE.key: Served(sasl.handle_handshake, refused_by_code(Place.ADMIN)),
     api.SASL_AUTHENTICATE.key: Served(sasl.handle_authenticate, sasl.refuse),
-    api.DESCRIBE_USER_SCRAM_CREDENTIALS.key: Served(
-        users.handle_describe, refused_by_code(Place.ADMIN)
-    ),
+    api.DESCRIBE_USER_SCRAM_CREDENTIALS.key: Served(users.handle_describe, users.refuse_describe),
     api.ALTER_USER_SCRAM_CREDENTIALS.key: Served(users.handle_alter, users.refuse_alter),
     api.CREATE_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_create, _admin),
     api.RENEW_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_renew, _admin),

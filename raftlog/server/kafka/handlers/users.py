@@ -50,6 +50,18 @@ def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaR
     reply.send(_Describe.root(error_message=None, results=results))
 
 
+def refuse_describe(request: KafkaRequest, error: RaftlogError) -> Message:
+    """Return the error for each named user, or for the request if it is for all users.
+
+    librdkafka ends its process with SIGSEGV if a request as a whole fails.
+    """
+    code = code_of(error, Place.ADMIN)
+    if not request.message.users:
+        return _Describe.root(error_code=code, error_message=error.wire_text, results=[])
+    results = [_failed(each.name, code, error.wire_text) for each in request.message.users]
+    return _Describe.root(error_message=None, results=results)
+
+
 def _description(name: str, infos: list[Message]) -> Message:
     return _Describe.DescribeUserScramCredentialsResult(
         user=name, error_message=None, credential_infos=infos
@@ -57,9 +69,12 @@ def _description(name: str, infos: list[Message]) -> Message:
 
 
 def _missing(name: str) -> Message:
+    return _failed(name, errors.RESOURCE_NOT_FOUND, f"there is no user {name!r}")
+
+
+def _failed(name: str, code: int, text: str) -> Message:
     result = _description(name, [])
-    result.error_code = errors.RESOURCE_NOT_FOUND
-    result.error_message = f"there is no user {name!r}"
+    result.error_code, result.error_message = code, text
     return result
 
 
