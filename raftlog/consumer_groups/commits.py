@@ -36,6 +36,7 @@ def check_committer(
 
     ``member_id``: ``""`` for a commit by a client that is not a member; ``member_epoch`` is then
     ``NO_MEMBER_EPOCH``. It is the generation of a classic member, whose session the commit renews.
+    A Kafka client that never joined may have made a member ID already: its epoch is negative.
     ``instance_id``: of a classic member only. Raises ``InvalidRequestError``,
     ``GroupNotEmptyError``, ``StaleMemberEpochError``, ``FencedMemberError``,
     ``UnknownMemberError``, ``InstanceFencedError`` or ``RebalanceInProgressError``.
@@ -51,6 +52,9 @@ def check_committer(
                 f"group {group_id!r} has {group.member_count} members, and only members can commit "
                 "its offsets. Stop the members first, or commit as one of them"
             )
+        return
+    is_empty = group is None or not group.member_count
+    if member_epoch < 0 and is_empty:
         return
     if group is not None and group.classic is not None:
         group.classic.check_commit(member_id, instance_id, member_epoch, now=now)

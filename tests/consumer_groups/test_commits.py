@@ -114,6 +114,16 @@ def test_a_member_gives_id_and_epoch_and_others_neither(member: str | None) -> N
         scene.commit(member, ("t", 0), epoch=-1 if member else 2)
 
 
+def test_an_id_without_an_epoch_commits_only_where_there_are_no_members() -> None:
+    scene = two()
+    assert scene.commit("m9", ("t", 0), epoch=-1, group="other") == [None]
+    with pytest.raises(UnknownMemberError):
+        scene.commit("m9", ("t", 0), epoch=-1)
+    scene.leave("m1")
+    scene.leave("m2")
+    assert scene.commit("m9", ("t", 0), epoch=-1) == [None]
+
+
 def test_a_topic_or_partition_that_is_not_there() -> None:
     scene = two()
     results = scene.commit("m1", ("u", 0), ("t", 4), ("t", 0))

@@ -90,6 +90,13 @@ def test_raftlogs_own_clients_see_the_same_offsets(
     assert [(one.topic, one.partition, one.offset) for one in found.offsets] == [("t", 1, 5)]
 
 
+def test_a_client_that_made_an_id_and_never_joined_commits(group_client: GroupClient) -> None:
+    """As a consumer of librdkafka with group.protocol=consumer and assigned partitions."""
+    group_client.find("assigned")
+    assert commit(group_client, "assigned", 9, member_id="made") == [errors.NONE]
+    assert commit(group_client, "assigned", 9, member_id="made") == [errors.NONE]
+
+
 def test_commits_that_are_refused(group_client: GroupClient, group_broker: RunningBroker) -> None:
     group = "refused"
     joined = group_client.alone(group)
