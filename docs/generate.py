@@ -279,7 +279,8 @@ have written and the other way round, with the same offsets and groups.
   this group, and then the client again. The topic has batches of all clients and codecs.
 - administration: create a topic, change settings, add partitions, describe, list offsets, delete.
 - failover: the leader is killed while an idempotent producer writes. No record is lost or repeated.
-- its own tests: the tests of the client's own repository that use a broker, against one broker.
+- its own tests: the tests of the client's own repository that use a broker, against one broker
+  (confluent-kafka: three).
   Excepted are transactions, share groups, and the tests that `CANNOT_PASS` and `NOT_RUN` in
   `tests/kafka_peers/test_*_suite.py` list with their reasons. An excepted test that passes is a
   failure, too.

@@ -134,7 +134,8 @@ def install_confluent_tests() -> None:
     """Get the tests of confluent-kafka, which are in no package, with Git."""
     shutil.rmtree(CONFLUENT_TESTS, ignore_errors=True)
     words = ("--quiet", "--depth", "1", "--branch", f"v{CONFLUENT_TESTS_VERSION}")
-    run("git", "clone", *words, CONFLUENT_SOURCE, CONFLUENT_TESTS)
+    git = ("git", "-c", "advice.detachedHead=false")
+    run(*git, "clone", *words, CONFLUENT_SOURCE, CONFLUENT_TESTS)
     (trivup,) = CONFLUENT_TESTS.glob("tests/trivup/trivup-*.tar.gz")
     pip_install("--target", PYTHON_LIBRARY, "--no-deps", trivup)
 

@@ -12,9 +12,7 @@ Describe = codec.structs("request", apis.DESCRIBE_USER_SCRAM_CREDENTIALS.key)
 def test_a_refusal_names_each_user(kafka_client: KafkaClient) -> None:
     """librdkafka crashes if the response has an error for the request as a whole."""
     names = [Describe.UserName(name=name) for name in ("alice", "bob")]
-    answer = kafka_client.ask(
-        apis.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, Describe.root(users=names)
-    )
+    answer = kafka_client.ask(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, Describe.root(users=names))
     assert answer.error_code == 0
     assert [(each.user, each.error_code) for each in answer.results] == [
         ("alice", errors.UNSUPPORTED_VERSION),
