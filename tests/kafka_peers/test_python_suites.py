@@ -25,11 +25,8 @@ from tests.kafka_peers.suites import run_suite, verify_outcomes
 TIMEOUT_S = 600
 TEST_TIMEOUT_S = 120
 KAFKA_VERSION = "4.2"  # as kafka-python identifies our brokers
-SETTINGS = {
-    "group.initial.rebalance.delay.ms": "0",
-    "group.min.session.timeout.ms": "6000",  # as in Kafka: a test expects that 100 are refused
-    "num.partitions": "4",
-}
+SETTINGS = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "4"}
+CONFLUENT_SETTINGS = {**SETTINGS, "group.min.session.timeout.ms": "6000"}  # a test expects it
 TRANSACTIONS = "transactions are not available"
 API = "is not available: the API {}"
 KAFKA_PYTHON_CANNOT_PASS = {
@@ -154,7 +151,7 @@ def test_the_tests_of_kafka_python(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_the_tests_of_confluent_kafka(tmp_path: Path, protocol: str) -> None:
-    with cluster(3, directory=tmp_path, with_relays=False, settings=SETTINGS) as brokers:
+    with cluster(3, directory=tmp_path, with_relays=False, settings=CONFLUENT_SETTINGS) as brokers:
         outcomes, output = run_pytest(
             CONFLUENT_TESTS,
             [

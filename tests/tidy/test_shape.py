@@ -45,7 +45,6 @@ COVERED_BY = {
     "raftlog/server/handlers/sasl.py": "tests/server/test_authentication.py",
     "raftlog/server/handlers/users.py": "tests/server/test_authentication.py",
     "raftlog/server/kafka/handlers/sasl.py": "tests/kafka/clients/test_sasl.py",
-    "raftlog/server/kafka/handlers/users.py": "tests/kafka/clients/test_sasl.py",
     "raftlog/server/requests/append.py": "tests/server/handlers/test_produce.py",
     "raftlog/server/requests/authenticate.py": "tests/server/test_authentication.py",
     "raftlog/server/requests/deletion.py": "tests/server/handlers/test_records.py",
