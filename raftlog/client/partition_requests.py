@@ -210,7 +210,7 @@ async def try_list_producers(
     return await asking.outcomes(patience_ms)
 
 
-_STEP: Final = min(limits.PARTITIONS_PER_REQUEST_MAX, limits.LISTED_PRODUCERS_MAX)
+_STEP: Final = min(limits.PARTITIONS_PER_REQUEST_MAX, limits.PRODUCERS_PER_REQUEST_MAX)
 _LOOK_AGAIN_S: Final = 0.2  # check interval for a newer leader
 
 
