@@ -491,9 +491,7 @@ def topic_description(topic: wire.TopicDescription) -> TopicDescription:
         config_overrides=tuple(topic.config_overrides),
         partitions=tuple(_partition_description(part) for part in topic.partitions),
         is_internal=topic.is_internal,
-        partition_count=len(topic.partitions)
-        if topic.partition_count < 0
-        else topic.partition_count,
+        partition_count=topic.partition_count,
     )
 
 

@@ -30,6 +30,7 @@ def test_a_topic() -> None:
             config={"retention.ms": "5"},
             config_overrides=["retention.ms"],
             is_internal=True,
+            partition_count=1,
             partitions=[
                 wire.PartitionDescription(
                     info=info,
