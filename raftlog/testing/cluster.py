@@ -159,7 +159,7 @@ class Cluster:
         assert self.directory is not None, "only for clusters of local_cluster"
         shared = {k: v for k, v in self.brokers[0].settings.items() if k not in _OF_ONE_BROKER}
         if "tls.broker.id.required" in shared:
-            shared |= certified(self.directory, broker_id)
+            shared |= _certificates(self.directory, [broker_id]).broker_settings(broker_id)
         new = BrokerProcess(
             id=broker_id,
             address=address,
@@ -344,13 +344,14 @@ def local_cluster(
         addresses = {number: Address(HOST, port) for number, port in enumerate(ports, start=1)}
     shared = authentication_settings(directory / CREDENTIALS_FILE) if secure else {}
     shared.update(settings or {})
+    files = _certificates(directory, addresses) if secure else None
     made = Cluster(
         [
             BrokerProcess(
                 id=number,
                 address=address,
                 data_dir=directory / f"broker-{number}",
-                settings=(certified(directory, number) if secure else {}) | shared,
+                settings=({} if files is None else files.broker_settings(number)) | shared,
             )
             for number, address in sorted(addresses.items())
         ],
@@ -397,13 +398,12 @@ def _place(broker: BrokerProcess, made: Cluster, voters: Mapping[int, Address]) 
     return {"join": ",".join(others)} if others else {}
 
 
-def certified(directory: Path, broker_id: int) -> dict[str, str]:
-    """Return the settings of a broker of the cluster in ``directory`` with a certificate that names
-    it. Creates the certificate, and the CA, if they do not exist."""
+def _certificates(directory: Path, brokers: Iterable[int]) -> Certificates:
+    """Return the certificates of the cluster in ``directory``. Creates the CA, and certificates
+    that name these brokers, if they do not exist."""
     files = Certificates(directory / TLS_DIRECTORY)
-    if not files.of_broker(broker_id)[0].exists():
-        create(files.directory, brokers=(broker_id,))
-    return files.broker_settings(broker_id)
+    missing = [broker for broker in brokers if not files.of_broker(broker)[0].exists()]
+    return create(files.directory, brokers=missing) if missing else files
 
 
 def secret_file(directory: Path) -> Path:
