@@ -49,7 +49,7 @@ from raftlog.protocol.cluster import (
     PartitionStatus,
     ReplicaStatus,
 )
-from raftlog.protocol.schema import Message, PartitionRange
+from raftlog.protocol.schema import Message, PartitionRange, numbers_of
 from raftlog.protocol.topics import (
     DescribeTopicsRequest,
     DescribeTopicsResponse,
@@ -577,7 +577,6 @@ def _merged_topic(
         for part in topic.partitions:
             partitions.setdefault(part.info.partition, []).append((source, part))
     count = max(*(topic.partition_count for _, topic in same), max(partitions, default=-1) + 1)
-    kept = range(count) if span is None else span.of(count)
     return TopicDescription(
         name=newest.name,
         failure=newest.failure,
@@ -586,7 +585,7 @@ def _merged_topic(
         config_overrides=newest.config_overrides,
         partitions=[
             max(partitions[number], key=_part_weight)[1]
-            for number in kept  # brokers of earlier releases list all
+            for number in numbers_of(span, count)  # brokers of earlier releases list all
             if number in partitions
         ],
         is_internal=newest.is_internal,

@@ -60,6 +60,11 @@ class PartitionRange(Message):
         return range(min(self.start, partitions), min(self.start + self.count, partitions))
 
 
+def numbers_of(span: PartitionRange | None, partitions: int) -> range:
+    """Return the numbers of the partitions in ``span``; of all ``partitions`` for None."""
+    return range(partitions) if span is None else span.of(partitions)
+
+
 class NoResponse(Message):
     """Placeholder response type of one-way APIs. It is never sent."""
 

@@ -46,6 +46,7 @@ from raftlog.protocol.membership import (
 )
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
+from raftlog.protocol.schema import numbers_of
 from raftlog.server.broker_clock import BrokerClock
 from raftlog.server.disk_space import DiskSpace
 from raftlog.server.log_dirs import LogDirMonitor
@@ -299,8 +300,7 @@ def describe_partitions(
     names = None if request.topics is None else set(request.topics)
     for topic in [topic for topic in topics if names is None or topic.name in names]:
         hosts = tuple(topic.hosts)
-        numbers = range(len(hosts)) if request.span is None else request.span.of(len(hosts))
-        for partition in numbers:
+        for partition in numbers_of(request.span, len(hosts)):
             if partition % DESCRIBED_PER_STEP == 0:
                 yield None
             host, moves_to = hosts[partition], target(topic.id, partition)

@@ -12,7 +12,7 @@ from raftlog import limits
 from raftlog.errors import InvalidRequestError, RaftlogError
 from raftlog.protocol.connection import Request
 from raftlog.protocol.metadata import PartitionInfo
-from raftlog.protocol.schema import Failure
+from raftlog.protocol.schema import Failure, numbers_of
 from raftlog.protocol.topics import (
     AddPartitionsRequest,
     AlterTopicsRequest,
@@ -34,7 +34,6 @@ from raftlog.server.once import check_once
 from raftlog.server.partition import Partition
 from raftlog.server.reply import Reply
 from raftlog.server.requests import topics as requests
-from raftlog.server.topic_table import HostedTopic
 from raftlog.server.turns import Steps
 from raftlog.types import is_internal_topic
 
@@ -98,7 +97,7 @@ def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> S
         topic = context.topics.get(name)
         if topic is None and message.topics is None:
             continue  # deleted since the names were listed
-        partitions += 0 if topic is None else len(_numbers(topic, message))
+        partitions += 0 if topic is None else len(numbers_of(message.span, len(topic.hosts)))
         if found and partitions > limits.PARTITIONS_DESCRIBED_MAX:
             _check_paged(message)
             break
@@ -139,12 +138,6 @@ def _result(name: str, changed: requests.Changed) -> TopicResult:
     return TopicResult(name=changed.name, id=changed.id)
 
 
-def _numbers(topic: HostedTopic, message: DescribeTopicsRequest) -> range:
-    """Return the requested partitions of a topic."""
-    count = len(topic.hosts)
-    return range(count) if message.span is None else message.span.of(count)
-
-
 def _describe(
     context: BrokerContext, name: str, message: DescribeTopicsRequest
 ) -> Generator[None, Any, TopicDescription]:
@@ -155,7 +148,7 @@ def _describe(
         yield None
         return TopicDescription(name=name, failure=Failure.of(error))
     partitions: list[PartitionDescription] = []
-    for index in _numbers(topic, message):
+    for index in numbers_of(message.span, len(topic.hosts)):
         if index % DESCRIBED_PER_STEP == 0:
             yield None
         info = context.topics.info(topic, index)
