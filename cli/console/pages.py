@@ -21,9 +21,8 @@ from raftlog.cli.console.paging import (
     PARTITION_ROWS,
     ROWS,
     Page,
-    number_of,
+    fetched,
     page_of,
-    pages_of,
 )
 from raftlog.cli.events import parse_since
 from raftlog.cli.group import Selection, check_in_range, choose, parse_to, partition_ranges, places
@@ -91,11 +90,13 @@ class Pages:
 
     def broker(self, parameters: Parameters) -> Values:
         """Return one broker, explained. Raises ``InvalidRequestError`` if it is unknown."""
-        broker, number = whole(parameters, "id", 0), number_of(parameters)
-        cluster, stored = self._partitions_of(broker, number)
-        if not stored.partitions and stored.total:  # the number is beyond the last page
-            number = pages_of(stored.total, PARTITION_ROWS)
-            cluster, stored = self._partitions_of(broker, number)
+        broker = whole(parameters, "id", 0)
+        number, (cluster, stored) = fetched(
+            lambda number: self._partitions_of(broker, number),
+            lambda found: found[1].total,
+            PARTITION_ROWS,
+            parameters,
+        )
         found = next((each for each in cluster.brokers if each.id == broker), None)
         if found is None:
             raise InvalidRequestError(f"the cluster has no broker {broker}")
@@ -142,12 +143,12 @@ class Pages:
     def topic(self, parameters: Parameters) -> Values:
         """Return the settings and partitions of a topic. Raises ``UnknownTopicError``."""
         name = check_topic_name(parameters["name"])
-        number = number_of(parameters)
-        row = self._topic_row(name, number)
-        total = row["partition_count"]
-        if number > pages_of(total, PARTITION_ROWS):
-            number = pages_of(total, PARTITION_ROWS)
-            row = self._topic_row(name, number)
+        number, row = fetched(
+            lambda number: self._topic_row(name, number),
+            lambda row: int(row["partition_count"]),
+            PARTITION_ROWS,
+            parameters,
+        )
         summary = self._view.samples()[0].cluster
         sums = next((topic for topic in summary.topics or () if topic.name == name), None)
         return {
@@ -164,7 +165,12 @@ class Pages:
                 for key in TOPIC_KEYS
             ],
             "page": Page(
-                row["partitions"], number, PARTITION_ROWS, total, f"/topics/{name}", parameters
+                row["partitions"],
+                number,
+                PARTITION_ROWS,
+                row["partition_count"],
+                f"/topics/{name}",
+                parameters,
             ),
             "size_bytes": None if sums is None else sums.size_bytes,
             "records": None if sums is None else sums.records,

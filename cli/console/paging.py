@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 from urllib.parse import urlencode
@@ -60,6 +60,23 @@ def number_of(parameters: Mapping[str, str]) -> int:
     text = parameters.get("page", "")
     wanted = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 1
     return max(wanted, 1)
+
+
+def fetched(
+    fetch: Callable[[int], T],
+    total_of: Callable[[T], int],
+    size: int,
+    parameters: Mapping[str, str],
+) -> tuple[int, T]:
+    """Fetch the page with the number ``page`` in ``parameters``, or the last one if it is beyond.
+
+    ``fetch``: returns a page by its number, from 1. ``total_of``: the rows of all pages, by one of
+    them. Returns the number of the page, and the page.
+    """
+    number = number_of(parameters)
+    found = fetch(number)
+    last = pages_of(total_of(found), size)
+    return (number, found) if number <= last else (last, fetch(last))
 
 
 def pages_of(total: int, size: int) -> int:

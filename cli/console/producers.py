@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from raftlog import limits
-from raftlog.cli.console.paging import PARTITION_ROWS, Page, number_of, pages_of
+from raftlog.cli.console.paging import PARTITION_ROWS, Page, fetched
 from raftlog.cli.http_parameters import whole
+from raftlog.client.descriptions import ProducerPage
 from raftlog.types import check_topic_name
 
 if TYPE_CHECKING:
@@ -18,13 +19,12 @@ def producers(pages: Pages, parameters: Mapping[str, str]) -> dict[str, Any]:
     """Return a page of producers. Raises ``UnknownTopicError`` or ``UnknownPartitionError``."""
     name, text = check_topic_name(parameters["name"]), parameters.get("partition", "")
     partitions = [whole(parameters, "partition", 0)] if text else None
-    number = number_of(parameters)
-    skip = min((number - 1) * PARTITION_ROWS, limits.PRODUCERS_PER_TOPIC_MAX)
-    found = pages.admin.describe_producers(name, partitions, skip=skip, limit=PARTITION_ROWS)
-    if found.total <= skip and skip:  # the number is beyond the last page
-        number = pages_of(found.total, PARTITION_ROWS)
-        skip = (number - 1) * PARTITION_ROWS
-        found = pages.admin.describe_producers(name, partitions, skip=skip, limit=PARTITION_ROWS)
+
+    def fetch(number: int) -> ProducerPage:
+        skip = min((number - 1) * PARTITION_ROWS, limits.PRODUCERS_PER_TOPIC_MAX)
+        return pages.admin.describe_producers(name, partitions, skip=skip, limit=PARTITION_ROWS)
+
+    number, found = fetched(fetch, lambda page: page.total, PARTITION_ROWS, parameters)
     kept = {"partition": text, "page": parameters.get("page", "")}
     return {
         "topic": name,
