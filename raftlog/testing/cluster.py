@@ -83,7 +83,8 @@ class Cluster:
     # -- all brokers
 
     def start(self) -> None:
-        """Start all brokers that are down. Return when all respond and are members of the cluster.
+        """Start all brokers that are down. Return when all, including those that ran before,
+        respond and are members of the cluster.
 
         Does not wait for brokers that are paused, or isolated from the majority. Raises
         ``BrokerUnavailableError`` if one ends, ``TimeoutError`` if one does not join.
@@ -93,7 +94,7 @@ class Cluster:
             broker.spawn()
         for broker in starting:
             broker.wait_ready()
-        if starting and len(self.brokers) > 1:
+        if len(self.brokers) > 1:
             self.wait_members()
 
     def wait_members(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
