@@ -123,25 +123,6 @@ def size_of(message: Message) -> int:
     return _MESSAGE_BYTES
 
 
-def in_parts(messages: list[Message], size_bytes: int) -> list[list[Message]]:
-    """Split messages, in order, into lists of at most about ``ENVELOPE_BYTES``.
-
-    ``size_bytes`` is the sum of their ``size_of``.
-    """
-    if size_bytes <= ENVELOPE_BYTES:
-        return [messages]
-    parts: list[list[Message]] = []
-    room = 0
-    for message in messages:
-        size = size_of(message)
-        if not parts or size > room:
-            parts.append([])
-            room = ENVELOPE_BYTES
-        parts[-1].append(message)
-        room -= size
-    return parts
-
-
 # -- voters ----------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,10 @@ on the links and sent after the next sync of the journal:
         task.run()                        # in any thread; inputs are queued while it runs
         node.complete_sync(task, now)
 
+One call does the work of a limited number of groups (``ConsensusSettings.groups_per_turn``), as
+thousands of groups may have work at once. ``tick`` continues it; ``next_tick`` is then now. No
+journal sync begins meanwhile: one sync makes the changes of all these groups durable.
+
 No sockets, files, threads or clocks: they are arguments, or belong to the caller.
 """
 
@@ -17,7 +21,9 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import islice
 from typing import Final, TypeAlias
 
 from raftlog.consensus import envelope, selftest
@@ -42,7 +48,8 @@ logger = logging.getLogger(__name__)
 
 BrokerId: TypeAlias = int
 DirectoryId: TypeAlias = str
-Input: TypeAlias = Callable[[float], None]
+Work: TypeAlias = Iterator[None]  # yields after each group or message
+Input: TypeAlias = Callable[[float], Work]
 
 NEVER: Final = float("inf")
 NUMBERS_PER_BOOT: Final = 1 << 32  # proposal numbers; never those of an older boot
@@ -103,10 +110,12 @@ class ConsensusNode:
         self._task: JournalSyncTask | None = None
         self._failure: StorageFailedError | None = None
         self._is_stalled = False  # disk full: no work until a sync succeeds
+        self._pass: Work | None = None  # work that a call has begun and not completed
+        self._left = settings.groups_per_turn  # that may be processed before the next tick
         self._is_working = False
         self._is_delivering = False
         self._now = 0.0
-        self._handled_at = 0.0  # monotonic time at which all inputs were processed
+        self._handled_at = 0.0  # monotonic time; all inputs that arrived before are processed
         self._number = journal.boot * NUMBERS_PER_BOOT
 
     # -- groups ------------------------------------------------------------------------------------
@@ -232,7 +241,8 @@ class ConsensusNode:
         self._inputs.append(lambda now: self._change(host, lambda: host.found(voters, base, now)))
         self._work(now)
 
-    def _propose(self, group_id: str, entry: bytes, done: Done, now: float, *, bound: bool) -> None:
+    def _propose(self, group_id: str, entry: bytes, done: Done, now: float, *, bound: bool) -> Work:
+        yield
         host = self._groups.get(group_id)
         bytes_max = self._settings.command_bytes_max
         if host is None:
@@ -266,10 +276,21 @@ class ConsensusNode:
         self._proposals -= 1
         self._outcomes.append((done, outcome))
 
-    def _change(self, host: HostedGroup, change: Callable[[], None]) -> None:
-        if self._groups.get(host.group_id) is host:
+    def _change(self, host: HostedGroup, change: Callable[[], None]) -> Work:
+        yield
+        if self._is_open(host):
             change()
             self._touch(host)
+
+    def _change_all(
+        self, change: Callable[[HostedGroup, BrokerId, float], None], peer: BrokerId, now: float
+    ) -> Work:
+        for host in list(self._groups.values()):
+            yield from self._change(host, partial(change, host, peer, now))
+
+    def _is_open(self, host: HostedGroup) -> bool:
+        """Whether the group was not closed since, nor opened again."""
+        return self._groups.get(host.group_id) is host
 
     # -- peers -------------------------------------------------------------------------------------
 
@@ -306,8 +327,8 @@ class ConsensusNode:
 
     def _peer_up(
         self, peer: BrokerId, directory_id: DirectoryId, boot: int, run: str, now: float
-    ) -> None:
-        self._peer_down(peer, now)
+    ) -> Work:
+        yield from self._peer_down(peer, now)
         if peer == self._broker_id:
             logger.error("duplicate broker id: broker=%d directory_id=%s", peer, directory_id)
             return
@@ -322,20 +343,16 @@ class ConsensusNode:
         self._journal.note_peer(peer, directory_id, boot, run)
         self._links.setdefault(peer, Link()).up(directory_id, boot)
         self._beat_due = now
-        for host in list(self._groups.values()):
-            host.peer_up(peer, now)
-            self._touch(host)
+        yield from self._change_all(HostedGroup.peer_up, peer, now)
 
-    def _peer_down(self, peer: BrokerId, now: float) -> None:
+    def _peer_down(self, peer: BrokerId, now: float) -> Work:
         link = self._links.get(peer)
-        if link is None or not link.is_up:
-            return
-        link.down()
-        for host in list(self._groups.values()):
-            host.peer_down(peer, now)
-            self._touch(host)
+        if link is not None and link.is_up:
+            link.down()
+            yield from self._change_all(HostedGroup.peer_down, peer, now)
 
-    def _receive(self, peer: BrokerId, data: bytes, now: float) -> None:
+    def _receive(self, peer: BrokerId, data: bytes, now: float) -> Work:
+        yield
         self._input_bytes -= len(data)
         try:
             arrived = envelope.decode(data)
@@ -348,6 +365,7 @@ class ConsensusNode:
             return
         link.note_alive(now, is_beat=not arrived.messages)
         for message in arrived.messages:
+            yield
             host = self._groups.get(message[0])
             if host is None:
                 continue
@@ -369,14 +387,22 @@ class ConsensusNode:
     # -- time --------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Process work that is due."""
+        """Process work that is due, and continue the work of earlier calls."""
+        self._left = self._settings.groups_per_turn
         self._work(now)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether this turn has ended before all work: call ``tick`` soon."""
+        return self._pass is not None and not self._is_working
 
     def next_tick(self, now: float) -> float:
         """Monotonic time in seconds at which ``tick`` should be called; inf: never."""
         due = min(self._heap[0][0] if self._heap else NEVER, self._beat_due)
         if self._failure is not None:
             return NEVER
+        if self.is_busy:
+            return now
         if self._journal.is_dirty or not self._can_work():
             return max(now + self._services.timing.tick, due)
         return now if self._touched or self._inputs else max(now, due)
@@ -391,9 +417,10 @@ class ConsensusNode:
             host.scheduled = due
             heapq.heappush(self._heap, (due, host.group_id))
 
-    def _touch_due(self, now: float) -> None:
+    def _touch_due(self, now: float) -> Work:
         heap = self._heap
         while heap and heap[0][0] <= now:
+            yield
             due, group_id = heapq.heappop(heap)
             host = self._groups.get(group_id)
             if host is None or host.scheduled != due:
@@ -404,7 +431,7 @@ class ConsensusNode:
             else:
                 self._schedule(host)
 
-    def _beat(self, now: float) -> None:
+    def _beat(self, now: float) -> Work:
         """Send beats to the peers, and detect peers that have stopped sending them.
 
         Idle groups depend on beats, and send few heartbeats.
@@ -415,9 +442,7 @@ class ConsensusNode:
             link.beat()
             if link.is_silent(now, self._services.timing.election):
                 link.alive_at = -NEVER
-                for host in self._groups.values():
-                    host.peer_silent(peer, now)
-                    self._touch(host)
+                yield from self._change_all(HostedGroup.peer_silent, peer, now)
 
     # -- work --------------------------------------------------------------------------------------
 
@@ -425,50 +450,61 @@ class ConsensusNode:
         return self._task is None and self._failure is None and not self._is_stalled
 
     def _work(self, now: float) -> None:
-        """Process inputs, step and speak, until no work is left before a sync."""
+        """Process inputs, step and speak, until no work is left before a sync, or until the groups
+        of this turn are processed."""
         self._now = now = max(now, self._now)
         if self._is_working or not self._can_work():
             return
         self._is_working = True
         try:
-            while True:
-                if self._inputs and not self._journal.is_dirty:
-                    # Durable entries count before inputs journal more: on a slow disk, inputs wait
-                    # after every sync. The time is that of the last processed inputs: peers whose
-                    # messages wait are not unresponsive.
-                    self._step(self._handled_at)
-                    self._deliver()
-                while self._inputs:
-                    self._inputs.popleft()(now)
-                self._handled_at = now
-                if not self._journal.is_dirty:
-                    if now >= self._beat_due:
-                        self._beat(now)
-                    self._touch_due(now)
-                    self._step(now)
-                self._speak(now)
-                self._deliver()
-                if not self._inputs and (self._journal.is_dirty or not self._touched):
-                    return
+            while self._left > 0:
+                if self._pass is None:
+                    self._pass = self._work_once(now)
+                self._left -= sum(1 for _ in islice(self._pass, self._left))
+                if self._left > 0:
+                    self._pass = None
+                    if not self._inputs and (self._journal.is_dirty or not self._touched):
+                        return
         finally:
             self._is_working = False
 
-    def _step(self, now: float) -> None:
-        """Let groups count their entries. Entries that other groups journal do not matter."""
-        touched, self._touched = self._touched, {}
-        for group_id in touched:
-            host = self._groups.get(group_id)
-            if host is None:
-                continue
-            host.step(now)
-            self._unspoken[group_id] = None
+    def _work_once(self, now: float) -> Work:
+        """Process the inputs that have arrived, then step and speak. ``now``: the time when this
+        work begins. It may end much later, after more inputs have arrived."""
+        if self._inputs and not self._journal.is_dirty:
+            # Durable entries count before inputs journal more: on a slow disk, inputs wait
+            # after every sync. The time is that of the last processed inputs: peers whose
+            # messages wait are not unresponsive.
+            yield from self._step(self._handled_at)
+            self._deliver()
+        for _ in range(len(self._inputs)):
+            yield from self._inputs.popleft()(now)
+        self._handled_at = now
+        if now >= self._beat_due:
+            yield from self._beat(now)
+        yield from self._touch_due(now)
+        if not self._journal.is_dirty:
+            yield from self._step(now)
+        yield from self._speak(now)
+        self._deliver()
 
-    def _speak(self, now: float) -> None:
+    def _step(self, now: float) -> Work:
+        """Let groups count their entries. Entries that other groups journal do not matter, and a
+        group that is opened meanwhile takes its first step in the next pass."""
+        touched, self._touched = self._touched, {}
+        for host in [self._groups[each] for each in touched if each in self._groups]:
+            yield
+            if self._is_open(host):
+                host.step(now)
+                self._unspoken[host.group_id] = None
+
+    def _speak(self, now: float) -> Work:
         unspoken, self._unspoken = self._unspoken, {}
         for group_id in unspoken:
             host = self._groups.get(group_id)
             if host is None:
                 continue
+            yield
             host.speak(now)
             if host.wants_step:
                 self._touched[group_id] = None
@@ -497,11 +533,11 @@ class ConsensusNode:
     # -- the disk ----------------------------------------------------------------------------------
 
     def begin_sync(self) -> JournalSyncTask | None:
-        """Return the task to run next; None if there is none.
+        """Return the task to run next; None if there is none, or more changes are to be made first.
 
         Call it after every other method. If there is nothing to sync, it sends the messages.
         """
-        if self._task is not None or self._failure is not None:
+        if self._task is not None or self._failure is not None or self._pass is not None:
             return None
         self._task = self._journal.begin_sync()
         if self._task is None:
@@ -515,7 +551,7 @@ class ConsensusNode:
         self._is_stalled = False
         self._journal.complete_sync(task)
         self.flush(now)
-        self._work(now)
+        self.tick(now)
 
     def failed_sync(
         self, task: JournalSyncTask, error: OSError

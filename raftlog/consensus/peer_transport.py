@@ -13,7 +13,7 @@ from pysyncobj.transport import Transport
 
 from raftlog.consensus import envelope
 from raftlog.consensus.envelope import Envelope, Message
-from raftlog.consensus.settings import OUTBOX_BYTES_MAX, SEQUENCE_JUMP_MAX
+from raftlog.consensus.settings import ENVELOPE_BYTES, OUTBOX_BYTES_MAX, SEQUENCE_JUMP_MAX
 
 NEVER: Final = float("inf")
 
@@ -35,6 +35,7 @@ class Link:
         "_number",
         "_outbox",
         "_outbox_bytes",
+        "_room",
         "_sequence",
         "alive_at",
         "boot",
@@ -55,8 +56,9 @@ class Link:
         self._number = 0  # of this broker's session
         self._sequence = 0  # of the newest envelope sent in it
         self._arrived = (0, 0)  # session and sequence of the newest envelope received
-        self._outbox: list[Message] = []
+        self._outbox: list[list[Message]] = []  # of each envelope
         self._outbox_bytes = 0
+        self._room = 0  # bytes that the last of these envelopes may get in addition
 
     def up(self, directory_id: str, boot: int) -> None:
         """Start a session for a new connection, also if the old one is still considered up."""
@@ -80,7 +82,7 @@ class Link:
     def _empty(self) -> None:
         self._is_beat_due = False
         self._outbox = []
-        self._outbox_bytes = 0
+        self._outbox_bytes = self._room = 0
 
     # -- out ---------------------------------------------------------------------------------------
 
@@ -96,16 +98,20 @@ class Link:
         """Queue a message for the next flush. Returns False if it will not be sent."""
         if not self.is_up or self._outbox_bytes > OUTBOX_BYTES_MAX:
             return False
-        self._outbox.append(message)
-        self._outbox_bytes += envelope.size_of(message)
+        size = envelope.size_of(message)
+        if size > self._room:
+            self._outbox.append([])
+            self._room = ENVELOPE_BYTES
+        self._outbox[-1].append(message)
+        self._outbox_bytes += size
+        self._room -= size
         return True
 
     def collect(self, boot: int, directory_id: str, journal_sequence: int) -> list[bytes]:
         """Return the envelopes with all queued messages. The arguments are this broker's durable
         values.
         """
-        parts = envelope.in_parts(self._outbox, self._outbox_bytes) if self._outbox else []
-        parts += [[]] if self._is_beat_due else []
+        parts = self._outbox + ([[]] if self._is_beat_due else [])
         self._empty()
         sealed = []
         for part in parts:

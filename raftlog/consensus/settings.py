@@ -23,7 +23,9 @@ VOTERS_MAX: Final = 99
 
 # -- sizes -----------------------------------------------------------------------------------------
 BASE_BYTES_MAX: Final = 64 * MIB  # initial state of a generation
-ENVELOPE_BYTES: Final = 1 * MIB  # messages of one flush are split at about this size
+ENVELOPE_BYTES: Final = (
+    32 * KIB
+)  # messages of one flush are split at about this size: 1 to 2 ms each
 ENVELOPE_BYTES_MAX: Final = BASE_BYTES_MAX + 2 * MIB  # of one large message
 MESSAGES_PER_ENVELOPE_MAX: Final = 20_000
 APPEND_BYTES: Final = 256 * KIB  # entries in one append; one entry may be larger
@@ -52,6 +54,7 @@ class ConsensusSettings:
     propose_timeout_ms: int = 5_000
     seal_after_entries: int = 1_000  # in a generation's journal, before the leader seals it
     command_bytes_max: int = 60_000
+    groups_per_turn: int = 64  # processed in one call: 2 to 4 ms
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -304,6 +304,8 @@ class ConsensusPlane:
         self._task = node.begin_sync()
         if self._task is not None:
             self._workers.submit(self._task.run, self._synced)
+        elif node.is_busy:
+            self._turn_soon()
         else:
             pause = max(node.next_tick(now) - now, _TICK_SECONDS_MIN)
             if pause < math.inf:

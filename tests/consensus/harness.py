@@ -100,8 +100,12 @@ class Broker:
 
     def sync(self) -> None:
         """Sync and send until there is nothing more to; with a held disk only begin."""
-        while self.task is None and (task := self.node.begin_sync()) is not None:
-            self.task = task
+        while self.task is None:
+            while self.node.is_busy:
+                self.node.tick(self.network.now)
+            self.task = self.node.begin_sync()
+            if self.task is None:
+                return
             if not self.is_held:
                 self._finish_sync()
 

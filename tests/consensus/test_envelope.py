@@ -1,4 +1,4 @@
-"""What is a message and what is not, and how a flush is split."""
+"""What is a message and what is not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from raftlog.consensus.settings import (
     BASE_BYTES_MAX,
     BROKER_ID_MAX,
     DIRECTORY_ID_CHARS_MAX,
-    ENVELOPE_BYTES,
     ENVELOPE_BYTES_MAX,
     GROUP_ID_CHARS_MAX,
     MESSAGES_PER_ENVELOPE_MAX,
@@ -172,27 +171,3 @@ def test_a_message_with_one_field_of_anything_is_good_or_refused(
     else:
         with pytest.raises(EnvelopeError):
             decode(wrap(changed))
-
-
-def test_a_large_flush_is_split_in_order() -> None:
-    large = [["t/0", 0, 1, envelope.PROPOSE, number, bytes(300_000)] for number in range(10)]
-    small = [["t/0", 0, 1, envelope.REFUSED, number] for number in range(5)]
-    messages = large[:5] + small + large[5:]
-    sizes = sum(envelope.size_of(message) for message in messages)
-    parts = envelope.in_parts(messages, sizes)
-    assert [message for part in parts for message in part] == messages
-    assert len(parts) == 4
-    assert all(len(wrap(*part)) <= ENVELOPE_BYTES * 1.01 for part in parts)
-
-
-def test_a_flush_of_very_many_messages_is_split() -> None:
-    messages = [GOOD[0]] * 3 * MESSAGES_PER_ENVELOPE_MAX
-    parts = envelope.in_parts(messages, sum(envelope.size_of(message) for message in messages))
-    assert sum(len(part) for part in parts) == len(messages)
-    assert max(len(part) for part in parts) <= MESSAGES_PER_ENVELOPE_MAX
-
-
-def test_a_message_larger_than_an_envelope_should_be_travels_alone() -> None:
-    offer = ["t/0", 7, 0, envelope.OFFER, VOTERS, bytes(3 * ENVELOPE_BYTES)]
-    messages = [GOOD[0], offer, GOOD[0]]
-    assert envelope.in_parts(messages, 3 * ENVELOPE_BYTES) == [[each] for each in messages]

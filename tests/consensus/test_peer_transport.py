@@ -8,7 +8,12 @@ from raftlog.consensus import envelope
 from raftlog.consensus.envelope import Envelope, decode
 from raftlog.consensus.library import PeerNode
 from raftlog.consensus.peer_transport import Link, PeerTransport
-from raftlog.consensus.settings import OUTBOX_BYTES_MAX, SEQUENCE_JUMP_MAX
+from raftlog.consensus.settings import (
+    ENVELOPE_BYTES,
+    MESSAGES_PER_ENVELOPE_MAX,
+    OUTBOX_BYTES_MAX,
+    SEQUENCE_JUMP_MAX,
+)
 
 HELLO = ["t/0", 0, 0, envelope.HELLO, True]
 
@@ -59,6 +64,31 @@ def test_an_outbox_is_bounded() -> None:
     assert not link.post(HELLO)
     link.collect(9, "ours", 70)
     assert link.post(HELLO)
+
+
+def test_a_large_outbox_is_sent_in_several_envelopes_in_order() -> None:
+    link = link_up()
+    size = ENVELOPE_BYTES // 3
+    large = [["t/0", 0, 1, envelope.PROPOSE, number, bytes(size)] for number in range(4)]
+    alone = ["t/0", 0, 1, envelope.PROPOSE, 4, bytes(3 * ENVELOPE_BYTES)]
+    messages = [HELLO, *large, alone, HELLO]
+    for message in messages:
+        link.post(message)
+    parts = [decode(data) for data in link.collect(9, "ours", 70)]
+    assert [message for part in parts for message in part.messages] == messages
+    assert [len(part.messages) for part in parts] == [3, 2, 1, 1]
+    assert [part.sequence for part in parts] == [1, 2, 3, 4]
+    link.post(HELLO)
+    assert len(link.collect(9, "ours", 70)) == 1
+
+
+def test_very_many_messages_are_sent_in_several_envelopes() -> None:
+    link = link_up()
+    for _ in range(2 * MESSAGES_PER_ENVELOPE_MAX):
+        link.post(HELLO)
+    sizes = [len(decode(data).messages) for data in link.collect(9, "ours", 70)]
+    assert sum(sizes) == 2 * MESSAGES_PER_ENVELOPE_MAX
+    assert max(sizes) <= MESSAGES_PER_ENVELOPE_MAX
 
 
 def test_a_duplicate_and_one_that_was_overtaken_are_not_admitted() -> None:

@@ -8,6 +8,7 @@ from tests.mutation.change import always, argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 _TURNS: Final = "tests/server/test_turns.py"
+_CONSENSUS: Final = "tests/consensus/test_node_turns.py"
 _HTTP: Final = "tests/server/http/test_server.py"
 _PRODUCERS: Final = "tests/server/handlers/test_list_producers.py"
 _RECORDS: Final = "tests/cli/console/test_records.py"
@@ -24,6 +25,14 @@ GUARDS: Final = [
         function="Turns.has_time",
         change=always("compare _now"),
         tests=(f"{_TURNS}::test_a_long_request_gives_way_to_a_short_one_of_another_connection",),
+    ),
+    Guard(
+        name="a turn of consensus processes some groups",
+        why="after the loss of a broker, elections of 9,000 groups hold the loop for 0.5 s",
+        module="raftlog/consensus/node.py",
+        function="ConsensusNode._work",
+        change=replace("call islice", "self._pass"),
+        tests=(f"{_CONSENSUS}::test_a_call_processes_some_groups_and_the_next_ones_the_others",),
     ),
     Guard(
         name="work in a thread delays its connection",

@@ -41,6 +41,7 @@ class PaperNode:
         self.on_complete: Callable[[], None] = lambda: None
         self.role = "follower"
         self.open: set[str] = set()  # groups
+        self.is_busy = False
 
     def _input(self, *call: Any) -> None:
         self.calls.append(call)

@@ -36,6 +36,7 @@ SETTINGS: Final = ConsensusSettings(
     tick_ms=50,
     propose_timeout_ms=2_000,
     seal_after_entries=40,
+    groups_per_turn=1,
 )
 
 
