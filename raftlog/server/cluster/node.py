@@ -33,6 +33,7 @@ from raftlog.replication.events import broker_events
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.addresses import BrokerAddresses
 from raftlog.server.cluster.administration import ClusterTopics
+from raftlog.server.cluster.backlog import Backlog
 from raftlog.server.cluster.decommissioning import Decommissioning
 from raftlog.server.cluster.fetch_session import FetchSession
 from raftlog.server.cluster.fetcher import ReplicaFetcher, ReplicaFetchers
@@ -70,6 +71,7 @@ POLL_SECONDS: Final = 0.1  # seconds between two checks of membership
 POLL_PARTITIONS_EVERY: Final = 5  # checks of membership per check of partitions, at least
 POLLED_AT_ONCE: Final = 500  # partitions, with one check of membership: takes a few milliseconds
 BROADCAST_ALL_EVERY: Final = 50
+BROADCAST_AT_ONCE: Final = 500  # partitions, in one turn of the loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,11 @@ class ClusterNode:
         self._next_poll: asyncio.TimerHandle | None = None
         self._next_poll_at = 0.0
         self._unpolled: list[HostedPartition] = []  # of this round of checks of all partitions
-        self._changed_groups: dict[str, None] = {}
+        self._unchecked = Backlog(self._loop, self._check)
+        self._unbroadcast = Backlog(
+            self._loop, self.state_broadcast.send, at_once=BROADCAST_AT_ONCE
+        )
+        self._changed_groups = Backlog(self._loop, self._control)
         self._polls = 0
         self.is_current = False  # all changes before this start of the broker are applied
         self._noted: dict[int, BrokerRecord] = {}  # at the last event
@@ -528,7 +534,7 @@ class ClusterNode:
         self.liveness.link_up(peer.broker_id, Incarnation(peer.directory_id, peer.boot))
         self.plane.peer_up(peer.broker_id, peer.directory_id, peer.boot, peer.run)
         self.fetchers.link_up(peer.broker_id)
-        self.state_broadcast.send(self.partitions.hosted.values())
+        self._unbroadcast.add(self.partitions.hosted.values())
         self._schedule(0.0)
 
     def _peer_down(self, peer: int, reason: RaftlogError) -> None:
@@ -566,13 +572,10 @@ class ClusterNode:
             self.subscription.changed()
             self._schedule(0.0)
             return
-        if not self._changed_groups:
-            self._loop.call_soon(self._poll_changed_groups)
-        self._changed_groups[group_id] = None
+        self._changed_groups.add([group_id])
 
-    def _poll_changed_groups(self) -> None:
-        changed, self._changed_groups = self._changed_groups, {}
-        for group_id in changed:
+    def _control(self, group_ids: list[str]) -> None:
+        for group_id in group_ids:
             hosted = self.partitions.hosted.get(group_id)
             if hosted is not None:
                 self.controller.poll(hosted)
@@ -678,30 +681,31 @@ class ClusterNode:
             self._unpolled = list(self.partitions.hosted.values())
         self._poll_some()
         if self._polls % BROADCAST_ALL_EVERY == 0:
-            self.state_broadcast.send(self.partitions.hosted.values())
+            self._unbroadcast.add(self.partitions.hosted.values())
 
     def _poll_all(self) -> None:
         self._next_poll = None
         if not self.membership.is_leaving:
             self.membership.poll()
-            self._poll_partitions()
+            self._unchecked.add(self.partitions.hosted.values())
 
     def _poll_some(self) -> None:
         """Check the next partitions of the round. All at once would hold the loop, and without a
         change there is nothing to find but what has lasted for seconds.
         """
         some, self._unpolled = self._unpolled[:POLLED_AT_ONCE], self._unpolled[POLLED_AT_ONCE:]
-        now, hosted = self._loop.time(), self.partitions.hosted
-        there = [e for e in some if not e.is_at_rest(now) and hosted.get(e.group_id) is e]
-        self.partitions.review(there)
-        self.controller.poll_all(there)
-        for each in there:
+        now = self._loop.time()
+        checked = self._check([each for each in some if not each.is_at_rest(now)])
+        for each in checked:
             each.checked(now)
 
-    def _poll_partitions(self) -> None:
-        hosted = list(self.partitions.hosted.values())
-        self.partitions.review(hosted)
-        self.controller.poll_all(hosted)
+    def _check(self, partitions: list[HostedPartition]) -> list[HostedPartition]:
+        """Check the roles of partitions, and what they need of their controller. Returns those
+        that still exist."""
+        there = list(filter(self.partitions.is_hosted, partitions))
+        self.partitions.review(there)
+        self.controller.poll_all(there)
+        return there
 
     # -- inside ------------------------------------------------------------------------------------
 

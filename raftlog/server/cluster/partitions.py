@@ -29,6 +29,7 @@ from raftlog.replication.partition_state import (
     PartitionState,
 )
 from raftlog.server.administration import quiet
+from raftlog.server.cluster.backlog import Backlog
 from raftlog.server.cluster.hosted_partition import (
     CopyChange,
     Event,
@@ -98,7 +99,7 @@ class Partitions:
         self.hosted: dict[str, HostedPartition] = {}  # by Raft group
         self._by_topic: dict[str, list[HostedPartition]] = {}  # by topic id
         self._stale: dict[str, None] = {}  # topic names to check
-        self._changed: dict[str, None] = {}  # Raft groups whose new state must be applied
+        self._changed = Backlog(services.loop, self._apply)  # with a new state
         self._strays_due = self._knows_all = False
         # Partitions whose copy must be created, replaced or removed:
         self._copy_changes: dict[HostedPartition, None] = {}
@@ -176,6 +177,10 @@ class Partitions:
             return self._plane.status(hosted.group_id)
         except KeyError:
             return None
+
+    def is_hosted(self, hosted: HostedPartition) -> bool:
+        """Whether the partition has not been deleted since."""
+        return self.hosted.get(hosted.group_id) is hosted
 
     def find(self, topic_id: str, partition: int) -> HostedPartition | None:
         return self.hosted.get(group_id(topic_id, partition))
@@ -455,13 +460,10 @@ class Partitions:
     def schedule(self, hosted: HostedPartition) -> None:
         """Apply the new state soon: of several changes, only the last one counts."""
         hosted.settled = None
-        if not self._changed:
-            self._services.loop.call_soon(self._apply_changed)
-        self._changed[hosted.group_id] = None
+        self._changed.add([hosted])
 
-    def _apply_changed(self) -> None:
-        changed, self._changed = self._changed, {}
-        partitions = [self.hosted[group] for group in changed if group in self.hosted]
+    def _apply(self, changed: list[HostedPartition]) -> None:
+        partitions = list(filter(self.is_hosted, changed))
         for hosted in partitions:
             self.roles.poll(hosted)
         self._state_broadcast.send(partitions)

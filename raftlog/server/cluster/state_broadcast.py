@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from raftlog import limits
 from raftlog.protocol import api as apis
 from raftlog.protocol.replication import EncodedPartitionState, PartitionStatesRequest
 from raftlog.replication.partition_state import PartitionState, decode_state
@@ -39,9 +38,9 @@ class StateBroadcast:
         self._brokers = brokers
         self.received: dict[tuple[str, int], PartitionState] = {}
 
-    def send(self, partitions: Iterable[HostedPartition]) -> None:
+    def send(self, partitions: list[HostedPartition]) -> None:
         """Send the states to brokers that are not voters of these partitions, if this broker leads
-        the group or the partition.
+        the group or the partition. At most ``limits.PARTITIONS_PER_REQUEST_MAX`` partitions.
         """
         others = [b for b in self._brokers() if b != self._broker_id and self._links.is_up(b)]
         by_broker: dict[int, list[EncodedPartitionState]] = {}
@@ -61,11 +60,8 @@ class StateBroadcast:
             for broker in strangers:
                 by_broker.setdefault(broker, []).append(encoded)
         for broker, states in by_broker.items():
-            for start in range(0, len(states), limits.PARTITIONS_PER_REQUEST_MAX):
-                part = states[start : start + limits.PARTITIONS_PER_REQUEST_MAX]
-                self._links.notify(
-                    broker, apis.PARTITION_STATES, PartitionStatesRequest(states=part)
-                )
+            request = PartitionStatesRequest(states=states)
+            self._links.notify(broker, apis.PARTITION_STATES, request)
 
     def receive(self, states: Iterable[EncodedPartitionState]) -> None:
         """Store states that are newer than the known ones. Bytes that are not a state are

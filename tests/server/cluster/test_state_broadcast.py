@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog import limits
 from raftlog.protocol.replication import EncodedPartitionState
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.state_broadcast import StateBroadcast
@@ -55,23 +54,6 @@ async def test_the_first_leader_sends_its_state_before_its_group_has_a_leader(s:
     hosted.is_known = False
     broadcast.send([hosted])
     assert len(s.links.told) == 1, "the state is from before this start"
-
-
-def test_many_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(s: Scene) -> None:
-        broadcast = state_broadcast(s, 1, 4)
-        s.links.up = {4}
-        partitions = []
-        for number in range(5):
-            hosted = s.hosted(state_of(1))
-            hosted.partition = number
-            partitions.append(hosted)
-        s.plane.leading = {hosted.group_id for hosted in partitions}
-        broadcast.send(partitions)
-        assert [len(message.states) for _, message in s.links.told] == [2, 2, 1]
-
-    monkeypatch.setattr(limits, "PARTITIONS_PER_REQUEST_MAX", 2)
-    play(test)
 
 
 @runs(play)
