@@ -11,7 +11,7 @@ on the links and sent after the next sync of the journal:
 
 One call does the work of a limited number of groups (``ConsensusSettings.groups_per_turn``), as
 thousands of groups may have work at once. ``tick`` continues it; ``next_tick`` is then now. No
-journal sync begins meanwhile: one sync makes the changes of all these groups durable.
+journal sync begins before its end: one sync makes the changes of all these groups durable.
 
 No sockets, files, threads or clocks: they are arguments, or belong to the caller.
 """
@@ -107,6 +107,7 @@ class ConsensusNode:
         self._news: dict[str, None] = {}  # groups to report to on_state
         self._heap: list[tuple[float, str]] = []  # monotonic time of the next check, group id
         self._beat_due = NEVER  # while no link is up
+        self._is_silence_unchecked = False  # since the last beats
         self._task: JournalSyncTask | None = None
         self._failure: StorageFailedError | None = None
         self._is_stalled = False  # disk full: no work until a sync succeeds
@@ -389,6 +390,8 @@ class ConsensusNode:
     def tick(self, now: float) -> None:
         """Process work that is due, and continue the work of earlier calls."""
         self._left = self._settings.groups_per_turn
+        if now >= self._beat_due and self._can_work():
+            self._beat(now)
         self._work(now)
 
     @property
@@ -431,16 +434,22 @@ class ConsensusNode:
             else:
                 self._schedule(host)
 
-    def _beat(self, now: float) -> Work:
-        """Send beats to the peers, and detect peers that have stopped sending them.
-
-        Idle groups depend on beats, and send few heartbeats.
+    def _beat(self, now: float) -> None:
+        """Send beats to the peers. They depend on nothing that is not durable, so they do not wait
+        for the work of thousands of groups to end. Idle groups depend on beats, and send few
+        heartbeats.
         """
-        links = [(peer, link) for peer, link in self._links.items() if link.is_up]
+        links = [(peer, link) for peer, link in sorted(self._links.items()) if link.is_up]
         self._beat_due = self._services.timing.next_heartbeat(now) if links else NEVER
+        self._is_silence_unchecked = True
         for peer, link in links:
-            link.beat()
-            if link.is_silent(now, self._services.timing.election):
+            self._send(peer, link.beat(*self._journaled_here()))
+
+    def _check_silence(self, now: float) -> Work:
+        """Detect peers that have stopped sending beats."""
+        self._is_silence_unchecked = False
+        for peer, link in list(self._links.items()):
+            if link.is_up and link.is_silent(now, self._services.timing.election):
                 link.alive_at = -NEVER
                 yield from self._change_all(HostedGroup.peer_silent, peer, now)
 
@@ -480,8 +489,8 @@ class ConsensusNode:
         for _ in range(len(self._inputs)):
             yield from self._inputs.popleft()(now)
         self._handled_at = now
-        if now >= self._beat_due:
-            yield from self._beat(now)
+        if self._is_silence_unchecked:
+            yield from self._check_silence(now)
         yield from self._touch_due(now)
         if not self._journal.is_dirty:
             yield from self._step(now)
@@ -490,7 +499,7 @@ class ConsensusNode:
 
     def _step(self, now: float) -> Work:
         """Let groups count their entries. Entries that other groups journal do not matter, and a
-        group that is opened meanwhile takes its first step in the next pass."""
+        group that is opened in that time takes its first step in the next pass."""
         touched, self._touched = self._touched, {}
         for host in [self._groups[each] for each in touched if each in self._groups]:
             yield
@@ -582,7 +591,11 @@ class ConsensusNode:
             (peer, data)
             for peer, link in sorted(self._links.items())
             if link.has_mail
-            for data in link.collect(self._journal.boot, self._directory_id, self._journal.sequence)
+            for data in link.collect(*self._journaled_here())
         ]
         for peer, data in mail:
             self._send(peer, data)
+
+    def _journaled_here(self) -> tuple[int, str, int]:
+        """Return the durable values in the header of each envelope."""
+        return self._journal.boot, self._directory_id, self._journal.sequence

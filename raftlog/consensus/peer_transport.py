@@ -31,7 +31,6 @@ class Link:
 
     __slots__ = (
         "_arrived",
-        "_is_beat_due",
         "_number",
         "_outbox",
         "_outbox_bytes",
@@ -52,7 +51,6 @@ class Link:
         # Monotonic seconds at which the peer last showed that its consensus works; -NEVER for a
         # peer that sends no beats.
         self.alive_at = -NEVER
-        self._is_beat_due = False
         self._number = 0  # of this broker's session
         self._sequence = 0  # of the newest envelope sent in it
         self._arrived = (0, 0)  # session and sequence of the newest envelope received
@@ -80,7 +78,6 @@ class Link:
         self._empty()
 
     def _empty(self) -> None:
-        self._is_beat_due = False
         self._outbox = []
         self._outbox_bytes = self._room = 0
 
@@ -88,11 +85,7 @@ class Link:
 
     @property
     def has_mail(self) -> bool:
-        return self._is_beat_due or bool(self._outbox)
-
-    def beat(self) -> None:
-        """Send a beat with the next flush."""
-        self._is_beat_due = self.is_up
+        return bool(self._outbox)
 
     def post(self, message: Message) -> bool:
         """Queue a message for the next flush. Returns False if it will not be sent."""
@@ -111,14 +104,20 @@ class Link:
         """Return the envelopes with all queued messages. The arguments are this broker's durable
         values.
         """
-        parts = self._outbox + ([[]] if self._is_beat_due else [])
+        parts = self._outbox
         self._empty()
-        sealed = []
-        for part in parts:
-            self._sequence += 1
-            session = boot, self._number, self._sequence
-            sealed.append(envelope.encode(Envelope(*session, directory_id, journal_sequence, part)))
-        return sealed
+        return [self._sealed(boot, directory_id, journal_sequence, part) for part in parts]
+
+    def beat(self, boot: int, directory_id: str, journal_sequence: int) -> bytes:
+        """Return an envelope without messages. The arguments are those of ``collect``."""
+        return self._sealed(boot, directory_id, journal_sequence, [])
+
+    def _sealed(
+        self, boot: int, directory_id: str, journal_sequence: int, messages: list[Message]
+    ) -> bytes:
+        self._sequence += 1
+        session = boot, self._number, self._sequence
+        return envelope.encode(Envelope(*session, directory_id, journal_sequence, messages))
 
     # -- in ----------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raftlog.consensus import ConsensusSettings
+from raftlog.consensus.envelope import Envelope, decode
 from raftlog.consensus.hosted_group import HostedGroup
 from tests.consensus.harness import Broker, ListMachine, Network
 
@@ -126,3 +127,17 @@ def test_groups_may_be_closed_and_opened_between_two_turns() -> None:
     network.connect(1, 2)
     for group in GROUPS:
         network.agree(b"x", group)
+
+
+def test_beats_do_not_wait_for_the_work_of_all_groups() -> None:
+    """Else a broker that needs seconds for its groups is taken for silent, and elections follow."""
+    network = opened(3, SHORT)
+    broker = network[1]
+    broker.node.peer_down(2, network.now)
+    assert broker.node.is_busy
+    sent: list[Envelope] = []
+    network.send = lambda _sender, _peer, data: sent.append(decode(data))  # type: ignore[method-assign]
+    network.now += SHORT.heartbeat_ms / 1_000
+    broker.node.tick(network.now)
+    assert broker.node.is_busy
+    assert [envelope.messages for envelope in sent] == [[]], "to broker 3"

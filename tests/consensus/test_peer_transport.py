@@ -15,6 +15,7 @@ from raftlog.consensus.settings import (
     SEQUENCE_JUMP_MAX,
 )
 
+COMMAND = bytes([envelope.COMMAND])
 HELLO = ["t/0", 0, 0, envelope.HELLO, True]
 
 
@@ -69,8 +70,8 @@ def test_an_outbox_is_bounded() -> None:
 def test_a_large_outbox_is_sent_in_several_envelopes_in_order() -> None:
     link = link_up()
     size = ENVELOPE_BYTES // 3
-    large = [["t/0", 0, 1, envelope.PROPOSE, number, bytes(size)] for number in range(4)]
-    alone = ["t/0", 0, 1, envelope.PROPOSE, 4, bytes(3 * ENVELOPE_BYTES)]
+    large = [["t/0", 0, 1, envelope.PROPOSE, number, COMMAND + bytes(size)] for number in range(4)]
+    alone = ["t/0", 0, 1, envelope.PROPOSE, 4, COMMAND + bytes(3 * ENVELOPE_BYTES)]
     messages = [HELLO, *large, alone, HELLO]
     for message in messages:
         link.post(message)

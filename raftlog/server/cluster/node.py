@@ -71,7 +71,6 @@ POLL_SECONDS: Final = 0.1  # seconds between two checks of membership
 POLL_PARTITIONS_EVERY: Final = 5  # checks of membership per check of partitions, at least
 POLLED_AT_ONCE: Final = 500  # partitions, with one check of membership: takes a few milliseconds
 BROADCAST_ALL_EVERY: Final = 50
-BROADCAST_AT_ONCE: Final = 500  # partitions, in one turn of the loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +128,7 @@ class ClusterNode:
         self.subscription = self._make_subscription()
         self._throttle = self._make_throttle()
         self.fetchers = ReplicaFetchers(self._make_fetcher)
-        self.state_broadcast = StateBroadcast(
-            self.broker_id, self.plane, self.links, brokers=lambda: sorted(self.machine.brokers)
-        )
+        self.state_broadcast = self._make_state_broadcast()
         self.surveys = self._make_surveys()
         self.partitions = self._make_partitions()
         self.controller = self._make_controller()
@@ -149,9 +146,6 @@ class ClusterNode:
         self._next_poll_at = 0.0
         self._unpolled: list[HostedPartition] = []  # of this round of checks of all partitions
         self._unchecked = Backlog(self._loop, self._check)
-        self._unbroadcast = Backlog(
-            self._loop, self.state_broadcast.send, at_once=BROADCAST_AT_ONCE
-        )
         self._changed_groups = Backlog(self._loop, self._control)
         self._polls = 0
         self.is_current = False  # all changes before this start of the broker are applied
@@ -165,8 +159,7 @@ class ClusterNode:
         self.on_topics: Callable[[], None] | None = None
         self.on_version: Callable[[], None] | None = None  # called after any other committed change
         self.on_users: Callable[[ClusterChange], None] | None = None  # of users or their tokens
-        # Called when access rules or quotas were changed.
-        self.on_access: Callable[[ClusterChange], None] | None = None
+        self.on_access: Callable[[ClusterChange], None] | None = None  # of rules or quotas
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -411,6 +404,15 @@ class ClusterNode:
             throttle=self._throttle,
         )
 
+    def _make_state_broadcast(self) -> StateBroadcast:
+        return StateBroadcast(
+            self.broker_id,
+            self._loop,
+            self.plane,
+            self.links,
+            brokers=lambda: sorted(self.machine.brokers),
+        )
+
     def _make_throttle(self) -> MoveThrottle:
         return MoveThrottle(
             self.broker_id, self.machine, self._loop, chunk_bytes_max=self._fetch_bytes_max
@@ -534,7 +536,7 @@ class ClusterNode:
         self.liveness.link_up(peer.broker_id, Incarnation(peer.directory_id, peer.boot))
         self.plane.peer_up(peer.broker_id, peer.directory_id, peer.boot, peer.run)
         self.fetchers.link_up(peer.broker_id)
-        self._unbroadcast.add(self.partitions.hosted.values())
+        self.state_broadcast.send_all(self.partitions.hosted.values())
         self._schedule(0.0)
 
     def _peer_down(self, peer: int, reason: RaftlogError) -> None:
@@ -681,7 +683,7 @@ class ClusterNode:
             self._unpolled = list(self.partitions.hosted.values())
         self._poll_some()
         if self._polls % BROADCAST_ALL_EVERY == 0:
-            self._unbroadcast.add(self.partitions.hosted.values())
+            self.state_broadcast.send_all(self.partitions.hosted.values())
 
     def _poll_all(self) -> None:
         self._next_poll = None

@@ -9,14 +9,19 @@ All states are sent again periodically, to replace lost ones.
 from __future__ import annotations
 
 import logging
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from raftlog.protocol import api as apis
 from raftlog.protocol.replication import EncodedPartitionState, PartitionStatesRequest
 from raftlog.replication.partition_state import PartitionState, decode_state
+from raftlog.server.cluster.backlog import Backlog
 from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.peers.links import PeerLinks
+
+AT_ONCE: Final = 500  # partitions, in one turn of the loop
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +32,7 @@ class StateBroadcast:
     def __init__(
         self,
         broker_id: int,
+        loop: AbstractEventLoop,
         plane: ConsensusPlane,
         links: PeerLinks,
         *,
@@ -36,11 +42,16 @@ class StateBroadcast:
         self._plane = plane
         self._links = links
         self._brokers = brokers
+        self._unsent = Backlog(loop, self.send, at_once=AT_ONCE)
         self.received: dict[tuple[str, int], PartitionState] = {}
+
+    def send_all(self, partitions: Iterable[HostedPartition]) -> None:
+        """``send``, soon, for some of the partitions at a time."""
+        self._unsent.add(partitions)
 
     def send(self, partitions: list[HostedPartition]) -> None:
         """Send the states to brokers that are not voters of these partitions, if this broker leads
-        the group or the partition. At most ``limits.PARTITIONS_PER_REQUEST_MAX`` partitions.
+        the group or the partition.
         """
         others = [b for b in self._brokers() if b != self._broker_id and self._links.is_up(b)]
         by_broker: dict[int, list[EncodedPartitionState]] = {}

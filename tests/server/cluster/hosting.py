@@ -33,7 +33,7 @@ class Hosting:
         self.roles: list[tuple[HostedPartition, bool]] = []  # and whether its host is closed
         self.topics = TopicTable()
         self.state_broadcast = StateBroadcast(
-            1, s.plane.as_plane, s.links.as_links, brokers=lambda: [1, 2, 3]
+            1, s.loop, s.plane.as_plane, s.links.as_links, brokers=lambda: [1, 2, 3]
         )
         ids = iter(range(1_000))
         self.store = Store.open(

@@ -126,7 +126,7 @@ def test_a_leader_that_only_the_arbiter_reaches_is_followed_by_one_that_can_comm
     """Its link to the broker that decides who leads is up, and all others are down: it is there,
     and nothing could be committed for as long as that lasts.
     """
-    with World(11, brokers=5) as world:
+    with World(12, brokers=5) as world:
         cluster = Cluster(world)
         cluster.create(partitions=12)
         ids = range(1, 6)

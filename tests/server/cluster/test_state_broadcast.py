@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 
@@ -15,7 +16,8 @@ from tests.server.cluster.paper import TOPIC_ID, Scene, play, state_of
 
 
 def state_broadcast(s: Scene, *brokers: int) -> StateBroadcast:
-    return StateBroadcast(1, s.plane.as_plane, s.links.as_links, brokers=lambda: brokers)
+    loop = asyncio.get_running_loop()
+    return StateBroadcast(1, loop, s.plane.as_plane, s.links.as_links, brokers=lambda: brokers)
 
 
 def encoded(state: PartitionState, *, version: int | None = None) -> EncodedPartitionState:

@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from raftlog.consensus.envelope import HELLO, Envelope, encode
 from raftlog.testing.disk import Fault
 from raftlog.testing.simulator.consensus_process import RETRY_S, Ledger
 from raftlog.testing.simulator.consensus_world import World
@@ -68,6 +69,8 @@ def test_a_sync_takes_time_and_nothing_leaves_before_it_is_done() -> None:
     leader.sync_s = 50.0
     world.transmit = lambda *_: pytest.fail("nothing is durable yet")  # type: ignore[method-assign]
     propose(world, leader.broker_id, b"c1")
+    while process.task is None:
+        process.do(lambda: process.node.tick(process.now))
     assert process.task is not None
     assert process.journal.is_dirty
 
@@ -103,6 +106,7 @@ def test_what_a_power_cut_leaves_of_a_sync_under_way_is_by_chance() -> None:
         broker = world.brokers[1]
         broker.sync_s = 50.0
         world.propose(process_of(world, 1), GROUP, b"c1", lambda outcome: None, size=3_000)
+        world.run_until(world.now + 0.01)
         world.stop(broker, "power")
         world.start(broker)
         process = process_of(world, 1)
@@ -114,8 +118,10 @@ def test_what_a_power_cut_leaves_of_a_sync_under_way_is_by_chance() -> None:
 def test_sending_what_is_not_durable_is_a_violation() -> None:
     world = world_of()
     process = process_of(world, 1)
-    process._send(2, b"")
-    assert world.checker.violations == []
+    hello = encode(Envelope(1, 1, 1, "1.0", 0, [[GROUP, 0, 0, HELLO, True]]))
+    process._send(2, hello)
     process.journal.note_peer(9, "9.0", 1)
-    process._send(2, b"")
+    process._send(2, encode(Envelope(1, 1, 2, "1.0", 0, [])))  # a beat
+    assert world.checker.violations == []
+    process._send(2, hello)
     assert world.checker.violations == ["1 sends state that is not durable"]
