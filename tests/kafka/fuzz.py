@@ -35,7 +35,7 @@ from raftlog.kafka.api import Api
 from raftlog.kafka.codec import BadMessageError
 from raftlog.kafka.connection import KafkaBroken, KafkaConnectionState, KafkaUnread
 from raftlog.kafka.schema import Field, definitions, is_struct
-from tests.kafka.wire import request
+from raftlog.testing.kafka_wire import request
 from tests.record.kafka_batches import KafkaRecord, kafka_batch
 from tests.server.attacks import LoopLag
 from tests.server.harness import RunningBroker, running

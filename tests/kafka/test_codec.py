@@ -15,7 +15,7 @@ from raftlog.kafka import codec, schema
 from raftlog.kafka.api import Api
 from raftlog.kafka.codec import READ_ERRORS, BadMessageError, Message
 from raftlog.kafka.schema import Field, Kind, definitions, is_struct
-from tests.kafka.wire import encoded
+from raftlog.testing.kafka_wire import encoded
 
 ALL: list[tuple[Kind, Api, int]] = [
     (kind, api, version)

@@ -17,7 +17,7 @@ from raftlog.kafka.connection import (
     KafkaRequest,
     KafkaUnread,
 )
-from tests.kafka.wire import request, response
+from raftlog.testing.kafka_wire import request, response
 
 Produce = codec.structs("request", apis.PRODUCE.key)
 Empty = codec.structs("response", apis.METADATA.key).root

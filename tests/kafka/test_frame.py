@@ -9,7 +9,7 @@ from raftlog.kafka.codec import READ_ERRORS
 from raftlog.kafka.frame import is_kafka, read_client_id, response
 from raftlog.protocol.frame import encode_request
 from raftlog.protocol.handshake import ApiVersionsRequest
-from tests.kafka.wire import request
+from raftlog.testing.kafka_wire import request
 
 
 @pytest.mark.parametrize("api", apis.APIS.values(), ids=lambda api: api.name)

@@ -34,7 +34,7 @@ from raftlog.protocol import (
     produce,
     topics,
 )
-from tests.kafka.wire import request as kafka_request
+from raftlog.testing.kafka_wire import request as kafka_request
 from tests.server.attacks import LoopLag
 from tests.server.harness import Client, RunningBroker, batch_of, running
 from tests.server.kafka.group_client import GroupClient

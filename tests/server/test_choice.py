@@ -10,7 +10,7 @@ from raftlog.protocol.connection import Broken, Request, ServerConnectionState
 from raftlog.protocol.frame import encode_request
 from raftlog.protocol.handshake import ApiVersionsRequest
 from raftlog.server.choice import Event, ProtocolChoice
-from tests.kafka.wire import request
+from raftlog.testing.kafka_wire import request
 
 NATIVE = b"".join(encode_request(1, version=0, correlation_id=1, message=ApiVersionsRequest()))
 KAFKA = request(apis.API_VERSIONS, 0)

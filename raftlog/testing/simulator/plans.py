@@ -38,6 +38,7 @@ class ProducerPlan:
     session_s: float  # lifetime of a producer; then another one is created
     close_s: float  # timeout of close; records without acknowledgement then fail
     delivery_timeout_ms: int
+    is_kafka: bool = False  # speaks Kafka's protocol
 
     @classmethod
     def draw(cls, random: Random) -> ProducerPlan:
@@ -71,6 +72,7 @@ class ConsumerPlan:
     asks_ends: float  # share of polls that a request for end offsets follows
     read_from: str = "leader"
     rack: str | None = None  # with "replica": prefers replicas of this rack
+    is_kafka: bool = False  # speaks Kafka's protocol
 
     @classmethod
     def draw(cls, random: Random) -> ConsumerPlan:
@@ -172,6 +174,7 @@ class WorkloadPlan:
     moves_every_s: float = 0.0  # average time between two requests to move replicas; 0: none
     changes_factor: bool = False  # some moves change the number of replicas
     is_secured: bool = False  # clients authenticate, and a user is created and deleted repeatedly
+    has_kafka_reader: bool = False  # one of the final readers speaks Kafka's protocol
 
     @classmethod
     def draw(cls, random: Random, *, replication_factor: int, min_isr: int = 0) -> WorkloadPlan:
@@ -213,6 +216,21 @@ class WorkloadPlan:
             for consumer in self.consumers
         )
         return replace(self, consumers=consumers)
+
+    def with_kafka(self, random: Random) -> WorkloadPlan:
+        """Return the same clients, but some speak Kafka's protocol: not those that authenticate, or
+        that read from replicas.
+        """
+        if self.is_secured:
+            return self
+        producers = tuple(
+            replace(producer, is_kafka=random.random() < 0.5) for producer in self.producers
+        )
+        consumers = tuple(
+            replace(each, is_kafka=random.random() < 0.5 and each.read_from == "leader")
+            for each in self.consumers
+        )
+        return replace(self, producers=producers, consumers=consumers, has_kafka_reader=True)
 
     def with_retained_bytes(self, random: Random) -> WorkloadPlan:
         """Return the same clients with a topic that retains only its newest bytes."""

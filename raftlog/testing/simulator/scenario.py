@@ -98,6 +98,7 @@ TWO_DISKS_SHARE: Final = 0.25  # of all seeds
 MOVES_SHARE: Final = 0.25  # of the clusters in safety mode
 GROWTH_SHARE: Final = 0.15  # of those that ``_with_growth`` permits
 SECURED_SHARE: Final = 0.12  # of the clusters in safety mode
+KAFKA_SHARE: Final = 0.5  # of all seeds
 NEVER_MS: Final = 604_800_000
 SCRUB_INTERVAL_MS: Final = 3_000  # with corruption of stored bytes: detects all of it in time
 PROGRESS_LIMIT_S: Final = 60.0  # for every client of a healed core to make progress
@@ -184,7 +185,8 @@ class Scenario:
             scenario = scenario._with_moves(Random(f"{seed}/moves"))
             scenario = scenario._with_growth(Random(f"{seed}/growth"))
             scenario = scenario._with_users(Random(f"{seed}/users"))
-        return scenario._with_two_disks(Random(f"{seed}/two disks"))
+        scenario = scenario._with_two_disks(Random(f"{seed}/two disks"))
+        return scenario._with_kafka(Random(f"{seed}/kafka"))
 
     def _with_strangers(self, random: Random, *, may_be_longer: bool) -> Scenario:
         """Add clients that reach one broker only. Make runs with stranded brokers longer."""
@@ -295,6 +297,12 @@ class Scenario:
         if random.random() >= TWO_DISKS_SHARE:
             return self
         return replace(self, two_disks=tuple(some), faults=self.faults.with_two_disks(random))
+
+    def _with_kafka(self, random: Random) -> Scenario:
+        """Return the scenario, in some cases with clients that speak Kafka's protocol."""
+        if random.random() >= KAFKA_SHARE:
+            return self
+        return replace(self, workload=self.workload.with_kafka(random))
 
     def _with_losses(self, random: Random) -> Scenario:
         """Corrupt stored bytes in some scenarios; in others, power cuts lose acknowledged records.
@@ -696,7 +704,7 @@ def _bring_to_rest(
         return f"after healing; brokers down: {down}, clients still active: {waiting}"
     world.run_for(QUIET_S)
     readers = [
-        world.add_client(f"reader-{number}", _reader(workload, reading))
+        world.add_client(f"reader-{number}", _reader(workload, reading, number))
         for number, reading in enumerate(readings, start=1)
     ]
     if workload.plan.group is not None:
@@ -745,8 +753,9 @@ def _differing(world: World, workload: Workload, observer: Observer) -> str:
     return ""
 
 
-def _reader(workload: Workload, reading: Reading) -> Program:
-    return lambda machine: read_all(workload, reading, machine)
+def _reader(workload: Workload, reading: Reading, number: int) -> Program:
+    is_kafka = workload.plan.has_kafka_reader and number == READERS
+    return lambda machine: read_all(workload, reading, machine, is_kafka=is_kafka)
 
 
 def _end_brokers(world: World, how: str) -> None:

@@ -31,6 +31,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.testing.simulator.history import EndOffsets, History, Outcome, Seen, Send
+from raftlog.testing.simulator.kafka import KafkaClient, KafkaConsumer, KafkaProducer
 from raftlog.testing.simulator.plans import ConsumerPlan, ProducerPlan, WorkloadPlan
 from raftlog.testing.simulator.process import BrokerMachine, ClientMachine, Program
 from raftlog.testing.simulator.world import CLUSTER_SECRET, World
@@ -40,6 +41,8 @@ from raftlog.types import (
     Headers,
     NewTopic,
     Offset,
+    OffsetRange,
+    RecordMetadata,
     TopicPartition,
 )
 
@@ -63,6 +66,10 @@ WITHOUT_EFFECT: Final = (
     UnknownPartitionError,
     UnknownTopicError,
 )
+
+AnyConsumer: TypeAlias = AsyncConsumer | KafkaConsumer
+Sent: TypeAlias = DeliveryFuture | asyncio.Future[RecordMetadata]
+AllSent: TypeAlias = RangesFuture | asyncio.Future[list[OffsetRange]]
 
 
 @dataclass(slots=True)
@@ -152,7 +159,16 @@ class Workload:
 
     def producer(
         self, machine: ClientMachine, plan: ProducerPlan, user: str = USER
-    ) -> AsyncProducer:
+    ) -> AsyncProducer | KafkaProducer:
+        if plan.is_kafka:
+            return KafkaProducer(
+                self._kafka_client(machine),
+                acks=plan.acks,
+                idempotent=plan.idempotent,
+                compression=plan.compression,
+                linger_ms=plan.linger_ms,
+                delivery_timeout_ms=plan.delivery_timeout_ms,
+            )
         producer = AsyncProducer(
             self.world.bootstrap,
             acks=plan.acks,
@@ -170,7 +186,11 @@ class Workload:
         machine.own(producer)
         return producer
 
-    def consumer(self, machine: ClientMachine, **settings: Any) -> AsyncConsumer:
+    def consumer(
+        self, machine: ClientMachine, *, is_kafka: bool = False, **settings: Any
+    ) -> AnyConsumer:
+        if is_kafka:
+            return KafkaConsumer(self._kafka_client(machine), **settings)
         consumer = AsyncConsumer(
             self.world.bootstrap,
             request_timeout_ms=2_000,
@@ -182,6 +202,10 @@ class Workload:
         )
         machine.own(consumer)
         return consumer
+
+    def _kafka_client(self, machine: ClientMachine) -> KafkaClient:
+        brokers = [broker.address for broker in self.world.brokers]
+        return KafkaClient(machine, brokers, TOPIC)
 
 
 async def create_topic(workload: Workload, machine: ClientMachine) -> None:
@@ -307,7 +331,7 @@ class _Producing:
         else:
             future.add_done_callback(partial(self._delivered, send))
 
-    def _delivered(self, send: Send, future: DeliveryFuture) -> None:
+    def _delivered(self, send: Send, future: Sent) -> None:
         error = future.exception()
         if error is None:
             send.offset = future.result().offset
@@ -330,7 +354,7 @@ class _Producing:
         else:
             future.add_done_callback(partial(self._all_delivered, sends))
 
-    def _all_delivered(self, sends: list[Send], future: RangesFuture) -> None:
+    def _all_delivered(self, sends: list[Send], future: AllSent) -> None:
         error = future.exception()
         if error is None:
             offsets = [
@@ -352,13 +376,14 @@ async def _consume(workload: Workload, plan: ConsumerPlan, machine: ClientMachin
     while not workload.is_over:
         session += 1
         process = f"{machine.name}/{machine.boots}.{session}"
+        sources = {} if plan.is_kafka else {"read_from": plan.read_from, "client_rack": plan.rack}
         consumer = workload.consumer(
             machine,
+            is_kafka=plan.is_kafka,
             auto_offset_reset="latest" if plan.begin == "latest" else "earliest",
             fetch_max_wait_ms=plan.wait_ms,
             max_partition_fetch_bytes=plan.fetch_bytes_max,
-            read_from=plan.read_from,
-            client_rack=plan.rack,
+            **sources,
         )
         try:
             await _consume_session(workload, plan, machine, consumer, process)
@@ -372,7 +397,7 @@ async def _consume_session(
     workload: Workload,
     plan: ConsumerPlan,
     machine: ClientMachine,
-    consumer: AsyncConsumer,
+    consumer: AnyConsumer,
     process: str,
 ) -> None:
     history, random = workload.history, machine.random
@@ -397,7 +422,7 @@ async def _consume_session(
 
 
 async def ask_ends(
-    workload: Workload, consumer: AsyncConsumer, process: str
+    workload: Workload, consumer: AnyConsumer, process: str
 ) -> dict[TopicPartition, Offset]:
     """Request and record the end offset of every partition."""
     asking = workload.history.end_offsets(process)
@@ -411,7 +436,7 @@ async def ask_ends(
 
 
 async def ask_starts(
-    workload: Workload, consumer: AsyncConsumer, process: str
+    workload: Workload, consumer: AnyConsumer, process: str
 ) -> dict[TopicPartition, Offset]:
     """Request and record the log start offset of every partition."""
     asking = workload.history.start_offsets(process)
@@ -656,11 +681,15 @@ class Reading:
             self.left.pop(partition, None)
 
 
-async def read_all(workload: Workload, reading: Reading, machine: ClientMachine) -> None:
+async def read_all(
+    workload: Workload, reading: Reading, machine: ClientMachine, *, is_kafka: bool = False
+) -> None:
     """Fill ``reading``. Restarts with a new consumer after each error until all is read."""
     partitions = workload.partitions
     while True:
-        consumer = workload.consumer(machine, auto_offset_reset="earliest", fetch_max_wait_ms=100)
+        consumer = workload.consumer(
+            machine, is_kafka=is_kafka, auto_offset_reset="earliest", fetch_max_wait_ms=100
+        )
         try:
             await consumer.assign(partitions)
             starts = await ask_starts(workload, consumer, machine.name)

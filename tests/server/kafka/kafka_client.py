@@ -12,7 +12,7 @@ from raftlog.config import Address
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec
 from raftlog.kafka.api import Api
-from tests.kafka.wire import request, response
+from raftlog.testing.kafka_wire import request, response
 from tests.server.harness import TIMEOUT_S, RunningBroker
 
 Produce = codec.structs("request", apis.PRODUCE.key)

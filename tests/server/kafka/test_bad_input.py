@@ -10,7 +10,7 @@ import pytest
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec
 from raftlog.kafka.api import Api
-from tests.kafka.wire import request
+from raftlog.testing.kafka_wire import request
 from tests.record.kafka_batches import KafkaRecord, kafka_batch
 from tests.server.harness import RunningBroker
 from tests.server.kafka.kafka_client import connected, fetch_request, produce_request

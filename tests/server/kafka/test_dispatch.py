@@ -11,7 +11,7 @@ from raftlog.kafka import api as apis
 from raftlog.kafka import codec
 from raftlog.kafka.api import Api
 from raftlog.server.kafka.dispatch import HANDLERS
-from tests.kafka.wire import request
+from raftlog.testing.kafka_wire import request
 from tests.server.harness import RunningBroker, running
 from tests.server.kafka.kafka_client import KafkaClient, connected
 

@@ -13,7 +13,7 @@ from raftlog.kafka.errors import Place
 from raftlog.server.connection import Connection
 from raftlog.server.kafka.reply import KafkaReply, refused_by_code
 from raftlog.server.metrics import Counters
-from tests.kafka.wire import request
+from raftlog.testing.kafka_wire import request
 
 
 class PaperConnection:

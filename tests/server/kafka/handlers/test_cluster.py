@@ -14,7 +14,7 @@ from raftlog.protocol.frame import encode_request
 from raftlog.protocol.handshake import ApiVersionsRequest
 from raftlog.server.kafka.handlers import cluster
 from raftlog.server.listener import address_of
-from tests.kafka.wire import request
+from raftlog.testing.kafka_wire import request
 from tests.server.harness import RunningBroker, running
 from tests.server.kafka.kafka_client import KafkaClient, connected
 

@@ -1,0 +1,837 @@
+"""Simulated Kafka clients: a producer and a consumer that speak Kafka's protocol.
+
+They have those methods of raftlog's asyncio clients that the workload calls, and behave as Kafka's
+clients do. An idempotent producer has up to five batches of a partition in flight, repeats all of
+them with the same bytes after a failure, and continues with a higher epoch after a batch whose
+outcome stays unknown. Other producers repeat nothing. A consumer reads from leaders. Clients
+disconnect from a broker that does not respond in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
+
+from raftlog import limits
+from raftlog.config import Address
+from raftlog.errors import (
+    BrokerUnavailableError,
+    ClosedError,
+    ConnectionLostError,
+    InvalidRequestError,
+    NotEnoughReplicasError,
+    OutcomeUnknownError,
+    RaftlogError,
+    RequestTimedOutError,
+    UnknownTopicError,
+)
+from raftlog.kafka import api as apis
+from raftlog.kafka import codec, errors
+from raftlog.kafka.api import Api
+from raftlog.kafka.codec import Message
+from raftlog.record import Codec, encode, seal, to_kafka
+from raftlog.record.checksum import crc32c
+from raftlog.record.kafka_compression import decompress
+from raftlog.testing.kafka_wire import request, response
+from raftlog.testing.simulator.process import ClientMachine
+from raftlog.types import (
+    NO_TIMESTAMP,
+    ConsumerRecord,
+    Headers,
+    Offset,
+    OffsetRange,
+    RecordMetadata,
+    TimestampMs,
+    TopicPartition,
+)
+
+REQUEST_TIMEOUT_S: Final = 1.5
+RETRY_S: Final = 0.1  # from a failure to the next attempt
+METADATA_MAX_AGE_S: Final = 3.0
+FETCH_FAILURES_MAX: Final = 50  # consecutive polls that fail, then one raises the error
+BATCHES_IN_FLIGHT_MAX: Final = 5  # of a partition; brokers remember as many batches of a producer
+BATCH_RECORDS_MAX: Final = 4  # so few that several batches are in flight
+EPOCH_MAX: Final = 32_767
+SEQUENCES: Final = 1 << 31
+LATEST, EARLIEST = -1, -2  # in place of a timestamp
+
+# After these codes a client repeats its request, in most cases with newer metadata.
+RETRIABLE: Final = (
+    errors.CORRUPT_MESSAGE,
+    errors.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.LEADER_NOT_AVAILABLE,
+    errors.NOT_LEADER_OR_FOLLOWER,
+    errors.REQUEST_TIMED_OUT,
+    errors.NOT_ENOUGH_REPLICAS,
+    errors.KAFKA_STORAGE_ERROR,
+    errors.FENCED_LEADER_EPOCH,
+    errors.UNKNOWN_LEADER_EPOCH,
+    errors.OFFSET_NOT_AVAILABLE,
+    errors.UNKNOWN_TOPIC_ID,
+)
+_VERSIONS: Final = {
+    apis.API_VERSIONS: 3,
+    apis.METADATA: 12,
+    apis.INIT_PRODUCER_ID: 4,
+    apis.LIST_OFFSETS: 7,
+}
+_FRONT: Final = struct.Struct(">qiibI")  # base offset, length, leader epoch, magic, crc
+_SEALED: Final = struct.Struct(">hiqqqhii")
+_SEALED_POSITION: Final = 21
+_LENGTH_END: Final = 12
+_RECORDS_POSITION: Final = 61
+_LOG_APPEND_TIME: Final = 1 << 3
+
+_Produce = codec.structs("request", apis.PRODUCE.key)
+_Fetch = codec.structs("request", apis.FETCH.key)
+_Offsets = codec.structs("request", apis.LIST_OFFSETS.key)
+_Metadata = codec.structs("request", apis.METADATA.key)
+_InitProducerId = codec.structs("request", apis.INIT_PRODUCER_ID.key)
+
+
+class CodeError(RaftlogError):
+    """A broker responded with an error code of Kafka's protocol."""
+
+    def __init__(self, code: int, text: str | None = None) -> None:
+        super().__init__(f"Kafka's error code {code}: {text}")
+        self.code = code
+
+    @property
+    def is_retriable(self) -> bool:
+        return self.code in RETRIABLE
+
+
+# -- connections and metadata ----------------------------------------------------------------------
+
+
+class _Connection(asyncio.Protocol):
+    """A connection to a broker, which responds in the order of the requests."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, client_id: str) -> None:
+        self._loop = loop
+        self._client_id = client_id.encode()
+        self._received = bytearray()
+        self._sent = 0
+        self._waiting: deque[tuple[int, Api, int, asyncio.Future[Message]]] = deque()
+        self.is_lost = False
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def send(
+        self, api: Api, version: int, message: Message, *, has_response: bool = True
+    ) -> asyncio.Future[Message]:
+        """Send a request immediately. Returns its response, or None if it has none."""
+        self._sent += 1
+        future: asyncio.Future[Message] = self._loop.create_future()
+        if self.is_lost:
+            future.set_exception(ConnectionLostError("the connection is lost"))
+            return future
+        self._transport.write(
+            request(api, version, message, correlation_id=self._sent, client_id=self._client_id)
+        )
+        if has_response:
+            self._waiting.append((self._sent, api, version, future))
+            timer = self._loop.call_later(REQUEST_TIMEOUT_S, self._expire, future)
+            future.add_done_callback(lambda _: timer.cancel())
+        else:
+            future.set_result(None)
+        return future
+
+    def _expire(self, future: asyncio.Future[Message]) -> None:
+        if not future.done():
+            future.set_exception(RequestTimedOutError(f"no response in {REQUEST_TIMEOUT_S} s"))
+            self.close()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while len(self._received) >= 4:
+            end = 4 + int.from_bytes(self._received[:4], "big")
+            if len(self._received) < end:
+                return
+            number, api, version, future = self._waiting.popleft()
+            found, message = response(api, version, bytes(self._received[:end]))
+            assert found == number, f"response {found} to {api.name} {number}: not in order"
+            del self._received[:end]
+            if not future.done():
+                future.set_result(message)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_lost = True
+        for _, _, _, future in self._waiting:
+            if not future.done():
+                future.set_exception(ConnectionLostError(f"connection lost: {error}"))
+        self._waiting.clear()
+
+    def close(self) -> None:
+        self._transport.abort()
+        self.connection_lost(None)
+
+
+@dataclass(slots=True)
+class _Leader:
+    broker: Address
+    epoch: int
+
+
+class KafkaClient:
+    """Connections of one client to all brokers, and the leaders of one topic's partitions."""
+
+    def __init__(self, machine: ClientMachine, bootstrap: Sequence[Address], topic: str) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.machine = machine
+        self.topic = topic
+        self.topic_id = bytes(16)  # until the first metadata
+        self.leaders: dict[int, _Leader] = {}
+        self._addresses = list(bootstrap)
+        self._connections: dict[Address, asyncio.Task[_Connection]] = {}
+        self._read_at = -METADATA_MAX_AGE_S
+        self.is_stale = True
+        self._reading: asyncio.Task[None] | None = None
+
+    def part(self, number: int) -> TopicPartition:
+        return TopicPartition(self.topic, number)
+
+    async def connection(self, address: Address) -> _Connection:
+        """Return the connection to a broker. Raises ``BrokerUnavailableError``, or the error of the
+        first request.
+        """
+        known = self._connections.get(address)
+        if known is None or (known.done() and (known.exception() or known.result().is_lost)):
+            known = self._connections[address] = self.loop.create_task(self._connect(address))
+        return await asyncio.shield(known)
+
+    async def _connect(self, address: Address) -> _Connection:
+        make = partial(_Connection, self.loop, self.machine.name)
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                _, made = await self.loop.create_connection(make, address.host, address.port)
+        except OSError as error:  # includes TimeoutError
+            raise BrokerUnavailableError(f"{address}: {error}") from error
+        versions = await self._ask(made, apis.API_VERSIONS, _hello())
+        assert versions.error_code == errors.NONE, versions
+        return made
+
+    async def ask_any(self, api: Api, message: Message) -> Message:
+        """Send a request to a random broker."""
+        address = self.machine.random.choice(self._addresses)
+        return await self._ask(await self.connection(address), api, message)
+
+    async def ask(self, address: Address, api: Api, message: Message) -> Message:
+        return await self._ask(await self.connection(address), api, message)
+
+    async def _ask(self, connection: _Connection, api: Api, message: Message) -> Message:
+        return await connection.send(api, _VERSIONS[api], message)
+
+    async def leader(self, partition: int) -> _Leader:
+        """Return the leader of a partition. Raises ``BrokerUnavailableError`` without one."""
+        await self.refresh()
+        if partition not in self.leaders:
+            self.is_stale = True
+            raise BrokerUnavailableError(f"{self.part(partition)} has no leader")
+        return self.leaders[partition]
+
+    async def refresh(self) -> None:
+        """Request metadata if it is stale or too old. Raises the error of the request."""
+        is_old = self.loop.time() - self._read_at >= METADATA_MAX_AGE_S
+        if not (self.is_stale or is_old):
+            return
+        if self._reading is None or self._reading.done():
+            self._reading = self.loop.create_task(self._read_metadata())
+        await asyncio.shield(self._reading)
+
+    async def _read_metadata(self) -> None:
+        wanted = _Metadata.root(
+            topics=[_Metadata.MetadataRequestTopic(name=self.topic)],
+            allow_auto_topic_creation=False,
+        )
+        found = await self.ask_any(apis.METADATA, wanted)
+        (topic,) = found.topics
+        brokers = {each.node_id: Address(each.host, each.port) for each in found.brokers}
+        self._addresses = sorted({*self._addresses, *brokers.values()})
+        if topic.error_code:
+            raise CodeError(topic.error_code)
+        if topic.topic_id != self.topic_id:
+            self.topic_id = topic.topic_id
+            self.leaders.clear()
+        for each in topic.partitions:
+            if each.leader_id in brokers:
+                self._learn(each.partition_index, brokers[each.leader_id], each.leader_epoch)
+        self.is_stale, self._read_at = False, self.loop.time()
+
+    def hint(self, partition: int, part: Message, endpoints: Collection[Message]) -> None:
+        """Use the leader in a response that refuses a request (KIP-951)."""
+        for each in endpoints:
+            if each.node_id == part.current_leader.leader_id:
+                address = Address(each.host, each.port)
+                self._learn(partition, address, part.current_leader.leader_epoch)
+
+    def _learn(self, partition: int, leader: Address, epoch: int) -> None:
+        known = self.leaders.get(partition)
+        if known is None or epoch >= known.epoch:
+            self.leaders[partition] = _Leader(leader, epoch)
+
+    def close(self) -> None:
+        for known in self._connections.values():
+            if not known.done():
+                known.cancel()
+            elif known.exception() is None:
+                known.result().close()
+        if self._reading is not None:
+            self._reading.cancel()
+
+
+def _hello() -> Message:
+    hello = codec.structs("request", apis.API_VERSIONS.key).root
+    return hello(client_software_name="simulator", client_software_version="1")
+
+
+# -- producer --------------------------------------------------------------------------------------
+
+
+class _Record(NamedTuple):
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+    timestamp_ms: TimestampMs
+    future: asyncio.Future[RecordMetadata]
+
+
+@dataclass(slots=True)
+class _Batch:
+    records: list[_Record]
+    data: bytes
+    expires_at: float
+    may_be_stored: bool = False  # by an attempt without a response, or with some errors
+
+
+@dataclass(slots=True)
+class _Stream:
+    """The records of one partition. ``identity``: producer ID and epoch; None: needs a new ID."""
+
+    partition: int
+    queue: deque[_Record] = field(default_factory=deque)
+    batches: list[_Batch] = field(default_factory=list)  # sealed, and without an outcome
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    identity: tuple[int, int] | None = None
+    topic_id: bytes = b""
+    next_sequence: int = 0
+
+
+class KafkaProducer:
+    """See ``AsyncProducer``."""
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        *,
+        acks: int,
+        idempotent: bool,
+        compression: str,
+        linger_ms: int,
+        delivery_timeout_ms: int,
+    ) -> None:
+        self._client = client
+        self._acks = acks
+        self._idempotent = idempotent
+        self._codec = Codec.parse(compression)
+        self._linger_s = linger_ms / 1_000
+        self._delivery_s = delivery_timeout_ms / 1_000
+        self._version = client.machine.random.choice((9, 13))  # by name, by topic ID
+        self._streams: dict[int, _Stream] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._pending: dict[asyncio.Future[RecordMetadata], None] = {}
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers = (),
+        *,
+        partition: int,
+    ) -> asyncio.Future[RecordMetadata]:
+        assert topic == self._client.topic
+        stream = self._streams.get(partition)
+        if stream is None:
+            stream = self._streams[partition] = _Stream(partition)
+            self._tasks.append(self._client.loop.create_task(self._run(stream)))
+        future: asyncio.Future[RecordMetadata] = self._client.loop.create_future()
+        self._pending[future] = None
+        future.add_done_callback(self._pending.pop)
+        now_ms = self._client.machine.clock.wall_ms()
+        stream.queue.append(_Record(value, key, headers, now_ms, future))
+        stream.wake.set()
+        return future
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None],
+        *,
+        headers: Sequence[Headers],
+        partition: int,
+    ) -> asyncio.Future[list[OffsetRange]]:
+        rows = zip(values, keys, headers, strict=True)
+        futures = [await self.send(topic, *row, partition=partition) for row in rows]
+        return asyncio.ensure_future(_ranges(futures))
+
+    async def flush(self) -> None:
+        if self._pending:
+            await asyncio.wait(list(self._pending))
+
+    async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - as AsyncProducer
+        if self._pending:
+            await asyncio.wait(list(self._pending), timeout=timeout)
+        for task in self._tasks:
+            task.cancel()
+        self._client.close()
+        for future in list(self._pending):
+            if not future.done():
+                future.set_exception(ClosedError("the producer was closed"))
+
+    async def _run(self, stream: _Stream) -> None:
+        """Send the records of a partition, until the task is cancelled."""
+        while True:
+            if not stream.queue and not stream.batches:
+                stream.wake.clear()
+                await stream.wake.wait()
+                await asyncio.sleep(self._linger_s)
+            try:
+                await self._client.refresh()
+                await self._identify(stream)
+                self._seal(stream)
+                is_good = await self._attempt(stream)
+            except RaftlogError as error:  # before anything was sent
+                self._client.is_stale = True
+                self._expire(stream, error)
+                is_good = False
+            if not is_good:
+                await asyncio.sleep(RETRY_S)
+
+    async def _identify(self, stream: _Stream) -> None:
+        """Get a producer ID, and start a new sequence in a new topic."""
+        client = self._client
+        if stream.topic_id != client.topic_id and not stream.batches:
+            if stream.topic_id:
+                self._raise_epoch(stream)
+            stream.topic_id = client.topic_id
+        if not self._idempotent or stream.identity is not None:
+            return
+        wanted = _InitProducerId.root(transactional_id=None, transaction_timeout_ms=60_000)
+        found = await client.ask_any(apis.INIT_PRODUCER_ID, wanted)
+        if found.error_code:
+            raise CodeError(found.error_code)
+        stream.identity, stream.next_sequence = (found.producer_id, found.producer_epoch), 0
+
+    def _raise_epoch(self, stream: _Stream) -> None:
+        """Start a new sequence, with a higher epoch (KIP-360) or with a new ID."""
+        stream.next_sequence = 0
+        if stream.identity is not None:
+            producer_id, epoch = stream.identity
+            is_new = epoch == EPOCH_MAX or self._client.machine.random.random() < 0.2
+            stream.identity = None if is_new else (producer_id, epoch + 1)
+
+    def _seal(self, stream: _Stream) -> None:
+        """Create batches of queued records, which then keep their bytes."""
+        while stream.queue and len(stream.batches) < BATCHES_IN_FLIGHT_MAX:
+            count = min(BATCH_RECORDS_MAX, len(stream.queue))
+            records = [stream.queue.popleft() for _ in range(count)]
+            body = encode(
+                [record.value for record in records],
+                keys=[record.key for record in records],
+                timestamps_ms=[record.timestamp_ms for record in records],
+                headers=[record.headers for record in records],
+                codec=self._codec,
+            )
+            producer_id, epoch = stream.identity or (-1, -1)
+            sequence = stream.next_sequence if stream.identity else -1
+            header = seal(
+                body, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+            )
+            stream.next_sequence = (stream.next_sequence + count) % SEQUENCES
+            expires_at = self._client.loop.time() + self._delivery_s
+            batch = b"".join(to_kafka(header + body.payload))
+            stream.batches.append(_Batch(records, batch, expires_at))
+
+    async def _attempt(self, stream: _Stream) -> bool:
+        """Send all batches of a partition to its leader. Returns whether all are stored."""
+        client = self._client
+        leader = await client.leader(stream.partition)
+        connection = await client.connection(leader.broker)
+        sent = [
+            connection.send(
+                apis.PRODUCE,
+                self._version,
+                self._request(stream, batch),
+                has_response=self._acks != 0,
+            )
+            for batch in stream.batches
+        ]
+        outcomes = await asyncio.gather(*sent, return_exceptions=True)
+        failures: list[tuple[_Batch, RaftlogError]] = []
+        for batch, outcome in zip(stream.batches, outcomes, strict=True):
+            error = self._outcome(stream, batch, outcome)
+            if error is not None:
+                failures.append((batch, error))
+        stream.batches = [batch for batch, _ in failures]
+        if failures:
+            client.is_stale = True
+            self._resolve(stream, failures)
+        return not failures
+
+    def _request(self, stream: _Stream, batch: _Batch) -> Message:
+        part = _Produce.PartitionProduceData(index=stream.partition, records=[batch.data])
+        topic = _Produce.TopicProduceData(
+            name=self._client.topic, topic_id=stream.topic_id, partition_data=[part]
+        )
+        timeout_ms = round(REQUEST_TIMEOUT_S * 1_000)
+        return _Produce.root(
+            transactional_id=None, acks=self._acks, timeout_ms=timeout_ms, topic_data=[topic]
+        )
+
+    def _outcome(
+        self, stream: _Stream, batch: _Batch, outcome: Message | BaseException
+    ) -> RaftlogError | None:
+        """Resolve the records of a stored batch, or return the error of the attempt."""
+        if isinstance(outcome, RaftlogError):
+            batch.may_be_stored = True
+            return outcome
+        assert not isinstance(outcome, BaseException), outcome
+        base_offset, append_time_ms = -1, NO_TIMESTAMP
+        if outcome is not None:
+            part = outcome.responses[0].partition_responses[0]
+            if part.error_code:
+                self._client.hint(stream.partition, part, outcome.node_endpoints)
+                is_refused = part.error_code == errors.NOT_ENOUGH_REPLICAS
+                batch.may_be_stored |= not is_refused
+                if is_refused and not batch.may_be_stored:
+                    return NotEnoughReplicasError(part.error_message)
+                return CodeError(part.error_code, part.error_message)
+            base_offset, append_time_ms = part.base_offset, part.log_append_time_ms
+        for index, record in enumerate(batch.records):
+            offset = base_offset + index if base_offset >= 0 else -1
+            time_ms = record.timestamp_ms if append_time_ms == NO_TIMESTAMP else append_time_ms
+            record.future.set_result(
+                RecordMetadata(*self._client.part(stream.partition), offset, time_ms)
+            )
+        return None
+
+    def _resolve(self, stream: _Stream, failures: list[tuple[_Batch, RaftlogError]]) -> None:
+        """Fail batches that must not be repeated, and then those after them."""
+        now = self._client.loop.time()
+        for index, (batch, error) in enumerate(failures):
+            if not self._idempotent or not _may_repeat(error, is_first=not index):
+                break
+            if batch.expires_at <= now:
+                break
+        else:
+            return
+        for batch, error in failures:
+            _fail(batch, error)
+        stream.batches = []
+        self._raise_epoch(stream)
+
+    def _expire(self, stream: _Stream, error: RaftlogError) -> None:
+        """Fail the batches that are too old, and the records before the first batch."""
+        now = self._client.loop.time()
+        if not stream.batches:
+            self._fail_queue(stream, error)
+        elif stream.batches[0].expires_at <= now:
+            for batch in stream.batches:
+                _fail(batch, error)
+            stream.batches = []
+            self._raise_epoch(stream)
+
+    def _fail_queue(self, stream: _Stream, error: RaftlogError) -> None:
+        """Fail records that were never sent, if they are too old."""
+        now_ms = self._client.machine.clock.wall_ms()
+        while stream.queue and now_ms - stream.queue[0].timestamp_ms > self._delivery_s * 1_000:
+            stream.queue.popleft().future.set_exception(OutcomeUnknownError(f"not sent: {error}"))
+
+
+def _may_repeat(error: RaftlogError, *, is_first: bool) -> bool:
+    """Return whether an attempt with this error is repeated. The failure of a batch makes those
+    after it out of order.
+    """
+    if not isinstance(error, CodeError):
+        return True
+    return error.is_retriable or (
+        error.code == errors.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_first
+    )
+
+
+def _fail(batch: _Batch, error: RaftlogError) -> None:
+    if batch.may_be_stored:
+        error = OutcomeUnknownError(str(error))
+    for record in batch.records:
+        record.future.set_exception(error)
+
+
+async def _ranges(futures: list[asyncio.Future[RecordMetadata]]) -> list[OffsetRange]:
+    """Return a range for each record, or raise the first error once all have an outcome."""
+    found = await asyncio.gather(*futures, return_exceptions=True)
+    ranges: list[OffsetRange] = []
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+        ranges.append(OffsetRange(each.topic, each.partition, each.offset, each.offset))
+    return ranges
+
+
+# -- consumer --------------------------------------------------------------------------------------
+
+
+class KafkaConsumer:
+    """See ``AsyncConsumer``. Its partitions are assigned, and it commits nothing.
+
+    The error ``UnknownTopicError`` means that the topic was deleted. A consumer never continues in
+    another topic of the same name.
+    """
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        *,
+        auto_offset_reset: str,
+        fetch_max_wait_ms: int = 100,
+        max_partition_fetch_bytes: int = 1 << 20,
+    ) -> None:
+        self._client = client
+        self._reset_to = LATEST if auto_offset_reset == "latest" else EARLIEST
+        self._wait_ms = fetch_max_wait_ms
+        self._bytes_max = max_partition_fetch_bytes
+        self._version = client.machine.random.choice((16, 18))  # by topic ID
+        self._topic_id = b""
+        self._positions: dict[int, Offset | None] = {}  # None: to be looked up
+        self._records: deque[ConsumerRecord] = deque()
+        self._failures = 0
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        self._positions = dict.fromkeys(partition.partition for partition in partitions)
+
+    async def seek(self, partition: TopicPartition, offset: Offset) -> None:
+        assert not self._records
+        self._positions[partition.partition] = offset
+
+    async def position(self, partition: TopicPartition) -> Offset:
+        """Return the offset after the last record that ``poll`` has returned, or will return."""
+        found = self._positions[partition.partition]
+        waiting = (each.offset for each in self._records if each.partition == partition.partition)
+        return next(waiting, -1 if found is None else found)
+
+    async def beginning_offsets(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Offset]:
+        return await self._offsets(partitions, EARLIEST)
+
+    async def end_offsets(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Offset]:
+        return await self._offsets(partitions, LATEST)
+
+    async def _offsets(
+        self, partitions: Collection[TopicPartition], at: int
+    ) -> dict[TopicPartition, Offset]:
+        found: dict[TopicPartition, Offset] = {}
+        deadline = self._client.loop.time() + 2 * REQUEST_TIMEOUT_S
+        for partition in partitions:
+            while partition not in found:
+                try:
+                    found[partition] = await self._offset(partition.partition, at)
+                except RaftlogError as error:
+                    self._client.is_stale = True
+                    if not _may_pass(error) or self._client.loop.time() >= deadline:
+                        raise
+                    await asyncio.sleep(RETRY_S)
+        return found
+
+    async def _offset(self, partition: int, at: int) -> Offset:
+        client = self._client
+        leader = await client.leader(partition)
+        self._check_topic()
+        part = _Offsets.ListOffsetsPartition(
+            partition_index=partition, current_leader_epoch=leader.epoch, timestamp=at
+        )
+        topic = _Offsets.ListOffsetsTopic(name=client.topic, partitions=[part])
+        found = await client.ask(
+            leader.broker, apis.LIST_OFFSETS, _Offsets.root(replica_id=-1, topics=[topic])
+        )
+        answer = found.topics[0].partitions[0]
+        if answer.error_code:
+            raise CodeError(answer.error_code)
+        return cast("Offset", answer.offset)
+
+    async def poll(self, timeout_ms: int, max_records: int) -> list[ConsumerRecord]:
+        if not self._records:
+            self._wait_ms = min(self._wait_ms, timeout_ms)
+            try:
+                await self._fetch()
+                self._failures = 0
+            except RaftlogError as error:
+                self._client.is_stale = True
+                self._failures += 1
+                if not _may_pass(error) or self._failures >= FETCH_FAILURES_MAX:
+                    raise
+                await asyncio.sleep(RETRY_S)
+        count = min(max_records, len(self._records))
+        return [self._records.popleft() for _ in range(count)]
+
+    async def _fetch(self) -> None:
+        """Fetch once from all leaders. Raises the first error, after the other responses."""
+        wanted: dict[Address, list[tuple[int, Message]]] = {}
+        for partition, position in self._positions.items():
+            leader = await self._client.leader(partition)
+            self._check_topic()
+            if position is None:
+                position = self._positions[partition] = await self._offset(
+                    partition, self._reset_to
+                )
+            part = _Fetch.FetchPartition(
+                partition=partition,
+                current_leader_epoch=leader.epoch,
+                fetch_offset=position,
+                partition_max_bytes=self._bytes_max,
+            )
+            wanted.setdefault(leader.broker, []).append((partition, part))
+        outcomes = await asyncio.gather(
+            *(self._fetch_from(*each) for each in wanted.items()), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    async def _fetch_from(self, leader: Address, parts: list[tuple[int, Message]]) -> None:
+        client = self._client
+        topic = _Fetch.FetchTopic(
+            topic=client.topic, topic_id=self._topic_id, partitions=[part for _, part in parts]
+        )
+        message = _Fetch.root(
+            max_wait_ms=self._wait_ms, min_bytes=1, topics=[topic], session_epoch=-1
+        )
+        connection = await client.connection(leader)
+        found = await connection.send(apis.FETCH, self._version, message)
+        if found.error_code:
+            raise CodeError(found.error_code)
+        failed: CodeError | None = None
+        for part in found.responses[0].partitions:
+            partition = part.partition_index
+            if part.error_code == errors.OFFSET_OUT_OF_RANGE:
+                self._positions[partition] = None
+            elif part.error_code:
+                client.hint(partition, part, found.node_endpoints)
+                failed = CodeError(part.error_code)
+            else:
+                position = self._positions[partition]
+                assert position is not None
+                self._positions[partition] = self._take(partition, position, part.records)
+        if failed is not None:
+            raise failed
+
+    def _take(self, partition: int, position: Offset, data: memoryview) -> Offset:
+        """Queue the records of a response. Returns the offset after the last complete batch."""
+        for next_offset, records in batches_of(self._client.part(partition), data):
+            self._records += [record for record in records if record.offset >= position]
+            position = max(position, next_offset)
+        return position
+
+    def _check_topic(self) -> None:
+        self._topic_id = self._topic_id or self._client.topic_id
+        if self._topic_id != self._client.topic_id:
+            raise UnknownTopicError(f"{self._client.topic} was deleted and created again")
+
+    async def close(self) -> None:
+        self._client.close()
+
+
+def _may_pass(error: RaftlogError) -> bool:
+    """Return whether a consumer tries again after this error."""
+    if isinstance(error, CodeError):
+        return error.is_retriable
+    return not isinstance(error, UnknownTopicError | InvalidRequestError)
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+def batches_of(
+    partition: TopicPartition, data: memoryview
+) -> Iterator[tuple[Offset, list[ConsumerRecord]]]:
+    """Yield the offset after each complete Kafka batch, and its records."""
+    at = 0
+    while len(data) - at >= _RECORDS_POSITION:
+        base_offset, length, epoch, magic, crc = _FRONT.unpack_from(data, at)
+        end = at + _LENGTH_END + length
+        if end > len(data):
+            return
+        assert magic == 2, magic
+        assert crc32c(data[at + _SEALED_POSITION : end]) == crc, f"{partition}: {base_offset}: CRC"
+        sealed = _SEALED.unpack_from(data, at + _SEALED_POSITION)
+        attributes, last_delta, base_ms, max_ms, _, _, _, count = sealed
+        section = data[at + _RECORDS_POSITION : end]
+        rows = _Rows(decompress(section, Codec(attributes & 7), size_max=limits.BATCH_BYTES_MAX))
+        records: list[ConsumerRecord] = []
+        for _ in range(count):
+            time_delta, offset_delta, key, value, headers = rows.row()
+            is_stamped = attributes & _LOG_APPEND_TIME
+            record: ConsumerRecord[Any, Any] = ConsumerRecord(
+                *partition,
+                base_offset + offset_delta,
+                key,
+                value,
+                headers,
+                max_ms if is_stamped else base_ms + time_delta,
+                epoch,
+            )
+            records.append(record)
+        rows.check_end()
+        yield base_offset + last_delta + 1, records
+        at = end
+
+
+class _Rows:
+    """Reader of a records section."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+
+    def row(self) -> tuple[int, int, bytes | None, bytes | None, Headers]:
+        """Return timestamp delta, offset delta, key, value and headers of the next record."""
+        end = self._varint()
+        end += self._at
+        self._at += 1  # attributes, unused
+        time_delta, offset_delta = self._varint(), self._varint()
+        key, value = self._octets(), self._octets()
+        headers = tuple(
+            ((self._octets() or b"").decode(), self._octets()) for _ in range(self._varint())
+        )
+        assert self._at == end, "length of a record"
+        return time_delta, offset_delta, key, value, headers
+
+    def check_end(self) -> None:
+        assert self._at == len(self._data), "bytes after the last record"
+
+    def _varint(self) -> int:
+        number = shift = 0
+        while True:
+            byte = self._data[self._at]
+            self._at += 1
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return (number >> 1) ^ -(number & 1)
+
+    def _octets(self) -> bytes | None:
+        size = self._varint()
+        if size < 0:
+            return None
+        self._at += size
+        return bytes(self._data[self._at - size : self._at])
