@@ -10,14 +10,12 @@ disconnect from a broker that does not respond in time.
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
-from raftlog import limits
 from raftlog.config import Address
 from raftlog.errors import (
     BrokerUnavailableError,
@@ -35,22 +33,20 @@ from raftlog.kafka import codec, errors
 from raftlog.kafka.api import Api
 from raftlog.kafka.codec import Message
 from raftlog.record import Codec, encode, seal, to_kafka
-from raftlog.record.checksum import crc32c
-from raftlog.record.kafka_compression import decompress
-from raftlog.testing.kafka_wire import request, response
+from raftlog.testing.kafka_wire import batches_of, request, response
 from raftlog.testing.simulator.process import ClientMachine
 from raftlog.types import (
     NO_TIMESTAMP,
     ConsumerRecord,
     Headers,
     Offset,
-    OffsetRange,
     RecordMetadata,
     TimestampMs,
     TopicPartition,
 )
 
 REQUEST_TIMEOUT_S: Final = 1.5
+TIMEOUT_MS: Final = 1_000  # of a broker that waits for replicas
 RETRY_S: Final = 0.1  # from a failure to the next attempt
 METADATA_MAX_AGE_S: Final = 3.0
 FETCH_FAILURES_MAX: Final = 50  # consecutive polls that fail, then one raises the error
@@ -75,18 +71,13 @@ RETRIABLE: Final = (
     errors.UNKNOWN_TOPIC_ID,
 )
 _VERSIONS: Final = {
-    apis.API_VERSIONS: 3,
+    apis.API_VERSIONS: 2,
     apis.METADATA: 12,
     apis.INIT_PRODUCER_ID: 4,
     apis.LIST_OFFSETS: 7,
 }
-_FRONT: Final = struct.Struct(">qiibI")  # base offset, length, leader epoch, magic, crc
-_SEALED: Final = struct.Struct(">hiqqqhii")
-_SEALED_POSITION: Final = 21
-_LENGTH_END: Final = 12
-_RECORDS_POSITION: Final = 61
-_LOG_APPEND_TIME: Final = 1 << 3
 
+_ApiVersions = codec.structs("request", apis.API_VERSIONS.key)
 _Produce = codec.structs("request", apis.PRODUCE.key)
 _Fetch = codec.structs("request", apis.FETCH.key)
 _Offsets = codec.structs("request", apis.LIST_OFFSETS.key)
@@ -99,11 +90,11 @@ class CodeError(RaftlogError):
 
     def __init__(self, code: int, text: str | None = None) -> None:
         super().__init__(f"Kafka's error code {code}: {text}")
-        self.code = code
+        self.kafka_code = code
 
     @property
     def is_retriable(self) -> bool:
-        return self.code in RETRIABLE
+        return self.kafka_code in RETRIABLE
 
 
 # -- connections and metadata ----------------------------------------------------------------------
@@ -174,8 +165,7 @@ class _Connection(asyncio.Protocol):
         self.connection_lost(None)
 
 
-@dataclass(slots=True)
-class _Leader:
+class _Leader(NamedTuple):
     broker: Address
     epoch: int
 
@@ -214,7 +204,7 @@ class KafkaClient:
                 _, made = await self.loop.create_connection(make, address.host, address.port)
         except OSError as error:  # includes TimeoutError
             raise BrokerUnavailableError(f"{address}: {error}") from error
-        versions = await self._ask(made, apis.API_VERSIONS, _hello())
+        versions = await self._ask(made, apis.API_VERSIONS, _ApiVersions.root())
         assert versions.error_code == errors.NONE, versions
         return made
 
@@ -285,11 +275,6 @@ class KafkaClient:
                 known.result().close()
         if self._reading is not None:
             self._reading.cancel()
-
-
-def _hello() -> Message:
-    hello = codec.structs("request", apis.API_VERSIONS.key).root
-    return hello(client_software_name="simulator", client_software_version="1")
 
 
 # -- producer --------------------------------------------------------------------------------------
@@ -370,19 +355,6 @@ class KafkaProducer:
         stream.wake.set()
         return future
 
-    async def send_many(
-        self,
-        topic: str,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None],
-        *,
-        headers: Sequence[Headers],
-        partition: int,
-    ) -> asyncio.Future[list[OffsetRange]]:
-        rows = zip(values, keys, headers, strict=True)
-        futures = [await self.send(topic, *row, partition=partition) for row in rows]
-        return asyncio.ensure_future(_ranges(futures))
-
     async def flush(self) -> None:
         if self._pending:
             await asyncio.wait(list(self._pending))
@@ -411,7 +383,7 @@ class KafkaProducer:
                 is_good = await self._attempt(stream)
             except RaftlogError as error:  # before anything was sent
                 self._client.is_stale = True
-                self._expire(stream, error)
+                self._resolve(stream, [(batch, error) for batch in stream.batches])
                 is_good = False
             if not is_good:
                 await asyncio.sleep(RETRY_S)
@@ -492,9 +464,8 @@ class KafkaProducer:
         topic = _Produce.TopicProduceData(
             name=self._client.topic, topic_id=stream.topic_id, partition_data=[part]
         )
-        timeout_ms = round(REQUEST_TIMEOUT_S * 1_000)
         return _Produce.root(
-            transactional_id=None, acks=self._acks, timeout_ms=timeout_ms, topic_data=[topic]
+            transactional_id=None, acks=self._acks, timeout_ms=TIMEOUT_MS, topic_data=[topic]
         )
 
     def _outcome(
@@ -539,23 +510,6 @@ class KafkaProducer:
         stream.batches = []
         self._raise_epoch(stream)
 
-    def _expire(self, stream: _Stream, error: RaftlogError) -> None:
-        """Fail the batches that are too old, and the records before the first batch."""
-        now = self._client.loop.time()
-        if not stream.batches:
-            self._fail_queue(stream, error)
-        elif stream.batches[0].expires_at <= now:
-            for batch in stream.batches:
-                _fail(batch, error)
-            stream.batches = []
-            self._raise_epoch(stream)
-
-    def _fail_queue(self, stream: _Stream, error: RaftlogError) -> None:
-        """Fail records that were never sent, if they are too old."""
-        now_ms = self._client.machine.clock.wall_ms()
-        while stream.queue and now_ms - stream.queue[0].timestamp_ms > self._delivery_s * 1_000:
-            stream.queue.popleft().future.set_exception(OutcomeUnknownError(f"not sent: {error}"))
-
 
 def _may_repeat(error: RaftlogError, *, is_first: bool) -> bool:
     """Return whether an attempt with this error is repeated. The failure of a batch makes those
@@ -564,7 +518,7 @@ def _may_repeat(error: RaftlogError, *, is_first: bool) -> bool:
     if not isinstance(error, CodeError):
         return True
     return error.is_retriable or (
-        error.code == errors.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_first
+        error.kafka_code == errors.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_first
     )
 
 
@@ -573,17 +527,6 @@ def _fail(batch: _Batch, error: RaftlogError) -> None:
         error = OutcomeUnknownError(str(error))
     for record in batch.records:
         record.future.set_exception(error)
-
-
-async def _ranges(futures: list[asyncio.Future[RecordMetadata]]) -> list[OffsetRange]:
-    """Return a range for each record, or raise the first error once all have an outcome."""
-    found = await asyncio.gather(*futures, return_exceptions=True)
-    ranges: list[OffsetRange] = []
-    for each in found:
-        if isinstance(each, BaseException):
-            raise each
-        ranges.append(OffsetRange(each.topic, each.partition, each.offset, each.offset))
-    return ranges
 
 
 # -- consumer --------------------------------------------------------------------------------------
@@ -640,18 +583,7 @@ class KafkaConsumer:
     async def _offsets(
         self, partitions: Collection[TopicPartition], at: int
     ) -> dict[TopicPartition, Offset]:
-        found: dict[TopicPartition, Offset] = {}
-        deadline = self._client.loop.time() + 2 * REQUEST_TIMEOUT_S
-        for partition in partitions:
-            while partition not in found:
-                try:
-                    found[partition] = await self._offset(partition.partition, at)
-                except RaftlogError as error:
-                    self._client.is_stale = True
-                    if not _may_pass(error) or self._client.loop.time() >= deadline:
-                        raise
-                    await asyncio.sleep(RETRY_S)
-        return found
+        return {each: await self._offset(each.partition, at) for each in partitions}
 
     async def _offset(self, partition: int, at: int) -> Offset:
         client = self._client
@@ -691,13 +623,11 @@ class KafkaConsumer:
             leader = await self._client.leader(partition)
             self._check_topic()
             if position is None:
-                position = self._positions[partition] = await self._offset(
-                    partition, self._reset_to
-                )
+                self._positions[partition] = await self._offset(partition, self._reset_to)
             part = _Fetch.FetchPartition(
                 partition=partition,
                 current_leader_epoch=leader.epoch,
-                fetch_offset=position,
+                fetch_offset=self._positions[partition],
                 partition_max_bytes=self._bytes_max,
             )
             wanted.setdefault(leader.broker, []).append((partition, part))
@@ -756,82 +686,3 @@ def _may_pass(error: RaftlogError) -> bool:
     if isinstance(error, CodeError):
         return error.is_retriable
     return not isinstance(error, UnknownTopicError | InvalidRequestError)
-
-
-# -- records ---------------------------------------------------------------------------------------
-
-
-def batches_of(
-    partition: TopicPartition, data: memoryview
-) -> Iterator[tuple[Offset, list[ConsumerRecord]]]:
-    """Yield the offset after each complete Kafka batch, and its records."""
-    at = 0
-    while len(data) - at >= _RECORDS_POSITION:
-        base_offset, length, epoch, magic, crc = _FRONT.unpack_from(data, at)
-        end = at + _LENGTH_END + length
-        if end > len(data):
-            return
-        assert magic == 2, magic
-        assert crc32c(data[at + _SEALED_POSITION : end]) == crc, f"{partition}: {base_offset}: CRC"
-        sealed = _SEALED.unpack_from(data, at + _SEALED_POSITION)
-        attributes, last_delta, base_ms, max_ms, _, _, _, count = sealed
-        section = data[at + _RECORDS_POSITION : end]
-        rows = _Rows(decompress(section, Codec(attributes & 7), size_max=limits.BATCH_BYTES_MAX))
-        records: list[ConsumerRecord] = []
-        for _ in range(count):
-            time_delta, offset_delta, key, value, headers = rows.row()
-            is_stamped = attributes & _LOG_APPEND_TIME
-            record: ConsumerRecord[Any, Any] = ConsumerRecord(
-                *partition,
-                base_offset + offset_delta,
-                key,
-                value,
-                headers,
-                max_ms if is_stamped else base_ms + time_delta,
-                epoch,
-            )
-            records.append(record)
-        rows.check_end()
-        yield base_offset + last_delta + 1, records
-        at = end
-
-
-class _Rows:
-    """Reader of a records section."""
-
-    def __init__(self, data: Any) -> None:
-        self._data = memoryview(data)
-        self._at = 0
-
-    def row(self) -> tuple[int, int, bytes | None, bytes | None, Headers]:
-        """Return timestamp delta, offset delta, key, value and headers of the next record."""
-        end = self._varint()
-        end += self._at
-        self._at += 1  # attributes, unused
-        time_delta, offset_delta = self._varint(), self._varint()
-        key, value = self._octets(), self._octets()
-        headers = tuple(
-            ((self._octets() or b"").decode(), self._octets()) for _ in range(self._varint())
-        )
-        assert self._at == end, "length of a record"
-        return time_delta, offset_delta, key, value, headers
-
-    def check_end(self) -> None:
-        assert self._at == len(self._data), "bytes after the last record"
-
-    def _varint(self) -> int:
-        number = shift = 0
-        while True:
-            byte = self._data[self._at]
-            self._at += 1
-            number |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return (number >> 1) ^ -(number & 1)
-
-    def _octets(self) -> bytes | None:
-        size = self._varint()
-        if size < 0:
-            return None
-        self._at += size
-        return bytes(self._data[self._at - size : self._at])

@@ -224,7 +224,8 @@ class WorkloadPlan:
         if self.is_secured:
             return self
         producers = tuple(
-            replace(producer, is_kafka=random.random() < 0.5) for producer in self.producers
+            replace(each, is_kafka=True, many=0.0) if random.random() < 0.5 else each
+            for each in self.producers
         )
         consumers = tuple(
             replace(each, is_kafka=random.random() < 0.5 and each.read_from == "leader")

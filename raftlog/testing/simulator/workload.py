@@ -41,7 +41,6 @@ from raftlog.types import (
     Headers,
     NewTopic,
     Offset,
-    OffsetRange,
     RecordMetadata,
     TopicPartition,
 )
@@ -69,7 +68,6 @@ WITHOUT_EFFECT: Final = (
 
 AnyConsumer: TypeAlias = AsyncConsumer | KafkaConsumer
 Sent: TypeAlias = DeliveryFuture | asyncio.Future[RecordMetadata]
-AllSent: TypeAlias = RangesFuture | asyncio.Future[list[OffsetRange]]
 
 
 @dataclass(slots=True)
@@ -186,11 +184,7 @@ class Workload:
         machine.own(producer)
         return producer
 
-    def consumer(
-        self, machine: ClientMachine, *, is_kafka: bool = False, **settings: Any
-    ) -> AnyConsumer:
-        if is_kafka:
-            return KafkaConsumer(self._kafka_client(machine), **settings)
+    def consumer(self, machine: ClientMachine, **settings: Any) -> AsyncConsumer:
         consumer = AsyncConsumer(
             self.world.bootstrap,
             request_timeout_ms=2_000,
@@ -202,6 +196,9 @@ class Workload:
         )
         machine.own(consumer)
         return consumer
+
+    def kafka_consumer(self, machine: ClientMachine, **settings: Any) -> KafkaConsumer:
+        return KafkaConsumer(self._kafka_client(machine), **settings)
 
     def _kafka_client(self, machine: ClientMachine) -> KafkaClient:
         brokers = [broker.address for broker in self.world.brokers]
@@ -333,6 +330,7 @@ class _Producing:
 
     def _delivered(self, send: Send, future: Sent) -> None:
         error = future.exception()
+        assert error is None or isinstance(error, RaftlogError)
         if error is None:
             send.offset = future.result().offset
             send.timestamp_ms = future.result().timestamp_ms
@@ -341,6 +339,7 @@ class _Producing:
     async def _send_many(self, partition: TopicPartition, count: int) -> None:
         begun = [self._begin(partition) for _ in range(count)]
         sends = [send for send, _ in begun]
+        assert isinstance(self._producer, AsyncProducer), "a Kafka client sends single records"
         try:
             future = await self._producer.send_many(
                 TOPIC,
@@ -354,7 +353,7 @@ class _Producing:
         else:
             future.add_done_callback(partial(self._all_delivered, sends))
 
-    def _all_delivered(self, sends: list[Send], future: AllSent) -> None:
+    def _all_delivered(self, sends: list[Send], future: RangesFuture) -> None:
         error = future.exception()
         if error is None:
             offsets = [
@@ -376,14 +375,16 @@ async def _consume(workload: Workload, plan: ConsumerPlan, machine: ClientMachin
     while not workload.is_over:
         session += 1
         process = f"{machine.name}/{machine.boots}.{session}"
-        sources = {} if plan.is_kafka else {"read_from": plan.read_from, "client_rack": plan.rack}
-        consumer = workload.consumer(
+        consume = (
+            workload.kafka_consumer
+            if plan.is_kafka
+            else partial(workload.consumer, read_from=plan.read_from, client_rack=plan.rack)
+        )
+        consumer = consume(
             machine,
-            is_kafka=plan.is_kafka,
             auto_offset_reset="latest" if plan.begin == "latest" else "earliest",
             fetch_max_wait_ms=plan.wait_ms,
             max_partition_fetch_bytes=plan.fetch_bytes_max,
-            **sources,
         )
         try:
             await _consume_session(workload, plan, machine, consumer, process)
@@ -687,9 +688,8 @@ async def read_all(
     """Fill ``reading``. Restarts with a new consumer after each error until all is read."""
     partitions = workload.partitions
     while True:
-        consumer = workload.consumer(
-            machine, is_kafka=is_kafka, auto_offset_reset="earliest", fetch_max_wait_ms=100
-        )
+        consume = workload.kafka_consumer if is_kafka else workload.consumer
+        consumer = consume(machine, auto_offset_reset="earliest", fetch_max_wait_ms=100)
         try:
             await consumer.assign(partitions)
             starts = await ask_starts(workload, consumer, machine.name)
