@@ -137,10 +137,12 @@ class Scenario:
         duration_s: float | None = None,
         light: bool = False,
         compacted: bool = False,
+        kafka: bool = True,
     ) -> Scenario:
         """Derive a scenario from a seed, in most cases with n replicas on 2n - 1 brokers.
 
-        ``compacted``: the same scenario with a compacted topic.
+        ``compacted``: the same scenario with a compacted topic. ``kafka``: whether some clients may
+        speak Kafka's protocol.
         """
         random = Random(f"{seed}/scenario")
         factor, settings = (brokers + 1) // 2, Random(f"{seed}/settings")
@@ -186,7 +188,7 @@ class Scenario:
             scenario = scenario._with_growth(Random(f"{seed}/growth"))
             scenario = scenario._with_users(Random(f"{seed}/users"))
         scenario = scenario._with_two_disks(Random(f"{seed}/two disks"))
-        return scenario._with_kafka(Random(f"{seed}/kafka"))
+        return scenario._with_kafka(Random(f"{seed}/kafka")) if kafka else scenario
 
     def _with_strangers(self, random: Random, *, may_be_longer: bool) -> Scenario:
         """Add clients that reach one broker only. Make runs with stranded brokers longer."""
