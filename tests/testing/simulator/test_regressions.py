@@ -18,14 +18,14 @@ from tests.server.cluster.simulated import Cluster
 
 def test_a_follower_learns_where_the_log_starts_though_nothing_is_appended() -> None:
     """It learned of deleted records with the next ones only, and would have shown them again."""
-    verdict = run(Scenario.draw(15, brokers=3))
+    verdict = run(Scenario.draw(15, brokers=3, kafka=False))
     assert verdict.is_good, verdict.violations[:10]
 
 
 @pytest.mark.parametrize("seed", [6001])
 def test_a_leader_whose_disk_hangs_hands_over(seed: int) -> None:
     """It led for ever, and the other two brokers could acknowledge nothing."""
-    verdict = run(Scenario.draw(seed, mode="liveness", brokers=3))
+    verdict = run(Scenario.draw(seed, mode="liveness", brokers=3, kafka=False))
     assert verdict.is_good, verdict.violations[:10]
 
 
@@ -34,7 +34,7 @@ def test_a_recreated_topic_is_read_from_its_own_offsets(seed: int) -> None:
     """A consumer failed without metadata of it, a member committed an offset of the deleted topic,
     and another one began again at offset 0.
     """
-    verdict = run(Scenario.draw(seed, brokers=3, light=True))
+    verdict = run(Scenario.draw(seed, brokers=3, light=True, kafka=False))
     assert verdict.is_good, verdict.violations[:10]
 
 
@@ -43,7 +43,7 @@ def test_a_leader_that_restarts_does_not_trust_the_first_state(seed: int) -> Non
     """Its group had no term in its journal, but it had led by the base (ADR 64) and acknowledged
     records that a power failure removed.
     """
-    verdict = run(Scenario.draw(seed, brokers=3, light=True))
+    verdict = run(Scenario.draw(seed, brokers=3, light=True, kafka=False))
     assert verdict.is_good, verdict.violations[:10]
 
 
@@ -52,14 +52,14 @@ def test_a_recovery_that_is_repeated_reverts_nothing(seed: int) -> None:
     """The connection of the operator was lost during the first one, which continued. The second had
     seen a partition before the first had recovered it, and started it from the same state again.
     """
-    verdict = run(Scenario.draw(seed, brokers=3, light=True))
+    verdict = run(Scenario.draw(seed, brokers=3, light=True, kafka=False))
     assert verdict.is_good, verdict.violations[:10]
 
 
 @pytest.mark.parametrize("seed", [800037])
 def test_sectors_of_deleted_records_may_be_unreadable(seed: int) -> None:
     """Brokers do not read them; the checker read none of the records after them."""
-    verdict = run(Scenario.draw(seed, brokers=3, light=True))
+    verdict = run(Scenario.draw(seed, brokers=3, light=True, kafka=False))
     assert verdict.is_good, verdict.violations[:10]
 
 

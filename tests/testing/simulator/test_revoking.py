@@ -14,7 +14,7 @@ SEED = 5
 
 
 def secured(seed: int = SEED) -> Verdict:
-    scenario = Scenario.draw(seed, brokers=3, light=True)
+    scenario = Scenario.draw(seed, brokers=3, light=True, kafka=False)
     return run(replace(scenario, workload=replace(scenario.workload, is_secured=True)))
 
 
