@@ -75,6 +75,7 @@ _VERSIONS: Final = {
     apis.METADATA: 12,
     apis.INIT_PRODUCER_ID: 4,
     apis.LIST_OFFSETS: 7,
+    apis.FIND_COORDINATOR: 3,
 }
 
 _ApiVersions = codec.structs("request", apis.API_VERSIONS.key)
@@ -116,7 +117,13 @@ class _Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def send(
-        self, api: Api, version: int, message: Message, *, has_response: bool = True
+        self,
+        api: Api,
+        version: int,
+        message: Message,
+        *,
+        has_response: bool = True,
+        timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> asyncio.Future[Message]:
         """Send a request immediately. Returns its response, or None if it has none."""
         self._sent += 1
@@ -129,7 +136,7 @@ class _Connection(asyncio.Protocol):
         )
         if has_response:
             self._waiting.append((self._sent, api, version, future))
-            timer = self._loop.call_later(REQUEST_TIMEOUT_S, self._expire, future)
+            timer = self._loop.call_later(timeout_s, self._expire, future)
             future.add_done_callback(lambda _: timer.cancel())
         else:
             future.set_result(None)
@@ -137,7 +144,7 @@ class _Connection(asyncio.Protocol):
 
     def _expire(self, future: asyncio.Future[Message]) -> None:
         if not future.done():
-            future.set_exception(RequestTimedOutError(f"no response in {REQUEST_TIMEOUT_S} s"))
+            future.set_exception(RequestTimedOutError("no response in time"))
             self.close()
 
     def data_received(self, data: bytes) -> None:
@@ -179,6 +186,7 @@ class KafkaClient:
         self.topic = topic
         self.topic_id = bytes(16)  # until the first metadata
         self.leaders: dict[int, _Leader] = {}
+        self.partitions = 0
         self._addresses = list(bootstrap)
         self._connections: dict[Address, asyncio.Task[_Connection]] = {}
         self._read_at = -METADATA_MAX_AGE_S
@@ -250,6 +258,7 @@ class KafkaClient:
         if topic.topic_id != self.topic_id:
             self.topic_id = topic.topic_id
             self.leaders.clear()
+        self.partitions = len(topic.partitions)
         for each in topic.partitions:
             if each.leader_id in brokers:
                 self._learn(each.partition_index, brokers[each.leader_id], each.leader_epoch)

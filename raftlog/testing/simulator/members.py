@@ -16,6 +16,7 @@ from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.client.aio.consumer import AsyncConsumer
 from raftlog.errors import RaftlogError, UnknownGroupError
 from raftlog.testing.simulator.history import Commit, Outcome, Owning
+from raftlog.testing.simulator.kafka_member import KafkaMember
 from raftlog.testing.simulator.loop import NodeLoop
 from raftlog.testing.simulator.plans import GroupPlan
 from raftlog.testing.simulator.process import ClientMachine
@@ -148,18 +149,7 @@ class Members:
         session = 0
         while not workload.is_over:
             session += 1
-            consumer = workload.consumer(
-                machine,
-                group=GROUP,
-                group_instance_id=machine.name if plan.is_static else None,
-                auto_commit=False,
-                session_timeout_ms=plan.session_timeout_ms,
-                heartbeat_interval_ms=plan.session_timeout_ms // 4,
-                assignor=plan.assignor,
-                auto_offset_reset="earliest",
-                read_from=plan.read_from,
-                fetch_max_wait_ms=plan.wait_ms,
-            )
+            consumer = _consumer(workload, plan, machine)
             process = f"{machine.name}/{machine.boots}.{session}"
             member = _Member(workload, plan, machine, consumer, process, owned)
             try:
@@ -170,6 +160,32 @@ class Members:
             await consumer.close(timeout_ms=CLOSE_TIMEOUT_MS)
             forget(workload, owned)
             await asyncio.sleep(plan.away_s * machine.random.random())
+
+
+def _consumer(
+    workload: Workload, plan: GroupPlan, machine: ClientMachine
+) -> AsyncConsumer | KafkaMember:
+    instance_id = machine.name if plan.is_static else None
+    if plan.is_kafka:
+        return workload.kafka_member(
+            machine,
+            group=GROUP,
+            instance_id=instance_id,
+            session_timeout_ms=plan.session_timeout_ms,
+            fetch_max_wait_ms=plan.wait_ms,
+        )
+    return workload.consumer(
+        machine,
+        group=GROUP,
+        group_instance_id=instance_id,
+        auto_commit=False,
+        session_timeout_ms=plan.session_timeout_ms,
+        heartbeat_interval_ms=plan.session_timeout_ms // 4,
+        assignor=plan.assignor,
+        auto_offset_reset="earliest",
+        read_from=plan.read_from,
+        fetch_max_wait_ms=plan.wait_ms,
+    )
 
 
 def forget(workload: Workload, owned: dict[TopicPartition, Owning]) -> None:
@@ -187,7 +203,7 @@ class _Member:
         workload: Workload,
         plan: GroupPlan,
         machine: ClientMachine,
-        consumer: AsyncConsumer,
+        consumer: AsyncConsumer | KafkaMember,
         process: str,
         owned: dict[TopicPartition, Owning],
     ) -> None:
@@ -257,8 +273,11 @@ class _Member:
 
     def _assigned(self, partitions: Collection[TopicPartition]) -> None:
         self._assignments += 1
-        assert self._consumer._member is not None
-        held, _ = self._consumer._member.membership.holdings()
+        if isinstance(self._consumer, KafkaMember):
+            held = dict.fromkeys(partitions, self._consumer.topic_id)
+        else:
+            assert self._consumer._member is not None
+            held = self._consumer._member.membership.holdings()[0]
         for tp in partitions:
             self._owned[tp] = self._history.owning(self._process, tp, held[tp])
             self._done.pop(tp, None)

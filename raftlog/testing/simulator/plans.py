@@ -104,6 +104,7 @@ class GroupPlan:
     waits: float  # share of commits whose result the member awaits
     away_s: float  # maximum time between two memberships
     disturbs_s: float  # average time between two faults of members
+    is_kafka: bool = False  # the members speak Kafka's protocol: a classic group
 
     @classmethod
     def draw(cls, random: Random) -> GroupPlan:
@@ -231,7 +232,14 @@ class WorkloadPlan:
             replace(each, is_kafka=random.random() < 0.5 and each.read_from == "leader")
             for each in self.consumers
         )
-        return replace(self, producers=producers, consumers=consumers, has_kafka_reader=True)
+        is_classic = random.random() < 0.5
+        return replace(
+            self,
+            producers=producers,
+            consumers=consumers,
+            has_kafka_reader=True,
+            group=None if self.group is None else replace(self.group, is_kafka=is_classic),
+        )
 
     def with_retained_bytes(self, random: Random) -> WorkloadPlan:
         """Return the same clients with a topic that retains only its newest bytes."""

@@ -32,6 +32,7 @@ from raftlog.errors import (
 )
 from raftlog.testing.simulator.history import EndOffsets, History, Outcome, Seen, Send
 from raftlog.testing.simulator.kafka import KafkaClient, KafkaConsumer, KafkaProducer
+from raftlog.testing.simulator.kafka_member import KafkaMember
 from raftlog.testing.simulator.plans import ConsumerPlan, ProducerPlan, WorkloadPlan
 from raftlog.testing.simulator.process import BrokerMachine, ClientMachine, Program
 from raftlog.testing.simulator.world import CLUSTER_SECRET, World
@@ -199,6 +200,9 @@ class Workload:
 
     def kafka_consumer(self, machine: ClientMachine, **settings: Any) -> KafkaConsumer:
         return KafkaConsumer(self._kafka_client(machine), **settings)
+
+    def kafka_member(self, machine: ClientMachine, **settings: Any) -> KafkaMember:
+        return KafkaMember(self._kafka_client(machine), self._kafka_client(machine), **settings)
 
     def _kafka_client(self, machine: ClientMachine) -> KafkaClient:
         brokers = [broker.address for broker in self.world.brokers]

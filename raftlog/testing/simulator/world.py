@@ -79,6 +79,7 @@ def broker_config(
         voters=tuple(Voter(*voter) for voter in addresses.items()) if len(addresses) > 1 else (),
         bootstrap_without=bootstrap_without,
         cluster_secret=CLUSTER_SECRET,
+        group_initial_rebalance_delay_ms=300,
         offsets_topic_num_partitions=offsets_partitions,
         log_checkpoint_interval_ms=1_000,
         log_cleaner_interval_ms=cleaner_interval_ms,
