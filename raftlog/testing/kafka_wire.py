@@ -18,7 +18,7 @@ from raftlog.kafka.api import Api
 from raftlog.record import Codec
 from raftlog.record.checksum import crc32c
 from raftlog.record.kafka_compression import decompress
-from raftlog.types import ConsumerRecord, Headers, Offset, TopicPartition
+from raftlog.types import ConsumerRecord, Headers, LeaderEpoch, Offset, TopicPartition
 
 _FRONT: Final = struct.Struct(">qiibI")  # base offset, length, leader epoch, magic, crc
 _SEALED: Final = struct.Struct(">hiqqqhii")  # covered by the crc, before the records
@@ -73,8 +73,8 @@ def response(api: Api, version: int, data: bytes) -> tuple[int, Any]:
 
 def batches_of(
     partition: TopicPartition, data: memoryview
-) -> Iterator[tuple[Offset, list[ConsumerRecord]]]:
-    """Yield the offset after each complete Kafka batch, and its records."""
+) -> Iterator[tuple[Offset, LeaderEpoch, list[ConsumerRecord]]]:
+    """Yield of each complete batch the offset after it, its leader epoch, and its records."""
     at = 0
     while len(data) - at >= _RECORDS_POSITION:
         base_offset, length, epoch, magic, crc = _FRONT.unpack_from(data, at)
@@ -104,7 +104,7 @@ def batches_of(
             )
             records.append(record)
         rows.check_end()
-        yield base_offset + last_delta + 1, records
+        yield base_offset + last_delta + 1, epoch, records
         at = end
 
 

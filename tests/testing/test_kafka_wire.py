@@ -22,7 +22,7 @@ RECORDS = [
 ]
 
 
-def read(data: bytes) -> list[tuple[int, list[ConsumerRecord]]]:
+def read(data: bytes) -> list[tuple[int, int, list[ConsumerRecord]]]:
     return list(batches_of(HERE, memoryview(data)))
 
 
@@ -33,8 +33,8 @@ def test_batches_are_read_as_clients_write_them(codec_: Codec) -> None:
         ConsumerRecord(*HERE, 100 + row, *record[1::-1], record.headers, record.timestamp_ms, 7)
         for row, record in enumerate(RECORDS)
     ]
-    assert read(batch) == [(103, expected)]
-    assert read(batch + batch[:-1]) == [(103, expected)], "the rest of a batch is ignored"
+    assert read(batch) == [(103, 7, expected)]
+    assert read(batch + batch[:-1]) == [(103, 7, expected)], "the rest of a batch is ignored"
 
 
 def test_compacted_batches_and_append_times_are_read() -> None:
@@ -48,8 +48,8 @@ def test_compacted_batches_and_append_times_are_read() -> None:
         log_append_time=True,
         previous_chain=0,
     )
-    ((next_offset, records),) = read(b"".join(to_kafka(leader + batch[LEADER_BYTES:])))
-    assert next_offset == 19
+    ((next_offset, epoch, records),) = read(b"".join(to_kafka(leader + batch[LEADER_BYTES:])))
+    assert (next_offset, epoch) == (19, 2)
     assert [(each.offset, each.value, each.timestamp_ms) for each in records] == [
         (11, b"a", 77),
         (14, b"b", 77),

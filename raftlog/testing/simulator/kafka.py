@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, cast
 
+from raftlog.client.partition_requests import At
 from raftlog.config import Address
 from raftlog.errors import (
     BrokerUnavailableError,
@@ -39,7 +40,9 @@ from raftlog.types import (
     NO_TIMESTAMP,
     ConsumerRecord,
     Headers,
+    LeaderEpoch,
     Offset,
+    OffsetAndTimestamp,
     RecordMetadata,
     TimestampMs,
     TopicPartition,
@@ -52,7 +55,8 @@ METADATA_MAX_AGE_S: Final = 3.0
 FETCH_FAILURES_MAX: Final = 50  # consecutive polls that fail, then one raises the error
 BATCHES_IN_FLIGHT_MAX: Final = 5  # of a partition; brokers remember as many batches of a producer
 BATCH_RECORDS_MAX: Final = 4  # so few that several batches are in flight
-EPOCH_MAX: Final = 32_767
+EPOCH_MAX: Final = 32_767  # of a producer
+NO_EPOCH: Final = -1  # of a leader
 SEQUENCES: Final = 1 << 31
 LATEST, EARLIEST = -1, -2  # in place of a timestamp
 
@@ -75,6 +79,7 @@ _VERSIONS: Final = {
     apis.METADATA: 12,
     apis.INIT_PRODUCER_ID: 4,
     apis.LIST_OFFSETS: 7,
+    apis.OFFSET_FOR_LEADER_EPOCH: 4,
     apis.FIND_COORDINATOR: 3,
 }
 
@@ -82,6 +87,7 @@ _ApiVersions = codec.structs("request", apis.API_VERSIONS.key)
 _Produce = codec.structs("request", apis.PRODUCE.key)
 _Fetch = codec.structs("request", apis.FETCH.key)
 _Offsets = codec.structs("request", apis.LIST_OFFSETS.key)
+_Epochs = codec.structs("request", apis.OFFSET_FOR_LEADER_EPOCH.key)
 _Metadata = codec.structs("request", apis.METADATA.key)
 _InitProducerId = codec.structs("request", apis.INIT_PRODUCER_ID.key)
 
@@ -263,6 +269,20 @@ class KafkaClient:
             if each.leader_id in brokers:
                 self._learn(each.partition_index, brokers[each.leader_id], each.leader_epoch)
         self.is_stale, self._read_at = False, self.loop.time()
+
+    async def list_offset(
+        self, broker: Address, partition: int, at: TimestampMs, epoch: LeaderEpoch = NO_EPOCH
+    ) -> Offset:
+        """Return the offset at a time, or at ``EARLIEST`` or ``LATEST``; -1 if there is none."""
+        part = _Offsets.ListOffsetsPartition(
+            partition_index=partition, current_leader_epoch=epoch, timestamp=at
+        )
+        topic = _Offsets.ListOffsetsTopic(name=self.topic, partitions=[part])
+        wanted = _Offsets.root(replica_id=-1, topics=[topic])
+        answer = (await self.ask(broker, apis.LIST_OFFSETS, wanted)).topics[0].partitions[0]
+        if answer.error_code:
+            raise CodeError(answer.error_code)
+        return cast("Offset", answer.offset)
 
     def hint(self, partition: int, part: Message, endpoints: Collection[Message]) -> None:
         """Use the leader in a response that refuses a request (KIP-951)."""
@@ -555,7 +575,9 @@ class KafkaConsumer:
         auto_offset_reset: str,
         fetch_max_wait_ms: int = 100,
         max_partition_fetch_bytes: int = 1 << 20,
+        may_be_recreated: bool = False,
     ) -> None:
+        """``may_be_recreated``: whether the topic is deleted and created again in this run."""
         self._client = client
         self._reset_to = LATEST if auto_offset_reset == "latest" else EARLIEST
         self._wait_ms = fetch_max_wait_ms
@@ -563,6 +585,9 @@ class KafkaConsumer:
         self._version = client.machine.random.choice((16, 18))  # by topic ID
         self._topic_id = b""
         self._positions: dict[int, Offset | None] = {}  # None: to be looked up
+        self._last_epochs: dict[int, LeaderEpoch] = {}  # of the last batch received
+        self._validated: dict[int, LeaderEpoch] = {}  # leader epochs that have these records
+        self._may_be_recreated = may_be_recreated
         self._records: deque[ConsumerRecord] = deque()
         self._failures = 0
 
@@ -595,20 +620,9 @@ class KafkaConsumer:
         return {each: await self._offset(each.partition, at) for each in partitions}
 
     async def _offset(self, partition: int, at: int) -> Offset:
-        client = self._client
-        leader = await client.leader(partition)
+        leader = await self._client.leader(partition)
         self._check_topic()
-        part = _Offsets.ListOffsetsPartition(
-            partition_index=partition, current_leader_epoch=leader.epoch, timestamp=at
-        )
-        topic = _Offsets.ListOffsetsTopic(name=client.topic, partitions=[part])
-        found = await client.ask(
-            leader.broker, apis.LIST_OFFSETS, _Offsets.root(replica_id=-1, topics=[topic])
-        )
-        answer = found.topics[0].partitions[0]
-        if answer.error_code:
-            raise CodeError(answer.error_code)
-        return cast("Offset", answer.offset)
+        return await self._client.list_offset(leader.broker, partition, at, leader.epoch)
 
     async def poll(self, timeout_ms: int, max_records: int) -> list[ConsumerRecord]:
         if not self._records:
@@ -633,6 +647,8 @@ class KafkaConsumer:
             self._check_topic()
             if position is None:
                 self._positions[partition] = await self._offset(partition, self._reset_to)
+            else:
+                await self._validate(partition, position, leader)
             part = _Fetch.FetchPartition(
                 partition=partition,
                 current_leader_epoch=leader.epoch,
@@ -646,6 +662,28 @@ class KafkaConsumer:
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
+
+    async def _validate(self, partition: int, position: Offset, leader: _Leader) -> None:
+        """Check that a new leader has the records before the position (KIP-320). They were
+        committed, so that no leader of the topic lacks them.
+        """
+        client, last = self._client, self._last_epochs.get(partition)
+        if last is None or self._validated.get(partition) == leader.epoch:
+            return
+        part = _Epochs.OffsetForLeaderPartition(
+            partition=partition, current_leader_epoch=leader.epoch, leader_epoch=last
+        )
+        topic = _Epochs.OffsetForLeaderTopic(topic=client.topic, partitions=[part])
+        wanted = _Epochs.root(replica_id=-1, topics=[topic])
+        found = await client.ask(leader.broker, apis.OFFSET_FOR_LEADER_EPOCH, wanted)
+        answer = found.topics[0].partitions[0]
+        if answer.error_code:
+            raise CodeError(answer.error_code)
+        is_truncated = 0 <= answer.end_offset < position
+        if is_truncated and self._may_be_recreated:
+            raise UnknownTopicError(f"{client.topic} was deleted and created again")
+        assert not is_truncated, f"{client.part(partition)}: {position}, {leader}: {answer}"
+        self._validated[partition] = leader.epoch
 
     async def _fetch_from(self, leader: Address, parts: list[tuple[int, Message]]) -> None:
         client = self._client
@@ -664,6 +702,7 @@ class KafkaConsumer:
             partition = part.partition_index
             if part.error_code == errors.OFFSET_OUT_OF_RANGE:
                 self._positions[partition] = None
+                self._last_epochs.pop(partition, None)
             elif part.error_code:
                 client.hint(partition, part, found.node_endpoints)
                 failed = CodeError(part.error_code)
@@ -676,8 +715,9 @@ class KafkaConsumer:
 
     def _take(self, partition: int, position: Offset, data: memoryview) -> Offset:
         """Queue the records of a response. Returns the offset after the last complete batch."""
-        for next_offset, records in batches_of(self._client.part(partition), data):
+        for next_offset, epoch, records in batches_of(self._client.part(partition), data):
             self._records += [record for record in records if record.offset >= position]
+            self._last_epochs[partition] = epoch
             position = max(position, next_offset)
         return position
 
@@ -685,6 +725,28 @@ class KafkaConsumer:
         self._topic_id = self._topic_id or self._client.topic_id
         if self._topic_id != self._client.topic_id:
             raise UnknownTopicError(f"{self._client.topic} was deleted and created again")
+
+    async def close(self) -> None:
+        self._client.close()
+
+
+class KafkaAsker:
+    """Requests the offsets of partitions from one broker, whether it leads them or not."""
+
+    def __init__(self, client: KafkaClient, broker: Address) -> None:
+        self._client = client
+        self._broker = broker
+
+    async def list_offsets(
+        self, queries: Mapping[TopicPartition, At]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """See ``AsyncAdmin.list_offsets``. Does not retry."""
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for partition, at in queries.items():
+            place = at if isinstance(at, int) else {"latest": LATEST, "earliest": EARLIEST}[at]
+            offset = await self._client.list_offset(self._broker, partition.partition, place)
+            found[partition] = OffsetAndTimestamp(offset, NO_TIMESTAMP) if offset >= 0 else None
+        return found
 
     async def close(self) -> None:
         self._client.close()

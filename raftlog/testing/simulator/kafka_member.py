@@ -65,10 +65,12 @@ class KafkaMember(KafkaConsumer):
         group: str,
         instance_id: str | None,
         session_timeout_ms: int,
-        fetch_max_wait_ms: int,
+        **settings: Any,
     ) -> None:
-        """``coordination``: another client, for requests to the coordinator."""
-        super().__init__(client, auto_offset_reset="earliest", fetch_max_wait_ms=fetch_max_wait_ms)
+        """``coordination``: another client, for requests to the coordinator. ``settings``: of the
+        consumer.
+        """
+        super().__init__(client, auto_offset_reset="earliest", **settings)
         self._to_group = coordination
         self._group = group
         self._instance_id = instance_id
@@ -129,8 +131,8 @@ class KafkaMember(KafkaConsumer):
             self._on_lost(lost)
 
     def _forget(self) -> None:
-        self._positions.clear()
-        self._records.clear()
+        for known in (self._positions, self._records, self._last_epochs, self._validated):
+            known.clear()
 
     async def _release(self) -> None:
         """Release all partitions, before a rebalance or the end."""

@@ -62,6 +62,7 @@ class Members:
         asker = partial(
             ask_each_broker,
             self._workload,
+            connect=lambda machine, broker: self._workload.admin(machine, str(broker)),
             ask=ask_committed,
             questions_max=QUESTIONS_MAX,
             pause_s=(0.1, 0.6),

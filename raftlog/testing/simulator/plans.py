@@ -176,6 +176,7 @@ class WorkloadPlan:
     changes_factor: bool = False  # some moves change the number of replicas
     is_secured: bool = False  # clients authenticate, and a user is created and deleted repeatedly
     has_kafka_reader: bool = False  # one of the final readers speaks Kafka's protocol
+    has_kafka_askers: bool = False  # so do all ``askers``
 
     @classmethod
     def draw(cls, random: Random, *, replication_factor: int, min_isr: int = 0) -> WorkloadPlan:
@@ -233,11 +234,13 @@ class WorkloadPlan:
             for each in self.consumers
         )
         is_classic = random.random() < 0.5
+        has_kafka_askers = random.random() < 0.5
         return replace(
             self,
             producers=producers,
             consumers=consumers,
             has_kafka_reader=True,
+            has_kafka_askers=has_kafka_askers,
             group=None if self.group is None else replace(self.group, is_kafka=is_classic),
         )
 

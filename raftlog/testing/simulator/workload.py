@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.client.aio.consumer import AsyncConsumer
@@ -20,6 +20,7 @@ from raftlog.client.aio.producer import AsyncProducer
 from raftlog.client.delivery import DeliveryFuture, RangesFuture
 from raftlog.client.partition_requests import At
 from raftlog.client.settings import SecurityArguments
+from raftlog.config import Address
 from raftlog.errors import (
     CorruptBatchError,
     InvalidRequestError,
@@ -31,7 +32,12 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.testing.simulator.history import EndOffsets, History, Outcome, Seen, Send
-from raftlog.testing.simulator.kafka import KafkaClient, KafkaConsumer, KafkaProducer
+from raftlog.testing.simulator.kafka import (
+    KafkaAsker,
+    KafkaClient,
+    KafkaConsumer,
+    KafkaProducer,
+)
 from raftlog.testing.simulator.kafka_member import KafkaMember
 from raftlog.testing.simulator.plans import ConsumerPlan, ProducerPlan, WorkloadPlan
 from raftlog.testing.simulator.process import BrokerMachine, ClientMachine, Program
@@ -67,6 +73,7 @@ WITHOUT_EFFECT: Final = (
     UnknownTopicError,
 )
 
+Asker = TypeVar("Asker", bound=AsyncAdmin | KafkaAsker)
 AnyConsumer: TypeAlias = AsyncConsumer | KafkaConsumer
 Sent: TypeAlias = DeliveryFuture | asyncio.Future[RecordMetadata]
 
@@ -109,7 +116,12 @@ class Workload:
             self.add("admin-1", partial(_administrate, self))
         for number in range(1, self.plan.askers + 1):
             asker = partial(
-                ask_each_broker, self, ask=_ask, questions_max=QUESTIONS_MAX, pause_s=(0.05, 0.4)
+                ask_each_broker,
+                self,
+                connect=self.asker,
+                ask=_ask,
+                questions_max=QUESTIONS_MAX,
+                pause_s=(0.05, 0.4),
             )
             self.add(f"asker-{number}", asker)
 
@@ -199,10 +211,22 @@ class Workload:
         return consumer
 
     def kafka_consumer(self, machine: ClientMachine, **settings: Any) -> KafkaConsumer:
-        return KafkaConsumer(self._kafka_client(machine), **settings)
+        is_recreated = self.plan.recreates_after_s > 0
+        return KafkaConsumer(self._kafka_client(machine), may_be_recreated=is_recreated, **settings)
+
+    def asker(self, machine: ClientMachine, broker: Address) -> AsyncAdmin | KafkaAsker:
+        """Create a client that requests offsets from one broker."""
+        if self.plan.has_kafka_askers:
+            return KafkaAsker(self._kafka_client(machine), broker)
+        return self.admin(machine, str(broker))
 
     def kafka_member(self, machine: ClientMachine, **settings: Any) -> KafkaMember:
-        return KafkaMember(self._kafka_client(machine), self._kafka_client(machine), **settings)
+        return KafkaMember(
+            self._kafka_client(machine),
+            self._kafka_client(machine),
+            may_be_recreated=self.plan.recreates_after_s > 0,
+            **settings,
+        )
 
     def _kafka_client(self, machine: ClientMachine) -> KafkaClient:
         brokers = [broker.address for broker in self.world.brokers]
@@ -474,39 +498,38 @@ def record_name(value: bytes | None, headers: Headers) -> str:
 # -- clients that reach only one broker ------------------------------------------------------------
 
 
-Question: TypeAlias = Callable[[Workload, ClientMachine, AsyncAdmin], Awaitable[None]]
-
-
 async def ask_each_broker(
     workload: Workload,
     machine: ClientMachine,
     *,
-    ask: Question,
+    connect: Callable[[ClientMachine, Address], Asker],
+    ask: Callable[[Workload, ClientMachine, Asker], Awaitable[None]],
     questions_max: int,
     pause_s: tuple[float, float],
 ) -> None:
     """Send requests to one broker after another, each time without a connection to the others.
 
     These requests also reach former leaders that do not know their successor.
-    ``ask``: sends one request. ``questions_max``: requests to one broker. ``pause_s``: minimum and
+    ``connect``: creates a client of one broker. ``ask``: sends one request with it.
+    ``questions_max``: requests to one broker. ``pause_s``: minimum and
     maximum seconds between two requests.
     """
     random = machine.random
     while not workload.is_over:
         chosen = workload.reach_only(machine)
-        admin = workload.admin(machine, str(chosen.address))
+        client = connect(machine, chosen.address)
         questions = random.randint(1, questions_max)
         while questions and not workload.is_over:
             questions -= 1
             try:
-                await ask(workload, machine, admin)
+                await ask(workload, machine, client)
             except RaftlogError as error:
                 workload.world.trace(f"{machine.name} of {chosen.name}: {error}")
             await asyncio.sleep(random.uniform(*pause_s))
-        await admin.close()
+        await client.close()
 
 
-async def _ask(workload: Workload, machine: ClientMachine, admin: AsyncAdmin) -> None:
+async def _ask(workload: Workload, machine: ClientMachine, admin: AsyncAdmin | KafkaAsker) -> None:
     history, partitions = workload.history, workload.partitions
     what = machine.random.choice(("latest", "earliest", "time"))
     if what == "time":
@@ -530,7 +553,9 @@ async def _ask(workload: Workload, machine: ClientMachine, admin: AsyncAdmin) ->
     history.end(asking, Outcome.OK)
 
 
-async def _ask_for_time(workload: Workload, machine: ClientMachine, admin: AsyncAdmin) -> None:
+async def _ask_for_time(
+    workload: Workload, machine: ClientMachine, admin: AsyncAdmin | KafkaAsker
+) -> None:
     """Look up the timestamp of an acknowledged record. The lookup must find this record or an
     earlier one.
     """
