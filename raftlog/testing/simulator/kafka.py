@@ -198,6 +198,7 @@ class KafkaClient:
         self._read_at = -METADATA_MAX_AGE_S
         self.is_stale = True
         self._reading: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def part(self, number: int) -> TopicPartition:
         return TopicPartition(self.topic, number)
@@ -218,6 +219,8 @@ class KafkaClient:
                 _, made = await self.loop.create_connection(make, address.host, address.port)
         except OSError as error:  # includes TimeoutError
             raise BrokerUnavailableError(f"{address}: {error}") from error
+        if self._is_closed:
+            made.close()
         versions = await self._ask(made, apis.API_VERSIONS, _ApiVersions.root())
         assert versions.error_code == errors.NONE, versions
         return made
@@ -297,13 +300,11 @@ class KafkaClient:
             self.leaders[partition] = _Leader(leader, epoch)
 
     def close(self) -> None:
+        """Close all connections, also those that are being created. Requests fail."""
+        self._is_closed = True
         for known in self._connections.values():
-            if not known.done():
-                known.cancel()
-            elif known.exception() is None:
+            if known.done() and known.exception() is None:
                 known.result().close()
-        if self._reading is not None:
-            self._reading.cancel()
 
 
 # -- producer --------------------------------------------------------------------------------------
