@@ -56,8 +56,8 @@ _SEALED: Final = struct.Struct(">hiqqqhii")  # covered by the crc, before the re
 _SEALED_POSITION: Final = 21
 _LENGTH_END: Final = 12
 KAFKA_HEADER_BYTES: Final = 61
-_PRODUCER_ID: Final = struct.Struct(">q")
-_PRODUCER_ID_POSITION: Final = 43
+_PRODUCER: Final = struct.Struct(">qhi")
+_PRODUCER_POSITION: Final = 43
 assert HEADER_BYTES + PREFIX.size == KAFKA_HEADER_BYTES + KAFKA_EXTRA_BYTES
 assert _FRONT.size == _SEALED_POSITION, "the drawing above and the code disagree"
 assert _SEALED_POSITION + _SEALED.size == KAFKA_HEADER_BYTES, "the drawing and the code disagree"
@@ -71,6 +71,14 @@ _CODECS: Final = frozenset(Codec)
 _COLUMNS_EXTRA_BYTES: Final = 128
 _COLUMNS_EXTRA_RECORD_BYTES: Final = 32
 _COLUMNS_EXTRA_HEADER_BYTES: Final = 12
+
+
+class KafkaProducer(NamedTuple):
+    """The producer of a batch, and the sequence number of the batch's first record."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
 
 
 class _Sealed(NamedTuple):
@@ -118,11 +126,11 @@ class CheckedBatch(NamedTuple):
 # -- produce ---------------------------------------------------------------------------------------
 
 
-def kafka_producer_id_at(data: Buffer) -> int:
-    """Return the producer ID of a client's batch, unchecked; -1 if ``data`` is too short."""
+def kafka_producer_at(data: Buffer) -> KafkaProducer:
+    """Return the producer of a client's batch, unchecked; all -1 if ``data`` is too short."""
     if len(data) < KAFKA_HEADER_BYTES:
-        return NO_PRODUCER_ID
-    return int(_PRODUCER_ID.unpack_from(data, _PRODUCER_ID_POSITION)[0])
+        return KafkaProducer(NO_PRODUCER_ID, NO_EPOCH, NO_SEQUENCE)
+    return KafkaProducer._make(_PRODUCER.unpack_from(data, _PRODUCER_POSITION))
 
 
 def check_batch(

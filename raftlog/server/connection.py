@@ -47,6 +47,7 @@ from raftlog.protocol.operator_auth import Granting
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.peer_auth import Answering
 from raftlog.protocol.schema import Message
+from raftlog.record.kafka_batch import KafkaProducer
 from raftlog.security.credentials import UsedCredential
 from raftlog.security.principal import ANONYMOUS, of_certificate
 from raftlog.server.access.meter import Meter
@@ -156,6 +157,8 @@ class Connection(asyncio.BufferedProtocol):
         self.meter: Meter | None = None  # while quotas may apply
         self._draining = False  # the broker stops: close when nothing is in flight
         self._refusals = 0
+        # Of a Kafka client: first refused batch of the producer that wrote last, by partition.
+        self.refused_batches: dict[tuple[str, int], KafkaProducer] = {}
         self.peer = "?"
         self.peer_host = "?"
         self.principal = ANONYMOUS

@@ -13,7 +13,7 @@ from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
-from raftlog.record.kafka_batch import kafka_producer_id_at
+from raftlog.record.kafka_batch import kafka_producer_at
 from raftlog.security.acl import CLUSTER_NAME, Operation, ResourceType
 from raftlog.server.access.control import Caller
 from raftlog.server.access.rules import (
@@ -162,7 +162,7 @@ def _produce_denial(context: BrokerContext, caller: Caller, item: Any) -> Access
         return error
     try:
         for part in item.partition_data:
-            caller.check_producer_id(kafka_producer_id_at(part.records or b""))
+            caller.check_producer_id(kafka_producer_at(part.records or b"").producer_id)
     except AccessDeniedError as not_owned:
         return not_owned
     return None

@@ -21,7 +21,10 @@ from confluent_kafka.admin import (
 
 import raftlog
 from raftlog.clock import SystemClock
+from raftlog.errors import NotEnoughReplicasError
 from raftlog.record import Codec, parse_header
+from raftlog.server.kafka.handlers import produce
+from raftlog.server.requests.append import append
 from raftlog.testing.certificates import Certificates
 from tests.kafka.clients.native import native_records
 from tests.server.harness import RunningBroker, running
@@ -45,6 +48,32 @@ def write(address: str, topic: str, values: list[bytes], **settings: Any) -> lis
     assert producer.flush(TIMEOUT_S) == 0
     assert len(delivered) == len(values)
     return delivered
+
+
+def test_a_producer_continues_after_its_first_batches_were_refused_twice(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the second attempt the first batch alone was refused. Those behind it were the batches of
+    an unknown producer (59), after which librdkafka fails every further record.
+    """
+    with broker.client() as native:
+        native.create("refused")
+    attempts: list[int] = []
+
+    def append_at_the_third(*batch: Any) -> None:
+        attempts.append(1)
+        if len(attempts) <= 6:  # five at first, then the first one again
+            raise NotEnoughReplicasError("not now")
+        append(*batch)
+
+    monkeypatch.setattr(produce, "append", append_at_the_third)
+    values = [b"%d" % number for number in range(5)]
+    one_each = {"enable.idempotence": True, "batch.num.messages": 1, "retry.backoff.ms": 100}
+    delivered = write(str(broker.address), "refused", values, **one_each)
+    assert len(attempts) > 6
+    assert sorted(message.offset() for message in delivered) == list(range(5))
+    found = read(str(broker.address), "refused", 5)
+    assert [message.value() for message in found] == values
 
 
 def read(address: str, topic: str, count: int, **settings: Any) -> list[Any]:

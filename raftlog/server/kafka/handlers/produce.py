@@ -17,9 +17,11 @@ from raftlog.errors import (
     InvalidRequestError,
     KafkaBatchError,
     KafkaBatchFault,
+    OutOfOrderSequenceError,
     RaftlogError,
     RequestTimedOutError,
     ThrottledError,
+    UnknownProducerError,
     UnknownTopicError,
     UnsupportedFeatureError,
 )
@@ -28,7 +30,7 @@ from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.record import BatchHeader, parse_header
-from raftlog.record.kafka_batch import check_batch, to_stored
+from raftlog.record.kafka_batch import KafkaProducer, check_batch, kafka_producer_at, to_stored
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.parts import check_count, hint_leaders, host_of, topic_name
 from raftlog.server.kafka.reply import KafkaReply
@@ -41,6 +43,7 @@ ACKS: Final = (-1, 0, 1)
 # A batch is checked on the loop if that takes a few milliseconds at most.
 CHECKED_ON_LOOP_BYTES_MAX: Final = limits.MIB
 COMPRESSED_ON_LOOP_BYTES_MAX: Final = 64 * limits.KIB
+REFUSED_PARTITIONS_MAX: Final = 1_000  # per connection, whose refused batches are remembered
 _CODEC_POSITION: Final = 22  # the low byte of the batch's attributes
 _CODEC_MASK: Final = 7
 # Errors of records that the partition has rejected: with the log start, as in Kafka. The Java
@@ -141,6 +144,8 @@ class _Produce:
 
     def append(self, index: int, part: _Part, records: Buffer) -> Steps:
         self._parts.append(part)
+        producer = kafka_producer_at(records)
+        refused = self._reply.connection.refused_batches
         try:
             if self._acks not in ACKS:
                 raise InvalidRequestError(f"acks={self._acks}; -1 (all), 0 and 1 are permitted")
@@ -155,8 +160,30 @@ class _Produce:
                 append(host, stored, header, self._acks, done)
             except InvalidRequestError as error:  # of its timestamps
                 raise KafkaBatchError(str(error), KafkaBatchFault.INVALID_TIMESTAMP) from error
+            refused.pop((part.topic, part.partition), None)
         except RaftlogError as error:
-            self._stored(index, part, error)
+            self._stored(index, part, self._refusal(part, producer, error))
+
+    def _refusal(self, part: _Part, producer: KafkaProducer, error: RaftlogError) -> RaftlogError:
+        """Note a refused batch, and return the error for it.
+
+        The client has sent the batches behind it before it knows: they are out of order. A producer
+        without a stored batch is unknown, and librdkafka's producers give up permanently if one of
+        their batches behind others gets that error at its second attempt.
+        """
+        if producer.producer_id < 0:
+            return error
+        refused, place = self._reply.connection.refused_batches, (part.topic, part.partition)
+        first = refused.get(place)
+        if first is None or first[:2] != producer[:2]:
+            if len(refused) >= REFUSED_PARTITIONS_MAX:
+                del refused[next(iter(refused))]
+            refused[place] = producer
+        elif isinstance(error, UnknownProducerError) and producer > first:
+            return OutOfOrderSequenceError(
+                f"{error}. The batch with sequence {first.base_sequence} was refused before"
+            )
+        return error
 
     def _accepted(
         self, records: Buffer, config: TopicConfig

@@ -10,6 +10,7 @@ from raftlog import limits
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.record import Codec
+from raftlog.server.kafka.handlers import produce
 from tests.record.kafka_batches import KafkaRecord, kafka_batch, kafka_resealed
 from tests.server.harness import FaultyDisk, RunningBroker, running
 from tests.server.kafka.kafka_client import KafkaClient, connected, produce_request
@@ -155,6 +156,47 @@ def test_a_producer_whose_batches_are_deleted(kafka_client: KafkaClient, topic: 
     unknown = kafka_client.produce(topic, batch(b"a", producer=(8, 0, 4)))
     assert unknown.error_code == errors.UNKNOWN_PRODUCER_ID
     assert unknown.log_start_offset == 0, "without it, the Java producer repeats the request"
+
+
+def test_batches_behind_a_refused_one_are_out_of_order(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker, topic: str
+) -> None:
+    """They were sent before the client knew. With 59 and a second attempt, librdkafka's producer
+    would give up permanently.
+    """
+    corrupt = bytearray(batch(b"a", producer=(9, 0, 0)))
+    corrupt[-1] ^= 1
+    behind = batch(b"b", producer=(9, 0, 1))
+    for _ in range(2):
+        assert kafka_client.produce(topic, bytes(corrupt)).error_code == errors.CORRUPT_MESSAGE
+        assert kafka_client.produce(topic, behind).error_code == errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+    with connected(kafka_broker) as other:
+        assert other.produce(topic, behind).error_code == errors.UNKNOWN_PRODUCER_ID
+    assert kafka_client.produce(topic, batch(b"a", producer=(9, 0, 0))).base_offset == 0
+    assert kafka_client.produce(topic, behind).base_offset == 1
+
+
+def test_the_first_batch_of_an_unknown_producer_is_not_out_of_order(
+    kafka_client: KafkaClient, topic: str
+) -> None:
+    first, behind = (batch(b"a", producer=(10, 0, number)) for number in (4, 5))
+    for _ in range(2):  # also when it is repeated
+        assert kafka_client.produce(topic, first).error_code == errors.UNKNOWN_PRODUCER_ID
+        assert kafka_client.produce(topic, behind).error_code == errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+    # Another epoch, and another producer, begin anew.
+    for producer in ((10, 1, 5), (11, 0, 5)):
+        unknown = kafka_client.produce(topic, batch(b"a", producer=producer))
+        assert unknown.error_code == errors.UNKNOWN_PRODUCER_ID
+
+
+def test_the_number_of_refused_batches_is_limited(
+    kafka_client: KafkaClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce, "REFUSED_PARTITIONS_MAX", 1)
+    kafka_client.produce(topic, batch(b"a", producer=(12, 0, 4)))
+    kafka_client.produce("unknown", batch(b"a", producer=(12, 0, 4)))
+    forgotten = kafka_client.produce(topic, batch(b"a", producer=(12, 0, 5)))
+    assert forgotten.error_code == errors.UNKNOWN_PRODUCER_ID
 
 
 def test_acks_0_has_no_answer(kafka_client: KafkaClient, topic: str) -> None:
