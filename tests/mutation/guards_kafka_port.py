@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import drop, never, replace
+from tests.mutation.change import always, drop, never, replace
 from tests.mutation.guard import Guard
 
 _CONNECTION: Final = "tests/kafka/test_connection.py"
@@ -58,6 +58,23 @@ GUARDS: Final = [
         function="_Produce._accepted",
         change=never("if _uncompressed_left"),
         tests=(f"{_PRODUCE}::test_a_request_has_a_limit_of_uncompressed_bytes",),
+    ),
+    Guard(
+        name="Kafka batches behind a refused one are out of order",
+        why="a producer of librdkafka fails permanently if the broker does not know it by then",
+        module="raftlog/server/kafka/handlers/produce.py",
+        function="_Produce._refusal",
+        change=never("if UnknownProducerError"),
+        tests=(f"{_PRODUCE}::test_batches_behind_a_refused_one_are_out_of_order",),
+    ),
+    Guard(
+        name="a repeated Kafka batch of an unknown producer stays unknown",
+        why="if it is the first in flight, a producer of librdkafka that is told that it is out of "
+        "order fails permanently",
+        module="raftlog/server/kafka/handlers/produce.py",
+        function="_Produce._refusal",
+        change=always("compare >"),
+        tests=(f"{_PRODUCE}::test_the_first_batch_of_an_unknown_producer_is_not_out_of_order",),
     ),
     Guard(
         name="a request for all topics waits for them, also with access rules",
