@@ -376,7 +376,9 @@ class KafkaProducer:
         stream = self._streams.get(partition)
         if stream is None:
             stream = self._streams[partition] = _Stream(partition)
-            self._tasks.append(self._client.loop.create_task(self._run(stream)))
+            task = self._client.loop.create_task(self._run(stream))
+            task.add_done_callback(_check)
+            self._tasks.append(task)
         future: asyncio.Future[RecordMetadata] = self._client.loop.create_future()
         self._pending[future] = None
         future.add_done_callback(self._pending.pop)
@@ -541,12 +543,20 @@ class KafkaProducer:
         self._raise_epoch(stream)
 
 
+def _check(task: asyncio.Task[None]) -> None:
+    """Raise the error of a task, which ends the simulation."""
+    if not task.cancelled():
+        task.result()
+
+
 def _may_repeat(error: RaftlogError, *, is_first: bool) -> bool:
     """Return whether an attempt with this error is repeated. The failure of a batch makes those
-    after it out of order.
+    after it out of order. They must not be those of an unknown producer, after which a producer of
+    librdkafka fails permanently.
     """
     if not isinstance(error, CodeError):
         return True
+    assert is_first or error.kafka_code != errors.UNKNOWN_PRODUCER_ID, error
     return error.is_retriable or (
         error.kafka_code == errors.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_first
     )

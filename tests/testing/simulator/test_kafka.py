@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from raftlog.errors import RaftlogError
 from raftlog.record import BatchHeader
 from raftlog.server.kafka.handlers import fetch, produce
 from raftlog.server.partition import Partition
 from raftlog.server.requests.append import ACKS_LEADER, append
 from raftlog.server.requests.read import Part, Read
+from raftlog.testing.simulator.faults import FaultPlan
 from raftlog.testing.simulator.history import EndOffsets, Outcome, Poll
 from raftlog.testing.simulator.plans import COMPRESSIONS, ConsumerPlan, ProducerPlan, WorkloadPlan
 from raftlog.testing.simulator.revoking import PLAN
@@ -22,6 +24,7 @@ from raftlog.testing.simulator.world import World
 from raftlog.types import Buffer
 
 BROKEN_WITHIN_SEEDS = 30
+FULL_DISKS = FaultPlan(kinds=("disk_full",), every_s=0.3)
 PRODUCER = replace(PLAN, burst_max=10, padding_max=100, session_s=2.0, close_s=30.0, is_kafka=True)
 CONSUMER = ConsumerPlan(
     begin="earliest",
@@ -154,11 +157,17 @@ def kafka_scenario(seed: int) -> Scenario:
     return replace(scenario, workload=workload)
 
 
-def kinds_found(until: str) -> set[str]:
-    """The kinds of violation that seeds find, up to the first seed that finds ``until``."""
+def kinds_found(
+    until: str, change: Callable[[Scenario], Scenario] = lambda scenario: scenario
+) -> set[str]:
+    """The kinds of violation that seeds find, up to the first seed that finds ``until``.
+
+    ``change``: makes each scenario one in which it can be found.
+    """
     kinds: set[str] = set()
     for seed in range(BROKEN_WITHIN_SEEDS):
-        kinds |= {violation.kind for violation in run(kafka_scenario(seed)).violations}
+        verdict = run(change(kafka_scenario(seed)))
+        kinds |= {violation.kind for violation in verdict.violations}
         if until in kinds:
             break
     return kinds
@@ -183,6 +192,24 @@ def test_storing_a_repeated_batch_twice_is_caught(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(produce, "append", append_all)
     assert "DUPLICATE" in kinds_found("DUPLICATE")
+
+
+def test_unknown_producers_of_batches_behind_a_refused_one_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it was: producers of librdkafka failed permanently."""
+
+    def refused(_self: object, _part: object, _producer: object, error: RaftlogError) -> object:
+        return error
+
+    def with_full_disks(scenario: Scenario) -> Scenario:
+        """Disks that are full for some time refuse bursts of several batches."""
+        producers = [replace(each, burst_max=10) for each in scenario.workload.producers]
+        workload = replace(scenario.workload, producers=tuple(producers))
+        return replace(scenario, workload=workload, faults=FULL_DISKS)
+
+    monkeypatch.setattr(produce._Produce, "_refusal", refused)
+    assert "CRASH" in kinds_found("CRASH", with_full_disks)
 
 
 def test_reading_above_the_high_watermark_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
