@@ -225,16 +225,17 @@ class WorkloadPlan:
         """
         if self.is_secured:
             return self
-        producers = tuple(
-            replace(each, is_kafka=True, many=0.0) if random.random() < 0.5 else each
-            for each in self.producers
-        )
+        is_classic = random.random() < 0.5
+        has_kafka_askers = random.random() < 0.5
         consumers = tuple(
             replace(each, is_kafka=random.random() < 0.5 and each.read_from == "leader")
             for each in self.consumers
         )
-        is_classic = random.random() < 0.5
-        has_kafka_askers = random.random() < 0.5
+        # The last ones: a light workload has fewer.
+        producers = tuple(
+            replace(each, is_kafka=True, many=0.0) if random.random() < 0.5 else each
+            for each in self.producers
+        )
         return replace(
             self,
             producers=producers,
