@@ -9,10 +9,11 @@ from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
-from raftlog.server.kafka.parts import by_topic, check_count, unsigned
+from raftlog.server.kafka.parts import check_count, unsigned
 from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests.producers import list_producers
-from raftlog.server.turns import Steps
+from raftlog.server.turns import Steps, in_steps
+from raftlog.storage.producer_state import ActiveProducer
 
 _Producers = codec.structs("response", api.DESCRIBE_PRODUCERS.key)
 
@@ -26,31 +27,35 @@ def handle(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> 
     check_count(reply.name, sum(len(topic.partition_indexes) for topic in topics))
     left = limits.PRODUCERS_PER_REQUEST_MAX
 
-    def described(topic: Message, number: int) -> Message:
-        nonlocal left
-        try:
-            listed = list_producers(
-                context, topic.name, unsigned(number), -1, skip=0, limit=left
-            ).producers
-        except RaftlogError as error:
-            return _failed(number, error)
-        left -= len(listed)
-        return _Producers.PartitionResponse(
-            partition_index=number,
-            active_producers=[
-                _Producers.ProducerState(
-                    producer_id=each.producer_id,
-                    producer_epoch=each.epoch,
-                    last_sequence=each.newest.last_sequence,
-                    last_timestamp=each.newest.append_timestamp_ms,
-                    coordinator_epoch=-1,  # there are no transactions
+    made: list[Message] = []
+    for topic in topics:
+        partitions: list[Message] = []
+        for number in topic.partition_indexes:
+            try:
+                listed = list_producers(
+                    context, topic.name, unsigned(number), -1, skip=0, limit=left
+                ).producers
+            except RaftlogError as error:
+                partitions.append(_failed(number, error))
+            else:
+                left -= len(listed)
+                states = yield from in_steps(listed, _state)
+                partitions.append(
+                    _Producers.PartitionResponse(partition_index=number, active_producers=states)
                 )
-                for each in listed
-            ],
-        )
+            yield None
+        made.append(_whole(topic, partitions))
+    reply.send(_Producers.root(topics=made))
 
-    found = yield from by_topic(topics, lambda topic: topic.partition_indexes, described, _whole)
-    reply.send(_Producers.root(topics=found))
+
+def _state(producer: ActiveProducer) -> Message:
+    return _Producers.ProducerState(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        last_sequence=producer.newest.last_sequence,
+        last_timestamp=producer.newest.append_timestamp_ms,
+        coordinator_epoch=-1,  # there are no transactions
+    )
 
 
 def refuse(request: KafkaRequest, error: RaftlogError) -> Message:
