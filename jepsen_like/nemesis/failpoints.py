@@ -115,6 +115,7 @@ HUNG_S: Final = 300.0  # longer than the faults of any run
 HUNG_HOLD_S: Final = (8.0, 25.0)
 STALL_S: Final = BrokerConfig().disk_stall_timeout_ms / 1_000 - 1  # 1 s for the sync itself
 BEGIN_S: Final = 2.0  # time that ``begin`` waits for a hit
+RECOVERY_S: Final = 10.0  # the same in a broker that starts: on a busy machine that takes seconds
 GONE_S: Final = 2.0  # time limit for a process to end after a crash or an I/O error
 POLL_S: Final = 0.02
 
@@ -215,10 +216,10 @@ class FailpointsNemesis(OwnKinds):
             self._cluster.kill([target])
             self._rearm(target)
             self._cluster.spawn(target)
-        elif target not in self._cluster.up():
+            return self._effect_within(armed, RECOVERY_S)
+        if target not in self._cluster.up():
             return Effect(False, {"why": f"broker {target} is not running"}, (target,))
-        else:
-            self._rearm(target)
+        self._rearm(target)
         return self._effect_within(armed, BEGIN_S)
 
     def _effect_within(self, armed: _Armed, wait_s: float) -> Effect:

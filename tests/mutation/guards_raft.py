@@ -329,7 +329,7 @@ IDLE: Final = [
         name="a peer that sends no beats any longer is silent",
         why="idle groups keep a leader whose disk hangs",
         module="raftlog/consensus/node.py",
-        function="ConsensusNode._beat",
+        function="ConsensusNode._check_silence",
         change=never("if _services"),
         tests=(f"{IDLE_GROUPS}::test_the_disk_of_a_leader_of_an_idle_group_hangs",),
     ),
