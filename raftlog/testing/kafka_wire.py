@@ -1,5 +1,5 @@
-"""A Kafka client's side of the wire, for tests: it writes requests, and reads responses and record
-batches.
+"""A Kafka client's side of the wire, for tests: it writes requests and what members of a
+classic group exchange, and reads responses and record batches.
 
 The batches are read by the format's specification (``raftlog.record.kafka_batch``) without the code
 that brokers use.
@@ -69,6 +69,19 @@ def response(api: Api, version: int, data: bytes) -> tuple[int, Any]:
     message, end = codec.finish(codec.reader("response", api.key, version)(view, at))
     assert end == len(view)
     return correlation_id, message
+
+
+def subscription(*topics: str) -> bytes:
+    """The metadata of a member of a classic group, version 0: topics, and no user data."""
+    names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
+    return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
+
+
+def assignment(topic: str, *partitions: int) -> bytes:
+    """The assignment of such a member, version 0: partitions of a topic, and no user data."""
+    name = struct.pack(">h", len(topic)) + topic.encode()
+    numbers = struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)
+    return struct.pack(">hi", 0, 1) + name + numbers + struct.pack(">i", -1)
 
 
 def batches_of(

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 from raftlog.consumer_groups import Departure, Join, JoinResult, Sync, SyncResult
 from raftlog.consumer_groups.classic import ClassicGroup
 from raftlog.errors import RaftlogError
+from raftlog.testing.kafka_wire import assignment, subscription
 from tests.consumer_groups.scene import GROUP, REBALANCE_MS, SESSION_MS, Scene
 from tests.consumer_groups.states import groups_of
-
-
-def names(*topics: str) -> bytes:
-    """The bytes of a subscription."""
-    packed = b"".join(struct.pack(">h", len(t)) + t.encode() for t in topics)
-    return struct.pack(">hi", 1, len(topics)) + packed
-
-
-def assigned(topic: str, *partitions: int) -> bytes:
-    """The bytes of an assignment of partitions of one topic."""
-    name = struct.pack(">hih", 1, 1, len(topic)) + topic.encode()
-    return name + struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)
 
 
 class ClassicScene(Scene):
@@ -50,7 +38,9 @@ class ClassicScene(Scene):
         **fields: Any,
     ) -> JoinResult | None:
         """Joins with this name as its ID, as a new member or as one that has the ID."""
-        offered = [p if isinstance(p, tuple) else (p, names("t")) for p in protocols or ("range",)]
+        offered = [
+            p if isinstance(p, tuple) else (p, subscription("t")) for p in protocols or ("range",)
+        ]
         join = Join(
             **{
                 "group": GROUP,
@@ -125,7 +115,7 @@ class ClassicScene(Scene):
 
     def synced(self, *members: str) -> None:
         """All ask for their assignments, the leader last."""
-        given = {name: assigned("t", number) for number, name in enumerate(members)}
+        given = {name: assignment("t", number) for number, name in enumerate(members)}
         for name in sorted(members, key=lambda name: name == self.group.leader):
             self.sync(name, given if name == self.group.leader else None)
 

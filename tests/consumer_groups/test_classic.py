@@ -19,7 +19,8 @@ from raftlog.errors import (
     RebalanceInProgressError,
     UnknownMemberError,
 )
-from tests.consumer_groups.classic_scene import ClassicScene, assigned, names
+from raftlog.testing.kafka_wire import assignment, subscription
+from tests.consumer_groups.classic_scene import ClassicScene
 from tests.consumer_groups.scene import GROUP, REBALANCE_MS, SESSION_MS
 
 SESSION_S, REBALANCE_S = SESSION_MS / 1_000, REBALANCE_MS / 1_000
@@ -30,10 +31,10 @@ def test_the_first_member_leads_a_generation_at_once_without_a_delay() -> None:
     result = scene.enter("a")
     assert result is not None
     assert (result.generation, result.leader, result.protocol) == (1, "a", "range")
-    assert [(m.member_id, m.metadata) for m in result.members] == [("a", names("t"))]
-    synced = scene.sync("a", {"a": assigned("t", 0, 1)})
+    assert [(m.member_id, m.metadata) for m in result.members] == [("a", subscription("t"))]
+    synced = scene.sync("a", {"a": assignment("t", 0, 1)})
     assert synced is not None
-    assert synced.assignment == assigned("t", 0, 1)
+    assert synced.assignment == assignment("t", 0, 1)
     assert scene.group.phase == "stable"
 
 
@@ -78,13 +79,13 @@ def test_assignments_are_answered_when_the_leader_has_sent_them() -> None:
     scene.again("a")
     assert scene.sync("b") is None
     scene.pulse("b")  # heartbeats go on while members wait for the leader
-    mine = scene.sync("a", {"a": assigned("t", 0), "b": assigned("t", 1), "stranger": b"x"})
+    mine = scene.sync("a", {"a": assignment("t", 0), "b": assignment("t", 1), "stranger": b"x"})
     assert mine is not None
-    assert mine.assignment == assigned("t", 0)
-    assert scene.answer("b").assignment == assigned("t", 1)
+    assert mine.assignment == assignment("t", 0)
+    assert scene.answer("b").assignment == assignment("t", 1)
     again = scene.sync("b")  # the response was lost
     assert again is not None
-    assert again.assignment == assigned("t", 1)
+    assert again.assignment == assignment("t", 1)
 
 
 def test_the_first_rebalance_waits_for_more_members_but_not_for_ever() -> None:
@@ -216,7 +217,7 @@ def test_a_follower_that_repeats_its_join_gets_the_same_generation() -> None:
 def test_another_subscription_begins_a_rebalance() -> None:
     scene = ClassicScene()
     scene.formed("a", "b")
-    assert scene.again("b", ("range", names("other"))) is None
+    assert scene.again("b", ("range", subscription("other"))) is None
 
 
 def test_the_protocol_is_what_all_support_and_most_prefer() -> None:
@@ -283,13 +284,13 @@ def test_a_restarted_static_member_has_its_assignment_without_a_rebalance() -> N
     scene.after(1)
     scene.after(1)
     scene.sync("b1", instance="i")
-    scene.sync("a", {"a": assigned("t", 0), "b1": assigned("t", 1)})
+    scene.sync("a", {"a": assignment("t", 0), "b1": assignment("t", 1)})
     joined = scene.enter("b2", instance="i")
     assert joined is not None
     assert (joined.generation, joined.leader, joined.members) == (1, "a", ())
     synced = scene.sync("b2", instance="i")
     assert synced is not None
-    assert synced.assignment == assigned("t", 1)
+    assert synced.assignment == assignment("t", 1)
     scene.pulse("a")  # it has not noticed anything
     for request in (scene.pulse, scene.sync, scene.again):
         with pytest.raises(InstanceFencedError):
@@ -316,7 +317,7 @@ def test_a_restarted_static_leader_skips_the_assignment() -> None:
     assert old is not None
     assert (old.skip_assignment, old.leader, old.members) == (False, "a2", ())
     assert scene.group.leader == "a3"
-    scene.enter("a4", ("range", names("t", "u")), instance="i")
+    scene.enter("a4", ("range", subscription("t", "u")), instance="i")
     assert scene.group.phase == "completing_rebalance", "it subscribes to more"
 
 
@@ -452,7 +453,7 @@ def test_the_next_coordinator_serves_the_same_generation() -> None:
     scene.pulse("b")
     synced = scene.sync("b")
     assert synced is not None
-    assert synced.assignment == assigned("t", 1)
+    assert synced.assignment == assignment("t", 1)
     scene.after(SESSION_S)
     assert scene.state == "empty"
 

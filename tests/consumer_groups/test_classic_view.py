@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.consumer_groups.classic_scene import ClassicScene, assigned
+from raftlog.testing.kafka_wire import assignment
+from tests.consumer_groups.classic_scene import ClassicScene
 from tests.consumer_groups.scene import GROUP
 
 
@@ -16,7 +17,7 @@ def test_a_description_reads_the_bytes_of_consumers_only() -> None:
     )
     assert [(m.member_id, m.topics) for m in view.members] == [("a", ("t",)), ("b", ("t",))]
     assert [share.partitions for share in view.members[1].assigned] == [(1,)]
-    assert view.members[1].assignment == assigned("t", 1)
+    assert view.members[1].assignment == assignment("t", 1)
     scene.depart("a", "b")
     scene.enter("x", ("p", b"opaque"), protocol_type="connect")
     member = scene.shard.describe(GROUP).members[0]

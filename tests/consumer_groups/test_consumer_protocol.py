@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.consumer_groups.consumer_protocol import assigned_partitions, subscribed_topics
-from tests.consumer_groups.classic_scene import assigned, names
+from raftlog.testing.kafka_wire import assignment, subscription
 
 # As librdkafka sends it: version 3, topics, user data, owned partitions, generation, rack.
 SUBSCRIPTION = bytes.fromhex("0003000000010001740000000000000000ffffffffffff")
@@ -15,11 +15,11 @@ SUBSCRIPTION = bytes.fromhex("0003000000010001740000000000000000ffffffffffff")
 
 def test_topics_are_read_from_any_version() -> None:
     assert subscribed_topics(SUBSCRIPTION) == ("t",)
-    assert subscribed_topics(names("b", "a", "b")) == ("a", "b")
+    assert subscribed_topics(subscription("b", "a", "b")) == ("a", "b")
 
 
 def test_partitions_are_read_and_no_bytes_are_none() -> None:
-    assert assigned_partitions(assigned("t", 2, 0) + b"user data") == {"t": (0, 2)}
+    assert assigned_partitions(assignment("t", 2, 0) + b"user data") == {"t": (0, 2)}
     assert assigned_partitions(b"") == {}
 
 

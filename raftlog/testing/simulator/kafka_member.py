@@ -8,7 +8,6 @@ to the coordinator that succeeded.
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
@@ -20,6 +19,7 @@ from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.kafka.api import Api
 from raftlog.kafka.codec import Message
+from raftlog.testing.kafka_wire import assignment, subscription
 from raftlog.testing.simulator.kafka import (
     REQUEST_TIMEOUT_S,
     RETRY_S,
@@ -42,16 +42,16 @@ OF_COORDINATOR: Final = (
 # The coordinator has removed the member, or started a generation without it.
 EXPELLED: Final = (errors.ILLEGAL_GENERATION, errors.UNKNOWN_MEMBER_ID)
 
+_Join = codec.structs("request", apis.JOIN_GROUP.key)
+_Sync = codec.structs("request", apis.SYNC_GROUP.key)
+_FetchOffsets = codec.structs("request", apis.OFFSET_FETCH.key)
+_CommitOffsets = codec.structs("request", apis.OFFSET_COMMIT.key)
+_Heartbeat = codec.structs("request", apis.HEARTBEAT.key)
+_Leave = codec.structs("request", apis.LEAVE_GROUP.key)
+_FindCoordinator = codec.structs("request", apis.FIND_COORDINATOR.key)
+
 OnAssign: TypeAlias = Callable[[Collection[TopicPartition]], None]
 OnRevoke: TypeAlias = Callable[[Collection[TopicPartition]], Awaitable[None]]
-
-
-def _message(api: Api, **fields: Any) -> Message:
-    return codec.structs("request", api.key).root(**fields)
-
-
-def _part(api: Api, struct_name: str, /, **fields: Any) -> Message:
-    return getattr(codec.structs("request", api.key), struct_name)(**fields)
 
 
 class KafkaMember(KafkaConsumer):
@@ -157,7 +157,7 @@ class KafkaMember(KafkaConsumer):
             raise
 
     async def _find_coordinator(self) -> Address:
-        wanted = _message(apis.FIND_COORDINATOR, key=self._group)
+        wanted = _FindCoordinator.root(key=self._group)
         found = await self._to_group.ask_any(apis.FIND_COORDINATOR, wanted)
         if found.error_code:
             raise CodeError(found.error_code)
@@ -208,14 +208,11 @@ class KafkaMember(KafkaConsumer):
         self._on_assign(self._owned)
 
     async def _ask_to_join(self) -> Message:
-        protocol = _part(
-            apis.JOIN_GROUP,
-            "JoinGroupRequestProtocol",
+        protocol = _Join.JoinGroupRequestProtocol(
             name=PROTOCOL,
-            metadata=_subscription(self._topics),
+            metadata=subscription(*self._topics),
         )
-        wanted = _message(
-            apis.JOIN_GROUP,
+        wanted = _Join.root(
             group_id=self._group,
             session_timeout_ms=self._session_ms,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
@@ -237,18 +234,15 @@ class KafkaMember(KafkaConsumer):
         names = sorted(member.member_id for member in joined.members)
         is_leader = joined.leader == self._member_id and not joined.skip_assignment
         given = [
-            _part(
-                apis.SYNC_GROUP,
-                "SyncGroupRequestAssignment",
+            _Sync.SyncGroupRequestAssignment(
                 member_id=name,
-                assignment=_assignment(
-                    self._client.topic, range(place, self._client.partitions, len(names))
+                assignment=assignment(
+                    self._client.topic, *range(place, self._client.partitions, len(names))
                 ),
             )
             for place, name in enumerate(names if is_leader else ())
         ]
-        wanted = _message(
-            apis.SYNC_GROUP,
+        wanted = _Sync.root(
             group_id=self._group,
             generation_id=joined.generation_id,
             member_id=self._member_id,
@@ -267,16 +261,12 @@ class KafkaMember(KafkaConsumer):
         """Return the committed offset of each partition; None if there is none."""
         if not numbers:
             return {}
-        topic = _part(
-            apis.OFFSET_FETCH,
-            "OffsetFetchRequestTopics",
+        topic = _FetchOffsets.OffsetFetchRequestTopics(
             topic_id=self._topic_id,
             partition_indexes=list(numbers),
         )
-        group = _part(
-            apis.OFFSET_FETCH, "OffsetFetchRequestGroup", group_id=self._group, topics=[topic]
-        )
-        asked = _message(apis.OFFSET_FETCH, groups=[group])
+        group = _FetchOffsets.OffsetFetchRequestGroup(group_id=self._group, topics=[topic])
+        asked = _FetchOffsets.root(groups=[group])
         (found,) = (await self._ask(apis.OFFSET_FETCH, 10, asked)).groups
         self._check(found.error_code)
         positions: dict[int, Offset | None] = {}
@@ -293,8 +283,7 @@ class KafkaMember(KafkaConsumer):
         loop, generation = self._client.loop, self._generation
         while True:
             await asyncio.sleep(self._session_ms / 1_000 / HEARTBEATS_PER_SESSION)
-            wanted = _message(
-                apis.HEARTBEAT,
+            wanted = _Heartbeat.root(
                 group_id=self._group,
                 generation_id=generation,
                 member_id=self._member_id,
@@ -322,23 +311,18 @@ class KafkaMember(KafkaConsumer):
     ) -> None:
         """Commit once. ``timeout_ms`` is ignored: a request has its own timeout."""
         parts = [
-            _part(
-                apis.OFFSET_COMMIT,
-                "OffsetCommitRequestPartition",
+            _CommitOffsets.OffsetCommitRequestPartition(
                 partition_index=partition.partition,
                 committed_offset=given.offset,
                 committed_metadata="",
             )
             for partition, given in offsets.items()
         ]
-        topic = _part(
-            apis.OFFSET_COMMIT,
-            "OffsetCommitRequestTopic",
+        topic = _CommitOffsets.OffsetCommitRequestTopic(
             topic_id=self._topic_id,
             partitions=parts,
         )
-        wanted = _message(
-            apis.OFFSET_COMMIT,
+        wanted = _CommitOffsets.root(
             group_id=self._group,
             generation_id_or_member_epoch=self._generation,
             member_id=self._member_id,
@@ -359,25 +343,9 @@ class KafkaMember(KafkaConsumer):
         self._check_lease()
         await self._release()
         if self._member_id and self._instance_id is None and not self._is_expelled:
-            member = _part(apis.LEAVE_GROUP, "MemberIdentity", member_id=self._member_id)
-            wanted = _message(apis.LEAVE_GROUP, group_id=self._group, members=[member])
+            member = _Leave.MemberIdentity(member_id=self._member_id)
+            wanted = _Leave.root(group_id=self._group, members=[member])
             with suppress(RaftlogError):
                 await self._ask(apis.LEAVE_GROUP, 5, wanted)
         self._to_group.close()
         await super().close()
-
-
-# -- the consumer protocol -------------------------------------------------------------------------
-
-
-def _subscription(topics: Sequence[str]) -> bytes:
-    """Return the metadata of a member, version 0: topics, and no user data."""
-    names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
-    return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
-
-
-def _assignment(topic: str, numbers: Sequence[int]) -> bytes:
-    """Return the assignment of a member, version 0: partitions of a topic, and no user data."""
-    name = struct.pack(">h", len(topic)) + topic.encode()
-    parts = struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
-    return struct.pack(">hi", 0, 1) + name + parts + struct.pack(">i", -1)

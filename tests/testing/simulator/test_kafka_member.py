@@ -9,9 +9,9 @@ import pytest
 
 from raftlog.consumer_groups.classic import ClassicGroup
 from raftlog.consumer_groups.consumer_protocol import assigned_partitions, subscribed_topics
+from raftlog.testing.kafka_wire import assignment, subscription
 from raftlog.testing.simulator.faults import FaultPlan
 from raftlog.testing.simulator.history import Commit, Owning
-from raftlog.testing.simulator.kafka_member import _assignment, _subscription
 from raftlog.testing.simulator.plans import GroupPlan
 from raftlog.testing.simulator.scenario import Scenario, Verdict, run
 
@@ -38,8 +38,8 @@ def group_of(seed: int) -> Verdict:
 
 
 def test_members_write_the_consumer_protocol() -> None:
-    assert subscribed_topics(_subscription(["b", "a"])) == ("a", "b")
-    assert assigned_partitions(_assignment("t", range(1, 5, 2))) == {"t": (1, 3)}
+    assert subscribed_topics(subscription("b", "a")) == ("a", "b")
+    assert assigned_partitions(assignment("t", *range(1, 5, 2))) == {"t": (1, 3)}
 
 
 def test_partitions_go_from_member_to_member() -> None:
