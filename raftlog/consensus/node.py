@@ -10,8 +10,8 @@ on the links and sent after the next sync of the journal:
         node.complete_sync(task, now)
 
 One call does the work of a limited number of groups (``ConsensusSettings.groups_per_turn``), as
-thousands of groups may have work at once. ``tick`` continues it; ``next_tick`` is then now. No
-journal sync begins before its end: one sync makes the changes of all these groups durable.
+thousands of groups may have work at once. ``tick`` continues it; ``next_tick`` is then now. No sync
+of the journal begins before this work ends: one sync makes the changes of all groups durable.
 
 No sockets, files, threads or clocks: they are arguments, or belong to the caller.
 """

@@ -69,8 +69,8 @@ GUARDS: Final = [
     ),
     Guard(
         name="a repeated Kafka batch of an unknown producer stays unknown",
-        why="if it is the first in flight, a producer of librdkafka that is told that it is out of "
-        "order fails permanently",
+        why="a producer of librdkafka fails permanently if its first batch in flight is refused as "
+        "out of order",
         module="raftlog/server/kafka/handlers/produce.py",
         function="_Produce._refusal",
         change=always("compare >"),

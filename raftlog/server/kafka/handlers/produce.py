@@ -144,8 +144,6 @@ class _Produce:
 
     def append(self, index: int, part: _Part, records: Buffer) -> Steps:
         self._parts.append(part)
-        producer = kafka_producer_at(records)
-        refused = self._reply.connection.refused_batches
         try:
             if self._acks not in ACKS:
                 raise InvalidRequestError(f"acks={self._acks}; -1 (all), 0 and 1 are permitted")
@@ -160,9 +158,9 @@ class _Produce:
                 append(host, stored, header, self._acks, done)
             except InvalidRequestError as error:  # of its timestamps
                 raise KafkaBatchError(str(error), KafkaBatchFault.INVALID_TIMESTAMP) from error
-            refused.pop((part.topic, part.partition), None)
+            self._reply.connection.refused_batches.pop((part.topic, part.partition), None)
         except RaftlogError as error:
-            self._stored(index, part, self._refusal(part, producer, error))
+            self._stored(index, part, self._refusal(part, kafka_producer_at(records), error))
 
     def _refusal(self, part: _Part, producer: KafkaProducer, error: RaftlogError) -> RaftlogError:
         """Note a refused batch, and return the error for it.
