@@ -8,6 +8,7 @@ import random
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final, TypeAlias
@@ -41,6 +42,7 @@ ANSWER_TIMEOUT_S: Final = 2.0
 # elsewhere): while a broker is down, no outgoing connection uses its port.
 PORTS: Final = range(10_000, 32_000)
 PORT_TRIES_MAX: Final = 1_000
+PORTS_RESERVED_MAX: Final = 200  # by one process
 
 
 def wait_until(
@@ -55,21 +57,35 @@ def wait_until(
         time.sleep(POLL_INTERVAL_S)
 
 
+_reserved: Final[deque[int]] = deque()  # file descriptors of UDP sockets
+
+
 def free_ports(count: int, host: str = HOST) -> list[int]:
-    """Return ``count`` different ports on which no process listens now."""
+    """Return ``count`` different TCP ports on which no process listens now.
+
+    Other processes that use this function do not get them until this process ends, or has found
+    ``PORTS_RESERVED_MAX`` more: so a broker can be stopped and started again at its port. A UDP
+    socket that is bound to the same number makes the reservation.
+    """
     chance = random.Random()
     found: list[int] = []
-    with ExitStack() as stack:  # each port stays bound until all are found
-        for _ in range(PORT_TRIES_MAX):
-            if len(found) == count:
-                return found
-            port = chance.choice(PORTS)
-            probe = stack.enter_context(socket.socket(_family(host)))
+    for _ in range(PORT_TRIES_MAX):
+        if len(found) == count:
+            return found
+        port = chance.choice(PORTS)
+        with (
+            socket.socket(_family(host), socket.SOCK_DGRAM) as reservation,
+            socket.socket(_family(host)) as probe,
+        ):
             try:
+                reservation.bind((host, port))
                 probe.bind((host, port))
             except OSError:
                 continue
             found.append(port)
+            _reserved.append(reservation.detach())
+        while len(_reserved) > PORTS_RESERVED_MAX:
+            os.close(_reserved.popleft())
     raise BrokerUnavailableError(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -27,9 +29,29 @@ def test_free_ports_are_different_and_can_be_listened_on() -> None:
         check_free(Address("127.0.0.1", port))
 
 
-def test_a_port_that_is_taken_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_does_not_get_a_port_that_this_one_has_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also while no process listens on it: its broker may be about to start again."""
     port = free_port()
-    with socket.create_server(("127.0.0.1", port)):
+    find = (
+        "from raftlog.testing import probes\n"
+        f"probes.PORTS = range({port}, {port + 1})\n"
+        "print(probes.free_port())"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", find], capture_output=True, text=True, check=False
+    )
+    assert f"no 1 free ports between {port}" in other.stderr
+    monkeypatch.setattr(probes, "PORTS_RESERVED_MAX", 1)
+    free_port()  # the reservation of the port is dropped, as the oldest
+    monkeypatch.setattr(probes, "PORTS", range(port, port + 1))
+    assert free_port() == port
+
+
+def test_a_port_that_is_taken_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
         with pytest.raises(BrokerUnavailableError, match=f"127.0.0.1:{port}.*another port"):
             check_free(Address("127.0.0.1", port))
         monkeypatch.setattr(probes, "PORTS", range(port, port + 1))
