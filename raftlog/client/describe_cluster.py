@@ -338,8 +338,16 @@ def _move_throttle(answers: _Answers) -> int:
 
 
 def _merged_brokers(cluster: Cluster, answers: _Answers) -> tuple[BrokerDescription, ...]:
+    """Return the brokers of the newest state of the cluster. A broker that has just started can
+    still list some that were removed."""
+    responses = _responses(answers)
+    newest = max((answer.version for _, answer in responses), default=0)
+    states = [answer.brokers for _, answer in responses if answer.version == newest]
+    members = {status.id for brokers in states for status in brokers}
+    if not newest:  # no broker has a state, or those that have one run an earlier release
+        members |= cluster.view.brokers.keys()
     reported: dict[int, BrokerStatus] = {}
-    for source, answer in _responses(answers):
+    for source, answer in responses:
         for status in answer.brokers:
             best = reported.get(status.id)
             # Within one epoch, the broker's own report counts.
@@ -347,7 +355,7 @@ def _merged_brokers(cluster: Cluster, answers: _Answers) -> tuple[BrokerDescript
                 reported[status.id] = status
     return tuple(
         _broker(cluster, broker_id, reported.get(broker_id), answers.get(broker_id))
-        for broker_id in sorted(cluster.view.brokers.keys() | reported.keys())
+        for broker_id in sorted(members)
     )
 
 

@@ -217,10 +217,12 @@ class TopicSummary(Message):
 class DescribeClusterResponse(Message):
     """Cluster state.
 
-    ``controller``: Raft leader of the cluster group, or None. ``move_throttle``: bytes per second
-    that moves copy to each broker; 0 for no limit. ``topics``: None unless the request is for a
-    ``summary``; ``partitions`` then has at most ``CLUSTER_SUMMARY_PARTITIONS_MAX``, with a problem.
-    ``page``: the requested page.
+    ``controller``: Raft leader of the cluster group; None if there is none, or if the broker has
+    not yet applied all changes before its start. ``version``: of the state of the cluster that the
+    broker has applied; 0: unknown. ``move_throttle``: bytes per second that moves copy to each
+    broker; 0 for no limit. ``topics``: None unless the request is for a ``summary``; ``partitions``
+    then has at most ``CLUSTER_SUMMARY_PARTITIONS_MAX``, with a problem. ``page``: the requested
+    page.
     """
 
     cluster_id: ClusterId
@@ -235,6 +237,7 @@ class DescribeClusterResponse(Message):
         Annotated[list[TopicSummary], Meta(max_length=limits.PARTITIONS_PER_CLUSTER_MAX)] | None
     ) = None
     page: Annotated[list[PartitionStatus], Meta(max_length=limits.CLUSTER_PAGE_PARTITIONS_MAX)] = []
+    version: Counter = 0
 
 
 class TransferLeaderRequest(Message):

@@ -54,7 +54,11 @@ class TopicInfo(Message):
 
 
 class MetadataResponse(Message):
-    """Cluster metadata. ``controller``: Raft leader of the cluster group, or None."""
+    """Cluster metadata.
+
+    ``controller``: Raft leader of the cluster group; None if there is none, or if the broker has
+    not yet applied all changes before its start.
+    """
 
     cluster_id: str
     brokers: list[BrokerInfo]

@@ -113,6 +113,21 @@ async def test_a_broker_that_is_cut_off_does_not_hide_the_others(fake: FakeClust
         assert (found.partitions[0].leader, found.partitions[0].leader_epoch) == (2, 4)
 
 
+@runs(run, brokers=3)
+async def test_the_newest_state_decides_which_brokers_there_are(fake: FakeCluster) -> None:
+    """Broker 1 has just started, and not yet learned that broker 3 was removed; broker 3 runs."""
+
+    def behave(peer: Peer, request: Request) -> None:
+        answer = fake.describe(peer.broker_id, request.message)
+        if peer.broker_id == 2:
+            answer = replace(answer, version=8, brokers=answer.brokers[:2])
+        peer.write(peer.state.reply(request, replace(answer, version=answer.version or 7)))
+
+    fake.always[apis.DESCRIBE_CLUSTER] = behave
+    async with admin_of(fake) as admin:
+        assert [broker.id for broker in (await admin.describe_cluster()).brokers] == [1, 2]
+
+
 @runs(run, brokers=2)
 async def test_some_topics_or_none(fake: FakeCluster) -> None:
     fake.create("t")

@@ -327,7 +327,7 @@ class FakeCluster:
             missing = [name for name in message.topics or () if name not in names]
             return DescribeTopicsResponse(topics=found + list(map(undescribed, missing))), ()
         if isinstance(message, DescribeClusterRequest):
-            return self._describe(broker_id, message), ()
+            return self.describe(broker_id, message), ()
         if request.api is apis.INIT_PRODUCER_ID:
             return InitProducerIdResponse(producer_id=next(self.producer_ids), producer_epoch=0), ()
         if request.api is apis.API_VERSIONS:
@@ -362,7 +362,7 @@ class FakeCluster:
             controller=1,
         )
 
-    def _describe(self, broker_id: int, message: DescribeClusterRequest) -> DescribeClusterResponse:
+    def describe(self, broker_id: int, message: DescribeClusterRequest) -> DescribeClusterResponse:
         return DescribeClusterResponse(
             cluster_id="fake",
             controller=1,

@@ -161,4 +161,14 @@ GUARDS: Final = [
             f"{STATE}::test_a_decommission_that_is_cancelled_restores_the_replicas_of_moves_in_progress",
         ),
     ),
+    Guard(
+        name="a broker that restarts reports no controller until its metadata is up to date",
+        why="a cluster that has restarted lists brokers that were removed",
+        module="raftlog/server/cluster/operations.py",
+        function="ClusterOperations.controller",
+        change=drop("operand is_current"),
+        tests=(
+            f"{SERVER}/test_decommissioning.py::test_brokers_that_restart_report_a_controller_only_once_they_know_the_removal",
+        ),
+    ),
 ]

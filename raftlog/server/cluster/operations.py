@@ -110,9 +110,13 @@ class ClusterOperations:
         return self._log_dirs
 
     def controller(self) -> int | None:
-        leader = self._node.subscription.leader
-        is_there = leader is not None and self._node.liveness.is_linked(leader)
-        return leader if is_there else None
+        """Return the leader of the cluster group; None if it is not known or not reached, or if
+        this broker has not yet applied all changes before its start: its metadata can then contain
+        brokers and topics that were removed."""
+        node, leader = self._node, self._node.subscription.leader
+        if leader is None or not node.is_current or not node.liveness.is_linked(leader):
+            return None
+        return leader
 
     def other_brokers(self, *, for_kafka: bool = False) -> list[BrokerInfo]:
         return self._node.other_brokers(for_kafka=for_kafka)
@@ -167,6 +171,7 @@ class ClusterOperations:
             move_throttle=node.machine.move_throttle,
             topics=summary.topics if request.summary else None,
             page=summary.page,
+            version=node.machine.version,
         )
 
     def target(self, topic_id: str, partition: int) -> list[int]:
