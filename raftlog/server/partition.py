@@ -593,16 +593,26 @@ class Partition:
 
     # -- keeping house -----------------------------------------------------------------------------
 
-    @property
-    def committed_start(self) -> Offset:
-        """Return the log start offset on this leader and on every later leader.
-
-        Raises ``LeaderNotAvailableError`` while that is not guaranteed: another leader could start
-        lower, and the log start offset that clients see must not go back.
+    def committed_start(self, done: Callable[[Offset | RaftlogError], None]) -> None:
+        """Call ``done`` with the log start offset once every later leader has it, too: another
+        leader could start lower, and the log start offset that clients see must not go back.
+        With ``LeaderNotAvailableError`` if the leadership changes. Raises ``NotLeaderError``.
         """
-        self.check_leading()
-        self._check_start()
-        return self.log.log_start_offset
+        leadership, start = self.check_leading(), self.log.log_start_offset
+
+        def committed(error: RaftlogError | None) -> None:
+            if error is None:
+                done(start)
+            else:
+                done(
+                    LeaderNotAvailableError(
+                        f"{self.topic_partition}: leadership changed before all in-sync replicas "
+                        f"had deleted the records before offset {start}"
+                    )
+                )
+
+        self._waiting_for_start.add(start, committed)
+        self._waiting_for_start.reached(leadership.committed_start)
 
     def _check_start(self) -> None:
         leadership, start = self.leadership, self.log.log_start_offset

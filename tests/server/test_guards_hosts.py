@@ -254,14 +254,30 @@ async def test_a_start_is_told_once_no_later_leader_can_start_lower(s: Scene) ->
     host.delete_records(1, told.append)
     await s.come_to_rest()
     assert (log.durable_start_offset, told) == (1, [])
-    assert failure(earliest()) is LeaderNotAvailableError
+    waiting = earliest()
+    assert not waiting.answers
     with pytest.raises(LeaderNotAvailableError):
         host.read(start_offset=0, bytes_max=100)
     host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2, log_start=1)
     assert told == [None]
+    assert answer(waiting).offset == 1
     assert answer(earliest()).offset == 1
     with pytest.raises(OffsetOutOfRangeError):
         host.read(start_offset=0, bytes_max=100)
+
+
+@runs(play)
+async def test_a_lookup_of_the_start_ends_with_the_leadership(s: Scene) -> None:
+    log = s.log()
+    write(log, b"a", b"b")
+    asked, reply = Asked(leader(s, log)), PaperReply()
+    asked.host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
+    asked.host.delete_records(1, [].append)
+    await s.come_to_rest()
+    asked.look_up(reply, "earliest")
+    asked.waiting.pop()(None)
+    asked.host.follow(2, 6)
+    assert failure(reply) is LeaderNotAvailableError
 
 
 @runs(play)

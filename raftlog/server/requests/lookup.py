@@ -44,8 +44,9 @@ OnFound: TypeAlias = Callable[[Found | RaftlogError], None]
 
 def look_up(context: BrokerContext, reply: Exchange, query: Query, done: OnFound) -> None:
     """Call ``done`` once the commits of all earlier leaders are known, and it is confirmed that no
-    other broker leads, which might have committed more. ``reply``: to the request; a search by time
-    takes steps of it, as it may decompress a large batch.
+    other broker leads, which might have committed more. The start of a partition is reported when
+    all in-sync replicas have it: a deletion in progress delays the call. ``reply``: to the request;
+    a search by time takes steps of it, as it may decompress a large batch.
     """
     try:
         host = context.topics.host(query.topic, query.partition)
@@ -72,8 +73,9 @@ def _confirmed(
         if error is not None:
             raise error
         if query.at == "earliest":
-            found = Found(host.committed_start, NO_TIMESTAMP, host)
-        elif query.at == "latest":
+            host.committed_start(partial(_started, host, done))
+            return
+        if query.at == "latest":
             found = Found(host.high_watermark, NO_TIMESTAMP, host)
         else:
             reply.go_on(_search(query.at, host, done))
@@ -82,6 +84,10 @@ def _confirmed(
         done(failure)
     else:
         done(found)
+
+
+def _started(host: Partition, done: OnFound, start: Offset | RaftlogError) -> None:
+    done(start if isinstance(start, RaftlogError) else Found(start, NO_TIMESTAMP, host))
 
 
 def _search(at: Literal["newest"] | int, host: Partition, done: OnFound) -> Steps:
