@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from raftlog import limits
 from raftlog.consumer_groups.group import Group
 from raftlog.consumer_groups.heartbeats import check_member
+from raftlog.consumer_groups.member import Member
 from raftlog.consumer_groups.records import OffsetValue
 from raftlog.consumer_groups.values import NO_MEMBER_EPOCH, Commit
 from raftlog.errors import (
@@ -28,12 +29,15 @@ def check_committer(
     group_id: str,
     member_id: str,
     member_epoch: int,
+    offsets: Sequence[Commit],
     instance_id: str | None = None,
     *,
     now: float,
 ) -> None:
     """Check that the sender is a member at its current epoch, or that the group has no members.
 
+    A member may also be at an earlier epoch, if it has owned all partitions in ``offsets`` since
+    then: its next heartbeat response is on the way, and no other member has read them (KIP-1251).
     ``member_id``: ``""`` for a commit by a client that is not a member; ``member_epoch`` is then
     ``NO_MEMBER_EPOCH``. It is the generation of a classic member, whose session the commit renews.
     A Kafka client that never joined may have made a member ID already: its epoch is negative.
@@ -64,7 +68,7 @@ def check_committer(
         raise InvalidRequestError(
             f"commit of member {member_id} with member epoch {member_epoch}: the minimum is 0"
         )
-    if member_epoch < member.epoch:
+    if member_epoch < member.epoch and not _has_owned(group, member, offsets, since=member_epoch):
         raise StaleMemberEpochError(
             f"member {member_id} of group {group_id!r} is at epoch {member.epoch}, and the "
             f"commit has epoch {member_epoch}. Commit again after the next heartbeat response"
@@ -74,6 +78,19 @@ def check_committer(
             f"member {member_id} of group {group_id!r} committed with epoch {member_epoch}, but "
             f"its epoch is {member.epoch}. It must join again"
         )
+
+
+def _has_owned(
+    group: Group | None, member: Member, offsets: Sequence[Commit], *, since: int
+) -> bool:
+    """Return whether the member owns all these partitions, and did so at epoch ``since``."""
+    assert group is not None, "it has this member"
+    topics = group.world.topics.by_name
+    return all(
+        offset.topic in topics
+        and group.has_owned(member.id, (topics[offset.topic].id, offset.partition), since=since)
+        for offset in offsets
+    )
 
 
 def commit(

@@ -53,9 +53,13 @@ class Group:
 
     ``classic``: its members and their generation, if it is a classic group; it shares the offsets.
 
-    Invariants: ``owner`` contains exactly the partitions in ``assigned`` and ``revoking`` of the
-    members, ``heir`` (the next owner) exactly those in ``target``. Every member in ``instances``
-    exists. ``empty_since_ms`` is None if and only if the group has members of either kind.
+    ``owned_since``: group epoch at which the owner got the partition, or a later one up to the
+    owner's epoch (after a change of the coordinator); its assignment epoch (KIP-1251).
+
+    Invariants: ``owner`` and ``owned_since`` contain exactly the partitions in ``assigned`` and
+    ``revoking`` of the members, ``heir`` (the next owner) exactly those in ``target``. Every member
+    in ``instances`` exists. ``empty_since_ms`` is None if and only if the group has members of
+    either kind.
     """
 
     __slots__ = (
@@ -74,6 +78,7 @@ class Group:
         "instances",
         "members",
         "offsets",
+        "owned_since",
         "owner",
         "subscriptions",
         "timer",
@@ -91,6 +96,7 @@ class Group:
         self.instances: dict[str, str] = {}  # instance id -> member id
         self.former: dict[str, FormerMember] = {}
         self.owner: dict[Part, str] = {}
+        self.owned_since: dict[Part, int] = {}
         self.heir: dict[Part, str] = {}
         self.offsets = OffsetTable()
         self.subscriptions: frozenset[str] = frozenset()
@@ -259,7 +265,7 @@ class Group:
             self._forget_former(new.id)
         self.instances[old.instance_id] = new.id
         new.assigned, new.target = old.assigned, old.target
-        self.owner.update(dict.fromkeys(new.assigned, new.id))
+        self._own(new.assigned, new.id)
         self.heir.update(dict.fromkeys(new.target, new.id))
         new.epoch = new.known_epoch = self.epoch
         lost = None if old.is_away else old.instance_id
@@ -355,7 +361,7 @@ class Group:
             if gained:
                 member.assigned |= frozenset(gained)
                 member.epoch = self.epoch
-                self.owner.update(dict.fromkeys(gained, name))
+                self._own(gained, name)
                 self.touch(member)
 
     def forget_gone_topics(self) -> bool:
@@ -378,12 +384,17 @@ class Group:
                 self.touch(member)
         for part in gone:
             self.owner.pop(part, None)
+            self.owned_since.pop(part, None)
             self.heir.pop(part, None)
         offsets = self.offsets.without_topic(topics)
         self.forget_offsets(offsets)
         return bool(gone or offsets)
 
     # -- offsets -----------------------------------------------------------------------------------
+
+    def has_owned(self, member_id: str, part: Part, *, since: int) -> bool:
+        """Return whether the member owns the partition, and did so at epoch ``since``."""
+        return self.owner.get(part) == member_id and self.owned_since[part] <= since
 
     def put_offset(self, where: TopicPartition, value: OffsetValue) -> None:
         self.offsets.put(where, value)
@@ -458,9 +469,13 @@ class Group:
         if self.former.pop(name).instance_id is not None:
             self._write(FormerKey(self.id, name), None)
 
+    def _own(self, parts: Iterable[Part], name: str) -> None:
+        self.owner.update(dict.fromkeys(parts, name))
+        self.owned_since.update(dict.fromkeys(parts, self.epoch))
+
     def _free(self, parts: Iterable[Part]) -> None:
         for part in parts:
-            del self.owner[part]
+            del self.owner[part], self.owned_since[part]
 
     def _heirs(self, parts: Iterable[Part]) -> list[str]:
         """Return the next owners of the partitions, each once."""

@@ -90,6 +90,9 @@ def complete(group: Group, *, now: float, now_ms: int) -> None:
         member.revoking = {
             part: until for part in member.revoking if taken.setdefault(part, name) == name
         }
+        # The epochs of the assignments are not stored: no partition was assigned later.
+        parts = *member.assigned, *member.revoking
+        group.owned_since.update(dict.fromkeys(parts, member.epoch))
         member.renew(now)
         group.heir.update(dict.fromkeys(member.target, name))
         group.epoch = max(group.epoch, member.epoch)

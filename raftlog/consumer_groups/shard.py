@@ -384,8 +384,9 @@ class GroupShard:
         """Commit offsets. The result has one item per offset: None, or the reason for rejection.
 
         ``member_id``, ``member_epoch``: a member at its current epoch (its generation in a classic
-        group); or ``""`` and ``NO_MEMBER_EPOCH`` if the group has no members. Such a commit creates
-        the group if it does not exist. ``topic_ids``: expected topic ID by topic name, optional per
+        group), or at one since which it has owned all these partitions; or ``""`` and
+        ``NO_MEMBER_EPOCH`` if the group has no members. Such a commit creates the group if it does
+        not exist. ``topic_ids``: expected topic ID by topic name, optional per
         topic. ``instance_id``: of a classic static member. ``by_owner``: whether to reject
         partitions that are assigned to another member; Kafka does not, the epoch fences.
 
@@ -398,7 +399,9 @@ class GroupShard:
         """
         self._check_started()
         found = self._groups.get(group)
-        commits.check_committer(found, group, member_id, member_epoch, instance_id, now=now)
+        commits.check_committer(
+            found, group, member_id, member_epoch, offsets, instance_id, now=now
+        )
         if found is None:
             found = self._new_group(group)
         results = commits.commit(

@@ -178,6 +178,18 @@ def commit_offset(world: World, random: Random) -> None:
             world.commit(actor, random.choice(parts))
 
 
+def send_commit(world: World, random: Random) -> None:
+    if actors := [actor for actor in living(world) if actor.owned]:
+        actor = random.choice(actors)
+        world.send_commit(actor, random.choice(sorted(actor.owned)))
+
+
+def deliver_commit(world: World, random: Random) -> None:
+    """For the first time, or again."""
+    if world.commits:
+        world.deliver_commit(random.choice(world.commits))
+
+
 def commit_by_nobody(world: World, random: Random) -> None:
     if parts := every_part(world):
         world.commit(None, random.choice(parts))
@@ -243,6 +255,8 @@ OPERATIONS: dict[str, tuple[int, Operation]] = {
         (2, subscribe),
         (2, forget_and_join),
         (16, commit_offset),
+        (8, send_commit),
+        (8, deliver_commit),
         (2, commit_by_nobody),
         (2, change_topics),
         (2, fail_over),

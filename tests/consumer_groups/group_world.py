@@ -7,9 +7,10 @@ its session timeout, it owns nothing. Answers come when the log has what they te
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from random import Random
+from typing import NamedTuple
 
 from raftlog.consumer_groups import (
     AWAY_EPOCH,
@@ -73,6 +74,15 @@ class Actor:
             self.lose()
 
 
+class SentCommit(NamedTuple):
+    """Of a partition that the member read. ``readers``: that had learned of it until then."""
+
+    actor: Actor
+    epoch: int
+    part: Part
+    readers: int
+
+
 @dataclass
 class Answer:
     actor: Actor
@@ -99,6 +109,9 @@ class World:
         self.sent: deque[tuple[Actor, Heartbeat]] = deque(maxlen=20)  # may come again, or late
         self.answers: list[Answer] = []
         self.parked: dict[str, tuple[Actor, Heartbeat]] = {}
+        self.commits: deque[SentCommit] = deque(maxlen=20)  # under way
+        self.reader: dict[Part, Actor] = {}  # the last to learn that it has the partition
+        self.readers: Counter[Part] = Counter()  # how often that was another one than before
         # What is committed, by when the log had so many records: (topic id, offset, when).
         self.offsets: dict[int, dict[TopicPartition, tuple[str, int, float]]] = {0: {}}
         self.next_offset = 0
@@ -167,6 +180,9 @@ class World:
                 return  # too late to count on
             actor.epoch = result.member_epoch
             actor.wanted = parts_of(result.assignment)
+            for part in actor.wanted - actor.owned:
+                self.readers[part] += self.reader.get(part) is not actor
+                self.reader[part] = actor
             actor.owned |= actor.wanted
 
     def release(self, actor: Actor, count: int) -> None:
@@ -212,24 +228,39 @@ class World:
         for (actor, heartbeat), outcome in zip(sent, step.result, strict=True):
             self._answer(actor, heartbeat, outcome)
 
-    def commit(self, actor: Actor | None, part: Part) -> None:
-        """By a member, or by nobody. What was accepted must be fetched from then on."""
+    def send_commit(self, actor: Actor, part: Part) -> None:
+        self.commits.append(SentCommit(actor, actor.epoch, part, self.readers[part]))
+
+    def deliver_commit(self, sent: SentCommit) -> None:
+        """Maybe late. It is accepted only if no other member has read the partition since then."""
+        if self.commit(sent.actor, sent.part, epoch=sent.epoch):
+            assert self.readers[sent.part] == sent.readers, sent
+
+    def commit(self, actor: Actor | None, part: Part, *, epoch: int | None = None) -> bool:
+        """By a member, or by nobody. What was accepted must be fetched from then on.
+
+        ``epoch``: default: the member's. Returns whether it was accepted.
+        """
         topic = part[0][0]
         self.next_offset += 1
         where, commit = TopicPartition(topic, part[1]), Commit(topic, part[1], self.next_offset)
-        who = (actor.id, actor.epoch) if actor is not None else ("", NO_MEMBER_EPOCH)
+        who = ("", NO_MEMBER_EPOCH)
+        if actor is not None:
+            who = (actor.id, actor.epoch if epoch is None else epoch)
         ids = {topic: part[0]}
         try:
             step = self.shard.commit(GROUP, *who, [commit], ids, now=self.now, now_ms=self.now_ms)
         except RaftlogError:
-            return
+            return False
         before = self.offsets[len(self.log)]
         self._take(step)
-        if step.result == [None]:
-            for other in self.actors:
-                assert other is actor or part not in other.owned or not self.is_heard(other)
-            after = {**before, where: (part[0], self.next_offset, self.now)}
-            self.offsets[len(self.log)] = after
+        if step.result != [None]:
+            return False
+        for other in self.actors:
+            assert other is actor or part not in other.owned or not self.is_heard(other)
+        after = {**before, where: (part[0], self.next_offset, self.now)}
+        self.offsets[len(self.log)] = after
+        return True
 
     def tick(self) -> None:
         deadline = self.shard.deadline()

@@ -118,6 +118,9 @@ def check_invariants(shard: GroupShard) -> None:
                 assert owner.setdefault(part, member.id) == member.id
                 assert topics.has(part)
         assert group.owner == owner
+        assert group.owned_since.keys() == owner.keys()
+        for part, name in owner.items():
+            assert group.owned_since[part] <= group.members[name].epoch
         assert group.heir == {p: m.id for m in group.members.values() for p in m.target}
         instances = {m.instance_id: m.id for m in group.members.values() if m.instance_id}
         assert group.instances == instances

@@ -83,10 +83,36 @@ def test_what_nobody_has_any_member_may_commit_for() -> None:
 
 
 def test_an_epoch_that_was_is_to_be_repeated_with_the_newest() -> None:
+    """Partition 3 was m1's at epoch 1, then m2's, and is m1's again at epoch 3. Whether m1 has
+    confirmed these epochs does not matter.
+    """
+    scene = Scene()
+    scene.join("m1")
+    scene.join("m2")
+    scene.beat("m1", [share("t", 0, 1)])
+    scene.settle("m2")
+    assert scene.commit("m2", ("t", 3), offset=9) == [None]
+    scene.leave("m2")
+    assert (scene.of("m1"), scene.epoch_of("m1")) == ({0, 1, 2, 3}, 3)
+    for epoch in (1, 2):
+        with pytest.raises(StaleMemberEpochError, match=f"epoch 3, and the commit .* {epoch}"):
+            scene.commit("m1", ("t", 0), ("t", 3), epoch=epoch)
+    assert (scene.offset("t", 0), scene.offset("t", 3)) == (-1, 9)
+    assert scene.commit("m1", ("t", 0), ("t", 3), epoch=3) == [None, None]
+
+
+def test_an_epoch_that_was_suffices_for_what_the_member_has_had_since_then() -> None:
+    """KIP-1251: the heartbeat response with the newest epoch may be on its way."""
     scene = two()
-    with pytest.raises(StaleMemberEpochError, match="at epoch 2, and the commit has epoch 1"):
+    assert scene.commit("m1", ("t", 0), ("t", 1), epoch=1) == [None, None]
+    for other in (("t", 2), ("t", 3), ("u", 0)):
+        with pytest.raises(StaleMemberEpochError):
+            scene.commit("m1", ("t", 0), other, offset=8, epoch=1)
+    assert scene.offset("t", 0) == 7
+    scene.fail_over()  # after which it is not known since when
+    with pytest.raises(StaleMemberEpochError):
         scene.commit("m1", ("t", 0), epoch=1)
-    assert scene.offset("t", 0) == -1
+    assert scene.commit("m1", ("t", 0), epoch=2) == [None]
 
 
 def test_an_epoch_that_never_was_is_fenced() -> None:

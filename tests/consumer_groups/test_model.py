@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from raftlog.consumer_groups import heartbeats
 from raftlog.consumer_groups.group import Group
 from raftlog.consumer_groups.member import Member
+from raftlog.consumer_groups.values import Part
 from tests.consumer_groups import group_driver
 from tests.consumer_groups.group_world import World
 
@@ -105,13 +106,21 @@ def keeps_no_sequence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(heartbeats, "_hear", careless)
 
 
+def takes_commits_of_every_epoch(patch: pytest.MonkeyPatch) -> None:
+    def careless(self: Group, member_id: str, part: Part, *, since: int) -> bool:
+        return self.owner.get(part) == member_id
+
+    patch.setattr(Group, "has_owned", careless)
+
+
 @pytest.mark.parametrize(
     ("mistake", "first"),
     [
         (hands_out_what_others_have, 0),
         (forgets_what_was_asked_back, 0),
         (never_ends_a_session, 0),
-        (keeps_no_sequence, 630),
+        (keeps_no_sequence, 3_700),
+        (takes_commits_of_every_epoch, 300),
     ],
 )
 def test_the_model_sees_mistakes(

@@ -60,10 +60,6 @@ CONFLUENT_CANNOT_PASS = {
     "test_consumer_upgrade_downgrade.test_consumer_upgrade_downgrade": (
         "a group has members with both group protocols"
     ),
-    "test_delete_records.test_delete_records": (
-        "expects an offset while records are deleted. The response is OFFSET_NOT_AVAILABLE, until "
-        "all in-sync replicas have deleted them"
-    ),
     "test_incremental_alter_configs.test_incremental_alter_configs": (
         "creates a topic with compression.type=gzip"
     ),

@@ -156,6 +156,34 @@ OFFSETS: Final = [
         ),
     ),
     Guard(
+        name="an older epoch commits only what the member has had since then",
+        why="a late commit overwrites those of a member that had the partition in between",
+        module="raftlog/consumer_groups/group.py",
+        function="Group.has_owned",
+        change=drop("operand owned_since"),
+        tests=(
+            (
+                "tests/consumer_groups/test_commits.py"
+                "::test_an_epoch_that_was_is_to_be_repeated_with_the_newest"
+            ),
+        ),
+    ),
+    Guard(
+        name="a new coordinator does not know since when a member has a partition",
+        why="a late commit overwrites those of a member that had the partition in between",
+        module="raftlog/consumer_groups/replaying.py",
+        function="complete",
+        change=replace(
+            "call update owned_since", "group.owned_since.update(dict.fromkeys(parts, 0))"
+        ),
+        tests=(
+            (
+                "tests/consumer_groups/test_commits.py"
+                "::test_an_epoch_that_was_suffices_for_what_the_member_has_had_since_then"
+            ),
+        ),
+    ),
+    Guard(
         name="an unknown epoch commits nothing",
         why="a member without an assignment commits for a partition",
         module="raftlog/consumer_groups/commits.py",
