@@ -596,9 +596,10 @@ class Partition:
     def committed_start(self, done: Callable[[Offset | RaftlogError], None]) -> None:
         """Call ``done`` with the log start offset once every later leader has it, too: another
         leader could start lower, and the log start offset that clients see must not go back.
-        With ``LeaderNotAvailableError`` if the leadership changes. Raises ``NotLeaderError``.
+        Call it with the error of ``check_leading`` if this broker does not lead, or with
+        ``LeaderNotAvailableError`` if the leadership changes before.
         """
-        leadership, start = self.check_leading(), self.log.log_start_offset
+        start = self.log.log_start_offset
 
         def committed(error: RaftlogError | None) -> None:
             if error is None:
@@ -611,7 +612,15 @@ class Partition:
                     )
                 )
 
-        self._waiting_for_start.add(start, committed)
+        try:
+            leadership = self.check_leading()
+        except RaftlogError as error:
+            done(error)
+        else:
+            self._await_start(leadership, start, committed)
+
+    def _await_start(self, leadership: Leadership, start: Offset, done: Acknowledge) -> None:
+        self._waiting_for_start.add(start, done)
         self._waiting_for_start.reached(leadership.committed_start)
 
     def _check_start(self) -> None:
@@ -643,8 +652,7 @@ class Partition:
             elif self.leadership is not leadership:
                 done(OutcomeUnknownError(f"{self.topic_partition}: another leader was elected"))
             else:
-                self._waiting_for_start.add(before_offset, done)
-                self._waiting_for_start.reached(leadership.committed_start)
+                self._await_start(leadership, before_offset, done)
 
         self.advance_log_start(before_offset, deleted)
 

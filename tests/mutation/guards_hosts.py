@@ -264,7 +264,7 @@ DELETING: Final = [
         why="a deletion is acknowledged that only the leader has performed",
         module="raftlog/server/partition.py",
         function="Partition.delete_records.deleted",
-        change=replace("call add", "_.args[1](None)"),
+        change=replace("call _await_start", "done(None)"),
         tests=(f"{GUARDS_HOSTS}::test_a_start_is_told_once_no_later_leader_can_start_lower",),
     ),
     Guard(
@@ -280,7 +280,7 @@ DELETING: Final = [
         why="the reported log start decreases with the next leader",
         module="raftlog/server/partition.py",
         function="Partition.committed_start",
-        change=replace("call add", "committed(None)"),
+        change=replace("call _await_start", "committed(None)"),
         tests=(f"{GUARDS_HOSTS}::test_a_start_is_told_once_no_later_leader_can_start_lower",),
     ),
     Guard(

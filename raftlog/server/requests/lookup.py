@@ -69,21 +69,14 @@ def look_up(context: BrokerContext, reply: Exchange, query: Query, done: OnFound
 def _confirmed(
     reply: Exchange, query: Query, host: Partition, done: OnFound, error: RaftlogError | None
 ) -> None:
-    try:
-        if error is not None:
-            raise error
-        if query.at == "earliest":
-            host.committed_start(partial(_started, host, done))
-            return
-        if query.at == "latest":
-            found = Found(host.high_watermark, NO_TIMESTAMP, host)
-        else:
-            reply.go_on(_search(query.at, host, done))
-            return
-    except RaftlogError as failure:
-        done(failure)
+    if error is not None:
+        done(error)
+    elif query.at == "earliest":
+        host.committed_start(partial(_started, host, done))
+    elif query.at == "latest":
+        done(Found(host.high_watermark, NO_TIMESTAMP, host))
     else:
-        done(found)
+        reply.go_on(_search(query.at, host, done))
 
 
 def _started(host: Partition, done: OnFound, start: Offset | RaftlogError) -> None:
