@@ -386,9 +386,9 @@ class GroupShard:
         ``member_id``, ``member_epoch``: a member at its current epoch (its generation in a classic
         group), or at one since which it has owned all these partitions; or ``""`` and
         ``NO_MEMBER_EPOCH`` if the group has no members. Such a commit creates the group if it does
-        not exist. ``topic_ids``: expected topic ID by topic name, optional per
-        topic. ``instance_id``: of a classic static member. ``by_owner``: whether to reject
-        partitions that are assigned to another member; Kafka does not, the epoch fences.
+        not exist. ``topic_ids``: expected topic ID by topic name, optional per topic.
+        ``instance_id``: of a classic static member. ``by_owner``: whether to reject partitions
+        that are assigned to another member; Kafka does not, the epoch fences.
 
         Raises ``UnknownMemberError``, ``InstanceFencedError``, ``StaleMemberEpochError``,
         ``FencedMemberError``, ``RebalanceInProgressError``, ``GroupNotEmptyError``,

@@ -232,12 +232,14 @@ class World:
         self.commits.append(SentCommit(actor, actor.epoch, part, self.readers[part]))
 
     def deliver_commit(self, sent: SentCommit) -> None:
-        """Maybe late. It is accepted only if no other member has read the partition since then."""
+        """Deliver the commit, possibly late. The coordinator accepts it only if no other member has
+        read the partition since then."""
         if self.commit(sent.actor, sent.part, epoch=sent.epoch):
             assert self.readers[sent.part] == sent.readers, sent
 
     def commit(self, actor: Actor | None, part: Part, *, epoch: int | None = None) -> bool:
-        """By a member, or by nobody. What was accepted must be fetched from then on.
+        """Commit as a member, or as a client that is none. What was accepted must be fetched from
+        then on.
 
         ``epoch``: default: the member's. Returns whether it was accepted.
         """
