@@ -45,11 +45,11 @@ audit: $(VENV)/.dev ## compare the installed distributions with published adviso
 	$(BIN)/python -m tests.audit $(ARGS)
 
 seeds: $(VENV)/.dev ## randomised tests with more examples (about 20 minutes at most)
-	HYPOTHESIS_PROFILE=ci $(PYTEST) -n 2 --timeout=1200 -m "(hypothesis or seeds) and not nightly" $(ARGS)
+	HYPOTHESIS_PROFILE=ci $(PYTEST) -n 2 --timeout=1200 -o faulthandler_timeout=2000 -m "(hypothesis or seeds) and not nightly" $(ARGS)
 
 nightly: chaos $(VENV)/.dev ## an hour of chaos, and randomised tests with very many examples (hours)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS),nightly]"
-	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n 2 --timeout=0 -m "hypothesis or seeds or nightly" $(ARGS)
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n 2 --timeout=0 -o faulthandler_timeout=0 -m "hypothesis or seeds or nightly" $(ARGS)
 
 chaos: $(VENV)/.core ## an hour of faults of all kinds on real clusters, and a table of what came (best as root)
 	$(BIN)/raftlog chaos campaign --time 3600 --jobs 2 $(ARGS)
