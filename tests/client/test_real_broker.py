@@ -259,9 +259,12 @@ with Consumer(sys.argv[1]) as consumer:
         stderr=subprocess.PIPE,
         text=True,
     ) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "waiting\n"
-        program.send_signal(signal.SIGINT)
-        _, errors = program.communicate(timeout=20)
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "waiting\n"
+            program.send_signal(signal.SIGINT)
+            _, errors = program.communicate(timeout=20)
+        finally:
+            program.kill()
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert program.returncode in {1, 130, -signal.SIGINT}

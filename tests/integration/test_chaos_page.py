@@ -121,13 +121,18 @@ def data(tmp_path: Path, script: Path) -> Iterator[Path]:
     up = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
     try:
         assert up.stdout is not None
-        wait_until(lambda: up.stdout is not None and up.stdout.readline() == "ready\n")
+        wait_until(
+            lambda: up.stdout is not None and up.stdout.readline() == "ready\n", timeout_s=60
+        )
         yield directory
     finally:
         up.send_signal(signal.SIGINT)
-        up.wait()
-        if up.stdout is not None:
-            up.stdout.close()
+        try:
+            up.wait(30)
+        finally:
+            up.kill()  # without effect if it has ended
+            if up.stdout is not None:
+                up.stdout.close()
 
 
 def test_the_script_does_what_it_is_told(data: Path, script: Path) -> None:
