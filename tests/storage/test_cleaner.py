@@ -76,7 +76,12 @@ def test_old_indexes_are_gone_for_good_before_it_is_decided() -> None:
 def test_what_old_indexes_say_is_durable_elsewhere_before_they_go() -> None:
     """They vouch for the log: without them a rotten batch would be taken for a torn one."""
     disk = sim_disk()
-    log, task = ready(disk)
+    log = open_log(disk, COMPACT)
+    for keys in (b"a", b"bcabcabc"):  # only the first checkpoint is synced with its records
+        put_each(log, [bytes([letter]) for letter in keys])
+        seal(log)
+    task = begin(log)
+    assert task is not None
     stopped_before(disk, task, "remove", "*.index")
     slots = decode_slots(disk.durable_bytes(f"{DIRECTORY}/checkpoint") or b"")
     assert slots is not None
