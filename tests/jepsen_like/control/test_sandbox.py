@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,11 @@ from raftlog.jepsen_like.control import sandbox
 from raftlog.jepsen_like.control.disks import LoopDisk, why_not
 from raftlog.testing import wait_until
 
+TIMEOUT_S = 20
 ENTER = "import sys; from jepsen_like.control import sandbox; sandbox.enter(sys.argv[1:])"
 # A run at work: a network, a disk, and a process in that network that is stopped.
 RUN = """
-import signal, subprocess, sys
+import os, signal, subprocess, sys
 from pathlib import Path
 from raftlog.jepsen_like.control.disks import LoopDisk
 from raftlog.jepsen_like.control.namespaces import Namespaces
@@ -27,6 +30,7 @@ with Namespaces(2) as spaces, LoopDisk(Path(sys.argv[1]), "disk", 16 << 20) as d
     (disk.mount_point / "a").touch()
     reader = subprocess.Popen([*spaces.prefix(1), *command], stdin=subprocess.PIPE, process_group=0)
     reader.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, reader.pid, os.WSTOPPED)  # the kernel continues what has stopped by then
     print(subprocess.check_output(["ip", "netns", "list"], text=True).split(), reader.pid)
     sys.stdout.flush()
     sys.stdin.read()
@@ -47,9 +51,9 @@ def popen(*command: str) -> subprocess.Popen[str]:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    with process:  # closes its pipes, which its children may hold open
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -122,11 +126,17 @@ def test_nothing_is_left_when_the_run_is_killed(
     assert "b1" in names, at_work.communicate()
     assert "b2" in names
     image = tmp_path / "disk.img"
-    assert loop_devices(image)  # the one thing that all the machine shares
-    assert str(tmp_path) not in Path("/proc/mounts").read_text()
-    at_work.kill()
-    at_work.wait()
-    wait_until(lambda: not Path(f"/proc/{int(reader)}").exists(), what="the stopped child's end")
+    child = os.pidfd_open(int(reader))
+    try:
+        assert loop_devices(image)  # the one thing that all the machine shares
+        assert str(tmp_path) not in Path("/proc/mounts").read_text()
+        at_work.kill()
+        at_work.wait()
+        assert select.select([child], [], [], TIMEOUT_S)[0], "the stopped child does not end"
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(child, signal.SIGKILL)
+        os.close(child)
     wait_until(lambda: not loop_devices(image), what="the loop device's end")
     assert list((tmp_path / "disk").iterdir()) == []
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, check=True, text=True)
@@ -161,4 +171,3 @@ def test_a_sandbox_does_not_keep_the_disks_of_others_mounted(tmp_path: Path) -> 
             assert not disk.marked()
         finally:
             end(inside)
-            inside.communicate()
