@@ -8,8 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	$$p -c '$(IS_USABLE)' 2>/dev/null && { command -v $$p; break; }; done)
 # For two cores. Tests of real brokers wait as much as they compute, so three run at a time; of those that only
 # compute, a third would cost the other two a third of their speed.
-# A test that ends its process ends the run: a new process would wait for its second test forever (xdist 3.8).
-PYTEST := $(BIN)/python -m pytest --max-worker-restart=0
+PYTEST := $(BIN)/python -m pytest
 # Hundreds of brokers start: none should compile everything anew, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 

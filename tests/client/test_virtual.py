@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -23,10 +25,10 @@ async def _wait_for_no_event() -> None:
     ("endless", "message"), [(_sleep, "in 100 turns"), (_wait_for_no_event, "everything waits")]
 )
 def test_a_test_that_does_not_end_fails(
-    endless: object, message: str, monkeypatch: pytest.MonkeyPatch
+    endless: Callable[[], Coroutine[Any, Any, None]], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(virtual, "TURNS_MAX", 100)
     loop = VirtualLoop()
     with pytest.raises(AssertionError, match=message):
-        loop.run_until_complete(endless())  # type: ignore[operator]
+        loop.run_until_complete(endless())
     loop.close()

@@ -118,21 +118,18 @@ def data(tmp_path: Path, script: Path) -> Iterator[Path]:
     """The directory of a cluster that `raftlog up` runs."""
     directory = tmp_path / "data"
     command = [str(tmp_path / "raftlog"), "up", "--data-dir", str(directory), "--port", "0"]
-    up = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
-    try:
-        assert up.stdout is not None
-        wait_until(
-            lambda: up.stdout is not None and up.stdout.readline() == "ready\n", timeout_s=60
-        )
-        yield directory
-    finally:
-        up.send_signal(signal.SIGINT)
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as up:
         try:
-            up.wait(30)
+            wait_until(
+                lambda: up.stdout is not None and up.stdout.readline() == "ready\n", timeout_s=60
+            )
+            yield directory
         finally:
-            up.kill()  # without effect if it has ended
-            if up.stdout is not None:
-                up.stdout.close()
+            up.send_signal(signal.SIGINT)
+            try:
+                up.wait(30)
+            finally:
+                up.kill()  # without effect if it has ended
 
 
 def test_the_script_does_what_it_is_told(data: Path, script: Path) -> None:

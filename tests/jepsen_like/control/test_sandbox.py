@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from raftlog.jepsen_like.control import sandbox
 from raftlog.jepsen_like.control.disks import LoopDisk, why_not
 from raftlog.testing import wait_until
 
-TIMEOUT_S = 20
 ENTER = "import sys; from jepsen_like.control import sandbox; sandbox.enter(sys.argv[1:])"
 # A run at work: a network, a disk, and a process in that network that is stopped.
 RUN = """
@@ -132,7 +130,8 @@ def test_nothing_is_left_when_the_run_is_killed(
         assert str(tmp_path) not in Path("/proc/mounts").read_text()
         at_work.kill()
         at_work.wait()
-        assert select.select([child], [], [], TIMEOUT_S)[0], "the stopped child does not end"
+        gone = Path(f"/proc/{int(reader)}")
+        wait_until(lambda: not gone.exists(), what="the stopped child's end")
     finally:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(child, signal.SIGKILL)
