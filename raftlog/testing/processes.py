@@ -27,6 +27,8 @@ import raftlog
 from raftlog.config.address import Address
 from raftlog.disk import FILE_MODE
 from raftlog.errors import BrokerUnavailableError
+from raftlog.testing import fork_server
+from raftlog.testing.fork_server import ForkedProcess
 from raftlog.testing.probes import POLL_INTERVAL_S, answers, check_free
 from raftlog.tls import client_context
 
@@ -34,7 +36,7 @@ READY_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 20.0
 LOG_TAIL_BYTES: Final = 2_000
 # -P: do not import a package ``raftlog`` from the working directory.
-BROKER_COMMAND: Final = (sys.executable, "-P", "-m", "raftlog", "broker")
+COMMAND: Final = (sys.executable, "-P", "-m", "raftlog")
 PROC: Final = Path("/proc")
 
 
@@ -46,6 +48,8 @@ class BrokerProcess:
     ``environment``: in addition to this process's, at the next start.
     ``source``: location of the package ``raftlog`` of the broker; default: the one in use here.
     ``home``: directory of its configuration and its log; default: next to the data directory.
+    ``can_fork``: start it as a fork of a process that has imported what it needs, if it has neither
+    ``prefix`` nor ``source``; False: always as a new interpreter.
     ``on_death``: called with the exit status, negative for a signal, once it is detected
     (``running``) that the process ended without a command of this object.
     ``kills``: number of ends by SIGKILL, from any sender.
@@ -59,9 +63,10 @@ class BrokerProcess:
     environment: Mapping[str, str] = field(default_factory=dict)
     source: Path | None = None
     home: Path | None = None
+    can_fork: bool = True
     on_death: Callable[[int], None] | None = None
     kills: int = 0
-    _process: subprocess.Popen[bytes] | None = None
+    _process: subprocess.Popen[bytes] | ForkedProcess | None = None
     _paused: bool = False
     _stopping: bool = False  # a second SIGTERM would end it immediately
     _ending: bool = False  # SIGTERM or SIGKILL was sent
@@ -148,24 +153,28 @@ class BrokerProcess:
         config_path.parent.mkdir(parents=True, exist_ok=True)
         with open(config_path, "w", encoding="utf-8", opener=_private) as config:
             config.write(self._config())
-        source = str(self.source or Path(raftlog.__file__).resolve().parents[1])
-        path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
         self._ending, self._status = False, None
         with open(self.log_path, "ab", opener=_private) as log:
-            self._process = subprocess.Popen(
-                [
-                    *self.prefix,
-                    *BROKER_COMMAND,
-                    "--stop-with-stdin",
-                    "--config",
-                    str(config_path),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": path, **self.environment},
-                process_group=0,  # Ctrl-C signals the parent only, which then stops brokers
+            self._process = self._launch(
+                ["broker", "--stop-with-stdin", "--config", str(config_path)], log.fileno()
             )
+
+    def _launch(self, arguments: list[str], log: int) -> subprocess.Popen[bytes] | ForkedProcess:
+        """Run ``raftlog ARGUMENTS`` as the leader of a process group; its stdin is a pipe."""
+        environment = {**os.environ, **self.environment}
+        may_fork = self.can_fork and not self.prefix and self.source is None
+        if may_fork and fork_server.can_fork(environment):
+            return fork_server.fork(arguments, environment, log)
+        source = str(self.source or Path(raftlog.__file__).resolve().parents[1])
+        path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+        return subprocess.Popen(
+            [*self.prefix, *COMMAND, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": path, **self.environment},
+            process_group=0,  # Ctrl-C signals the parent only, which then stops brokers
+        )
 
     def wait_ready(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Return when the broker responds. Raises with its final log output if it ends."""

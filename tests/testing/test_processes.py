@@ -195,22 +195,6 @@ def test_it_is_seen_when_a_broker_ends_by_itself(tmp_path: Path) -> None:
     assert process.kills == 1
 
 
-def test_a_broker_has_the_environment_that_it_is_given(tmp_path: Path) -> None:
-    process = broker_in(tmp_path / "data", home=tmp_path / "home", environment={"WEATHER": "foggy"})
-    process.spawn()
-    try:
-        process.wait_ready()
-        environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-        assert b"WEATHER=foggy" in environment
-    finally:
-        process.kill()
-    assert {path.name for path in (tmp_path / "home").iterdir()} == {
-        "broker-1.log",
-        "broker-1.toml",
-    }
-    assert [path.name for path in (tmp_path / "data").iterdir()] == ["broker-1"]
-
-
 def test_a_broker_may_be_of_another_build(tmp_path: Path) -> None:
     build = tmp_path / "build" / "raftlog"
     build.mkdir(parents=True)
