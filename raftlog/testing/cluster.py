@@ -117,6 +117,7 @@ class Cluster:
             wait_until(
                 partial(has_joined, broker),
                 timeout_s=timeout_s,
+                progress=lambda: [other.progress() for other in waiting],
                 what=f"broker {broker.id} has {sorted(sides[broker.id])} in the cluster "
                 f"({broker.log_path})",
             )

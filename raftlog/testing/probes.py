@@ -42,19 +42,54 @@ ANSWER_TIMEOUT_S: Final = 2.0
 # elsewhere): while a broker is down, no outgoing connection uses its port.
 PORTS: Final = range(10_000, 32_000)
 PORT_TRIES_MAX: Final = 1_000
+PROGRESS_FACTOR: Final = 10
 PORTS_RESERVED_MAX: Final = 200  # by one process
 
 
 def wait_until(
-    condition: Callable[[], bool], *, timeout_s: float = 10.0, what: str = "the condition"
+    condition: Callable[[], bool],
+    *,
+    timeout_s: float = 10.0,
+    what: str = "the condition",
+    progress: Callable[[], object] = lambda: None,
 ) -> None:
     """Return once ``condition()`` is true. Raises ``TimeoutError`` with ``what`` after
-    ``timeout_s`` seconds."""
-    deadline = time.monotonic() + timeout_s
+    ``timeout_s`` seconds without a change of ``progress()``."""
+    stall = Stall(timeout_s)
     while not condition():
-        if time.monotonic() > deadline:
+        if stall.has_come(progress()):
             raise TimeoutError(f"{what}: not within {timeout_s:g} s")
         time.sleep(POLL_INTERVAL_S)
+
+
+class Stall:
+    """A limit of progress: ``has_come`` is true once a value has not changed for ``limit_s``
+    seconds, or after ``PROGRESS_FACTOR`` times ``limit_s`` in any case.
+
+    So a busy machine, on which everything takes long, is not mistaken for a process that hangs.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._began = self._since = time.monotonic()
+        self._last: object = None
+
+    def has_come(self, value: object) -> bool:
+        now = time.monotonic()
+        if value != self._last:
+            self._last, self._since = value, now
+        has_ended = now - self._began > PROGRESS_FACTOR * self._limit_s
+        return has_ended or now - self._since > self._limit_s
+
+
+def cpu_ticks(pid: int | None) -> int:
+    """Return the CPU time that a process has used, in ticks of the system; 0 without /proc."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])  # utime, stime; see proc(5)
 
 
 _reserved: Final[deque[int]] = deque()  # file descriptors of UDP sockets

@@ -29,7 +29,7 @@ from raftlog.disk import FILE_MODE
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing import fork_server
 from raftlog.testing.fork_server import ForkedProcess
-from raftlog.testing.probes import POLL_INTERVAL_S, answers, check_free
+from raftlog.testing.probes import POLL_INTERVAL_S, Stall, answers, check_free, cpu_ticks
 from raftlog.tls import client_context
 
 READY_TIMEOUT_S: Final = 30.0
@@ -177,20 +177,29 @@ class BrokerProcess:
         )
 
     def wait_ready(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Return when the broker responds. Raises with its final log output if it ends."""
-        deadline = time.monotonic() + timeout_s
+        """Return when the broker responds.
+
+        Raises ``BrokerUnavailableError`` with its final log output if it ends, or if it has done
+        nothing for ``timeout_s`` seconds.
+        """
+        stall = Stall(timeout_s)
         while not answers(self.address, tls=self.tls):
             status = self.exit_status
             if status is not None:
                 raise BrokerUnavailableError(
                     f"broker {self.id} ended with status {status}: {self.last_words()}"
                 )
-            if time.monotonic() > deadline:
+            if stall.has_come(self.progress()):
                 raise BrokerUnavailableError(
-                    f"broker {self.id} does not respond at {self.address} after {timeout_s:g} s; "
-                    f"see {self.log_path}"
+                    f"broker {self.id} does not respond at {self.address} and has done nothing for "
+                    f"{timeout_s:g} s; see {self.log_path}"
                 )
             time.sleep(POLL_INTERVAL_S)
+
+    def progress(self) -> tuple[int, int]:
+        """Return a value that changes while the broker works: CPU time, and bytes of its log."""
+        size = self.log_path.stat().st_size if self.log_path.exists() else 0
+        return cpu_ticks(self.broker_pid), size
 
     def kill(self) -> None:
         """Send SIGKILL: no warning, no flush. Returns when the process has ended."""

@@ -89,3 +89,20 @@ def test_waiting_ends_when_it_is_so() -> None:
 def test_waiting_in_vain_says_for_what() -> None:
     with pytest.raises(TimeoutError, match="the moon: not within 0 s"):
         wait_until(lambda: False, timeout_s=0, what="the moon")
+
+
+def test_a_limit_of_progress_counts_from_the_last_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(probes.time, "monotonic", lambda: now)
+    stall = probes.Stall(5.0)
+    found = []
+    for value in (1, 1, 2, 2, 2):
+        now += 3.0
+        found.append(stall.has_come(value))
+    assert found == [False, False, False, False, True]
+    for _ in range(20):
+        now += 3.0
+        value += 1
+        found.append(stall.has_come(value))
+    assert found[-1], "it ends in any case"
+    assert sum(found) <= 10
