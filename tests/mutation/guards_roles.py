@@ -14,7 +14,7 @@ MEMBERSHIP: Final = "tests/server/cluster/test_membership.py"
 NODE: Final = "tests/server/cluster/test_node.py"
 _AT_REST: Final = "test_partitions_at_rest_are_checked_rarely_and_at_once_when_something_happens"
 PARTITIONS: Final = "tests/server/cluster/test_partitions.py"
-REGRESSIONS: Final = "tests/testing/simulator/test_regressions.py"
+REGRESSIONS: Final = "tests/simulation/test_regressions.py"
 ROLE_MANAGER: Final = "tests/server/cluster/test_role_manager.py"
 STEP_DOWN: Final = "tests/server/cluster/test_step_down.py"
 

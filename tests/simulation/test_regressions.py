@@ -15,6 +15,8 @@ from raftlog.testing.simulator.world import CLUSTER_SECRET, World
 from raftlog.types import NewTopic
 from tests.server.cluster.simulated import Cluster
 
+pytestmark = [pytest.mark.simulated, pytest.mark.seeds]
+
 
 def test_a_follower_learns_where_the_log_starts_though_nothing_is_appended() -> None:
     """It learned of deleted records with the next ones only, and would have shown them again."""

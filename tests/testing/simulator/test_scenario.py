@@ -14,7 +14,7 @@ from raftlog.storage.producer_state import ProducerTable
 from raftlog.testing.disk import SimFile
 from raftlog.testing.simulator.faults import FaultPlan
 from raftlog.testing.simulator.process import BrokerMachine, RunningBroker
-from raftlog.testing.simulator.scenario import Mode, Scenario, Verdict, run
+from raftlog.testing.simulator.scenario import Scenario, Verdict, run
 from raftlog.testing.simulator.world import start_broker
 
 SEEDS = range(12)
@@ -37,17 +37,6 @@ def test_a_single_broker_keeps_its_promises(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_single_broker_that_is_healed_works(seed: int) -> None:
     assert_good(run(Scenario.draw(seed, mode="liveness")))
-
-
-@pytest.mark.timeout(0)
-@pytest.mark.parametrize("mode", ["safety", "liveness"])
-@pytest.mark.parametrize(
-    "count",
-    [pytest.param(200, marks=pytest.mark.seeds), pytest.param(10_000, marks=pytest.mark.nightly)],
-)
-def test_many_seeds_of_a_single_broker(seed: int, mode: Mode, count: int) -> None:
-    for number in range(count):
-        assert_good(run(Scenario.draw(seed + number, mode=mode)))
 
 
 def test_seeds_meet_faults_of_all_kinds_and_still_get_things_done() -> None:

@@ -1,0 +1,108 @@
+"""Seeds of simulated clusters: no promise of the product may break in any of them.
+
+The run's seed, of this commit or this night, is the first. A failure prints the command that
+repeats the one bad seed with a trace.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from raftlog.testing.simulator import consensus
+from raftlog.testing.simulator.scenario import Mode, Scenario, Verdict, run
+
+pytestmark = pytest.mark.simulated
+
+SEEDS_PER_TEST = 4
+CONSENSUS_SEEDS_PER_TEST = 20
+NIGHTLY_S = 300  # of each kind
+
+# Of whole clusters: mode, brokers, compacted topics, tests of `make test`, of `make seeds`.
+KINDS: list[tuple[Mode, int, bool, int, int]] = [
+    ("safety", 3, False, 3, 20),
+    ("safety", 5, False, 1, 5),
+    ("liveness", 3, False, 1, 8),
+    ("liveness", 5, False, 1, 2),
+    ("safety", 3, True, 1, 6),
+    ("safety", 1, True, 1, 2),
+    ("liveness", 3, True, 0, 2),
+    ("safety", 1, False, 1, 8),
+    ("liveness", 1, False, 1, 4),
+]
+TESTS = [
+    pytest.param(
+        *(mode, brokers, compacted, number),
+        marks=[pytest.mark.seeds] if number >= few else [],
+        id=f"{mode}-{brokers}{'-compacted' * compacted}-{number}",
+    )
+    for mode, brokers, compacted, few, more in KINDS
+    for number in range(few + more)
+]
+
+
+def check(seed: int, mode: Mode, brokers: int, compacted: bool, *, light: bool = True) -> None:
+    verdict = run(Scenario.draw(seed, mode=mode, brokers=brokers, light=light, compacted=compacted))
+    assert verdict.is_good, (verdict.violations[:10], replay(verdict))
+
+
+def replay(verdict: Verdict) -> str:
+    scenario = verdict.scenario
+    options = " --light" * scenario.light + " --compacted" * scenario.is_compacted
+    return (
+        f"python -m raftlog.testing.simulator --seed {scenario.seed} --mode {scenario.mode} "
+        f"--brokers {scenario.brokers}{options} --trace"
+    )
+
+
+def check_consensus(seed: int) -> None:
+    report = consensus.run(seed)
+    replay = f"python -m {consensus.__name__} --seed {seed} --trace"
+    assert not report.violations, f"{consensus.describe(report)}\n{replay}"
+    assert report.acked > 0
+
+
+@pytest.mark.parametrize(("mode", "brokers", "compacted", "number"), TESTS)
+def test_a_cluster_keeps_its_promises(
+    seed: int, mode: Mode, brokers: int, compacted: bool, number: int
+) -> None:
+    first = seed + number * SEEDS_PER_TEST
+    for each in range(first, first + SEEDS_PER_TEST):
+        check(each, mode, brokers, compacted)
+
+
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(n, marks=pytest.mark.seeds) for n in range(1, 12))]
+)
+def test_consensus_keeps_its_promises(seed: int, number: int) -> None:
+    first = seed + number * CONSENSUS_SEEDS_PER_TEST
+    for each in range(first, first + CONSENSUS_SEEDS_PER_TEST):
+        check_consensus(each)
+
+
+# -- by night --------------------------------------------------------------------------------------
+
+
+def for_a_while(seeds: Iterable[int], check: Callable[..., None], *what: Any, **how: Any) -> None:
+    until = time.monotonic() + NIGHTLY_S
+    for seed in seeds:
+        check(seed, *what, **how)
+        if time.monotonic() > until:
+            break
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize(("mode", "brokers", "compacted"), [kind[:3] for kind in KINDS])
+def test_clusters_for_a_while(seed: int, mode: Mode, brokers: int, compacted: bool) -> None:
+    for_a_while(itertools.count(seed), check, mode, brokers, compacted, light=False)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(0)
+def test_consensus_for_a_while(seed: int) -> None:
+    for_a_while(itertools.count(seed), check_consensus)
