@@ -6,13 +6,12 @@ EXTRAS := spark,dev
 IS_USABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c '$(IS_USABLE)' 2>/dev/null && { command -v $$p; break; }; done)
-# For two cores. Tests of real brokers wait as much as they compute, so three run at a time; of those that only
-# compute, a third would cost the other two a third of their speed.
+# Of tests that only compute, two run at a time on two cores: a third would cost the others a third of their speed.
 PYTEST := $(BIN)/python -m pytest
 # Hundreds of brokers start: none should compile everything anew, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo quick test console-test check audit seeds nightly mutation chaos bench kafka-peers kafka-differential kafka-fuzz handshake-fuzz docs clean
+.PHONY: help demo quick test console-test check audit seeds tools nightly mutation chaos bench kafka-peers kafka-differential kafka-fuzz handshake-fuzz docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -23,8 +22,8 @@ demo: $(VENV)/.core ## the main job, end to end: produce, kill -9, restart, read
 quick: $(VENV)/.dev ## style, types, layers, and the unit tests of what changed since main (below a minute)
 	$(BIN)/python -m tests.quick $(ARGS)
 
-test: $(if $(PKG),$(VENV)/.dev,check) ## make check, then every test that takes minutes at most; PKG=storage: one package's tests
-	$(PYTEST) -n 3 --ignore=tests/tidy --durations=10 $(if $(PKG),tests/$(PKG)) $(ARGS)
+test: $(VENV)/.dev ## make check, and every test that takes minutes at most; PKG=storage: one package's tests (7 minutes)
+	$(if $(PKG),$(PYTEST) -n 3 tests/$(PKG) $(ARGS),$(BIN)/python -m tests.suite $(ARGS))
 
 console-test: $(VENV)/.dev ## the console in a real Chromium, and its vendored files against npm (about a minute)
 	@command -v chromium chromium-browser npm > /dev/null || \
@@ -33,21 +32,24 @@ console-test: $(VENV)/.dev ## the console in a real Chromium, and its vendored f
 	$(BIN)/python -m tests.cli.console.npm
 	$(PYTEST) -m browser tests/cli/console/test_browser.py $(ARGS)
 
-check: $(VENV)/.dev ## ruff, mypy, import-linter, the tidy tests, and `make audit`
+check: $(VENV)/.dev ## ruff, mypy, import-linter, the tidy tests and the addresses of the guards
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/tidy
-	$(BIN)/python -m tests.audit
+	$(PYTEST) -q -n 2 tests/tidy tests/mutation/test_guards.py
 
 audit: $(VENV)/.dev ## compare the installed distributions with published advisories; ARGS=--strict fails without a network
 	$(BIN)/python -m tests.audit $(ARGS)
 
-seeds: $(VENV)/.dev ## randomised tests with more examples (about 20 minutes at most)
+seeds: $(VENV)/.dev ## randomised tests with more examples, from the seed of this commit (8 minutes)
 	HYPOTHESIS_PROFILE=ci $(PYTEST) -n 2 --timeout=1200 -o faulthandler_timeout=2000 -m "(hypothesis or seeds) and not nightly" $(ARGS)
 
-nightly: chaos $(VENV)/.dev ## an hour of chaos, and randomised tests with very many examples (hours)
+tools: $(VENV)/.dev ## the tests of the test tools, which make test runs if these have changed; and record that they passed
+	$(PYTEST) -n 3 --only-tools $(ARGS)
+	$(BIN)/python -m tests.kinds
+
+nightly: tools audit chaos $(VENV)/.dev ## all that make test leaves out, an hour of chaos, and fresh random examples (3 hours)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS),nightly]"
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n 2 --timeout=0 -o faulthandler_timeout=0 -m "hypothesis or seeds or nightly" $(ARGS)
 

@@ -1,4 +1,4 @@
-"""What every test gets: Hypothesis profiles, a seed, and what to type to see a failure again.
+"""What every test gets: Hypothesis profiles, a seed, and the command that repeats a failure.
 
 No fixtures of one package live here; they stand in that package's own ``conftest.py``.
 """
@@ -9,8 +9,11 @@ import gc
 import os
 import re
 import secrets
+import subprocess
+import sys
 from collections.abc import Generator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,30 +25,31 @@ from raftlog.protocol import api, schema
 if TYPE_CHECKING:
     from raftlog.testing.certificates import Certificates
 
-pytest_plugins = ["raftlog.testing.pytest_plugin"]
+pytest_plugins = ["raftlog.testing.pytest_plugin", "tests.kinds"]
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
 
-# `dev` and `ci` give the same verdict for the same code: what is judged is a change, and not luck.
-# `nightly` looks further each time it runs.
-# None looks at the clock: a machine with other work to do is no reason to fail.
+# None has a deadline: a busy machine is no reason to fail. Examples are random: the run's seed, of
+# this commit or of this night, decides them.
 settings.register_profile(
     "dev",
     max_examples=50,
-    derandomize=True,
     deadline=None,
+    print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("ci", settings.get_profile("dev"), max_examples=1_000, print_blob=True)
-settings.register_profile(
-    "nightly", settings.get_profile("ci"), max_examples=50_000, derandomize=False
-)
+settings.register_profile("ci", settings.get_profile("dev"), max_examples=300)
+settings.register_profile("nightly", settings.get_profile("dev"), max_examples=50_000)
 settings.load_profile(PROFILE)
 
-DEV_SEED = 20_240_229
+ROOT = Path(__file__).resolve().parents[1]
+SEED_WITHOUT_GIT = 20_240_229
 
-# What the tests at each of these places share is dear: a Spark session, a cluster, a recording.
+# The tests at each of these places share something expensive: a Spark session, a cluster, a
+# recording, the syntax trees of all code.
 TOGETHER = (
+    "tests/mutation/test_guards.py",
+    "tests/tidy/",
     "tests/cli/test_cluster.py",
     "tests/integration/test_failpoints.py",
     "tests/jepsen_like/test_cluster.py",
@@ -56,8 +60,20 @@ TOGETHER = (
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the run's seed before xdist starts its workers, so that all have the same."""
     if "RAFTLOG_SEED" not in os.environ:
-        seed = secrets.randbelow(1 << 32) if PROFILE == "nightly" else DEV_SEED
+        seed = secrets.randbelow(1 << 32) if PROFILE == "nightly" else seed_of_commit()
         os.environ["RAFTLOG_SEED"] = str(seed)
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = os.environ["RAFTLOG_SEED"]
+
+
+def seed_of_commit() -> int:
+    """Return a number from the hash of HEAD: another for each commit, the same for all its runs."""
+    git = ("git", "rev-parse", "HEAD")
+    with suppress(OSError):
+        done = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return int(done.stdout[:8], 16)
+    return SEED_WITHOUT_GIT
 
 
 @pytest.hookimpl(optionalhook=True)  # it is xdist's
@@ -150,7 +166,11 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failed test that used chance says what replays it."""
     report = yield
-    if report.failed and "seed" in getattr(item, "fixturenames", ()):
-        replay = f"RAFTLOG_SEED={os.environ['RAFTLOG_SEED']} python -m pytest '{item.nodeid}'"
+    is_random = "seed" in getattr(item, "fixturenames", ()) or item.get_closest_marker("hypothesis")
+    if report.failed and is_random:
+        replay = (
+            f"HYPOTHESIS_PROFILE={PROFILE} RAFTLOG_SEED={os.environ['RAFTLOG_SEED']} "
+            f"{sys.executable} -m pytest '{item.nodeid}'"
+        )
         report.sections.append(("to run this again", replay))
     return report

@@ -17,7 +17,8 @@ import sys
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -34,13 +35,45 @@ HYPOTHESIS: Final = "hypothesis"
 TIDY: Final = "tidy"
 UNIT: Final = "unit"
 
-# A tool: what it consists of. Its tests are marked ``tool(name)``.
-TOOLS: Final[Mapping[str, Sequence[str]]] = {
-    "checker": ("raftlog/testing/checker", "raftlog/testing/history", "tests/testing/checker"),
-    "simulator": ("raftlog/testing/simulator", "tests/testing/simulator"),
-    "harness": ("jepsen_like", "tests/jepsen_like"),
-    "bench": ("raftlog/bench", "tests/bench"),
-    "mutation": ("tests/mutation/run.py", "tests/mutation/reach.py", "tests/mutation/guard.py"),
+
+@dataclass(frozen=True)
+class Tool:
+    """A test tool. ``parts``: its files, and ``tests`` those of its own tests, from the root.
+    ``marks``: its tests are those with one of these marks only; the others are cheap.
+    """
+
+    parts: tuple[str, ...]
+    tests: tuple[str, ...]
+    marks: tuple[str, ...] = ()
+
+    def has(self, item: pytest.Item) -> bool:
+        return item.nodeid.startswith(self.tests) and (
+            not self.marks or any(item.get_closest_marker(mark) for mark in self.marks)
+        )
+
+    def digest(self) -> str:
+        """Return the hash of its files, and of its tests."""
+        state = hashlib.sha256()
+        for place in (*self.parts, *self.tests):
+            at = ROOT / place
+            for path in [at] if at.is_file() else sorted(at.rglob("*.py")):
+                name = path.relative_to(ROOT).as_posix()
+                state.update(name.encode() + b"\0" + path.read_bytes())
+        return state.hexdigest()[:16]
+
+
+TOOLS: Final[Mapping[str, Tool]] = {
+    "checker": Tool(
+        ("raftlog/testing/checker", "raftlog/testing/history"),
+        ("tests/testing/checker/", "tests/testing/history/"),
+    ),
+    "simulator": Tool(("raftlog/testing/simulator",), ("tests/testing/simulator/",)),
+    "fault injection": Tool(("jepsen_like",), ("tests/jepsen_like/",), marks=("integration",)),
+    "benchmarks": Tool(("raftlog/bench",), ("tests/bench/",)),
+    "mutation": Tool(
+        ("tests/mutation/run.py", "tests/mutation/reach.py"),
+        ("tests/mutation/test_run.py", "tests/mutation/test_reach.py"),
+    ),
 }
 
 CALIBRATION_LOOPS: Final = 100_000
@@ -51,7 +84,7 @@ CALIBRATE_EVERY: Final = 100  # tests of one process
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("raftlog")
     group.addoption("--budgets", action="store_true", help="fail if a kind is over its budget")
-    group.addoption("--tools", action="store_true", help="run the tests of unchanged tools, too")
+    group.addoption("--only-tools", action="store_true", help="run the tests of the test tools")
 
 
 def kind_of(item: pytest.Item) -> str:
@@ -66,34 +99,23 @@ def kind_of(item: pytest.Item) -> str:
 # -- tools -----------------------------------------------------------------------------------------
 
 
-def digest(tool: str) -> str:
-    """Return the hash of the files of a tool."""
-    state = hashlib.sha256()
-    for place in TOOLS[tool]:
-        at = ROOT / place
-        for path in [at] if at.is_file() else sorted(at.rglob("*.py")):
-            state.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
-    return state.hexdigest()[:16]
-
-
 def unchanged() -> set[str]:
     """Return the tools whose tests have passed with their present files."""
     passed = json.loads(RECORD.read_text(encoding="utf-8"))
-    return {tool for tool in TOOLS if passed.get(tool) == digest(tool)}
+    return {tool for tool in TOOLS if passed.get(tool) == TOOLS[tool].digest()}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of unchanged tools, unless the command names their files."""
-    if config.getoption("tools") or any(".py" in argument for argument in config.args):
+    """Leave out the tests of unchanged tools, unless the command names a file."""
+    if config.getoption("only_tools"):
+        tools, wanted = TOOLS.keys(), True
+    elif any(".py" in argument for argument in config.args):
         return
-    omitted = unchanged()
-    kept, left_out = [], []
-    for item in items:
-        mark = item.get_closest_marker("tool")
-        (left_out if mark is not None and mark.args[0] in omitted else kept).append(item)
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = kept
+    else:
+        tools, wanted = unchanged(), False
+    chosen = {item for item in items if any(TOOLS[tool].has(item) for tool in tools) == wanted}
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
 
 
 # -- seconds ---------------------------------------------------------------------------------------
@@ -129,8 +151,8 @@ def calibrate() -> float:
 class Summary:
     """Of the whole run, in the process that reports it."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._is_strict = config.getoption("budgets")
+    def __init__(self, *, is_strict: bool) -> None:
+        self._is_strict = is_strict
         self._of_kind: Counter[str] = Counter()
         self._of_test: Counter[str] = Counter()
         self._tests: Counter[str] = Counter()
@@ -193,12 +215,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         config.pluginmanager.register(Seconds())
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Summary(config))
+        config.pluginmanager.register(Summary(is_strict=config.getoption("budgets")))
 
 
 def main() -> int:
     """``python -m tests.kinds``: record that the tests of all tools have passed."""
-    text = json.dumps({tool: digest(tool) for tool in TOOLS}, indent=2) + "\n"
+    text = json.dumps({name: tool.digest() for name, tool in TOOLS.items()}, indent=2) + "\n"
     RECORD.write_text(text, encoding="utf-8")
     sys.stdout.write(f"wrote {RECORD.relative_to(ROOT)}\n")
     return 0

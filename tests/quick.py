@@ -2,9 +2,9 @@
 
 What changed: commits since the merge base with ``origin/main`` (or ``main``), and what is not
 committed. Its tests: test files that changed; of each product module that changed, the file that
-mirrors it, the guards that stand in it, and test files that import it, those of its own package
-first, up to ``FILES_MAX``. Tests of real brokers, whole simulated clusters and long randomised ones
-are left to `make test`.
+mirrors it, and test files that import it, those of its own package first, up to ``FILES_MAX``. The
+addresses of the guards in it are checked, too. Tests of real brokers, whole simulated clusters and
+long randomised ones are left to `make test`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.mutation.guards import GUARDS
+from tests.mutation.test_guards import address_problem
 from tests.tidy import sources
 from tests.tidy.sources import ROOT, Source
 from tests.tidy.test_shape import covering
@@ -32,7 +33,6 @@ MARKS: Final = (
     "not integration and not spark and not seeds and not simulated and not nightly and not peers"
 )
 NO_TESTS: Final = 5  # pytest's exit status: none was selected
-GUARD_TEST: Final = "tests/mutation/test_guards.py::test_its_addresses_fit_one_place_each"
 
 
 def changed_files() -> set[str]:
@@ -65,8 +65,7 @@ def selected(changed: set[str]) -> tuple[list[str], int]:
     ]
     rest = [path for _is_far, path in sorted(users)]
     taken = max(0, FILES_MAX - len(first))
-    guards = [] if GUARD_TEST.partition("::")[0] in first else list(_guards(changed))
-    return [*sorted(first), *rest[:taken], *guards], len(rest[taken:])
+    return [*sorted(first), *rest[:taken]], len(rest[taken:])
 
 
 def _is_test(source: Source) -> bool:
@@ -74,38 +73,55 @@ def _is_test(source: Source) -> bool:
     return name.startswith("test_") and not source.path.startswith("tests/tidy/")
 
 
-def _guards(changed: set[str]) -> Iterator[str]:
-    yield from (f"{GUARD_TEST}[{guard.name}]" for guard in GUARDS if guard.module in changed)
+def _guard_problems(changed: set[str]) -> Iterator[str]:
+    for guard in GUARDS:
+        if guard.module in changed and (problem := address_problem(guard)):
+            yield problem
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
+class Checks:
+    """The checks of `CHECKS`, in processes of their own beside the tests."""
+
+    def __init__(self) -> None:
+        pipe, both = subprocess.PIPE, subprocess.STDOUT
+        self._running = [
+            subprocess.Popen(
+                [BIN / check[0], *check[1:]], cwd=ROOT, stdout=pipe, stderr=both, text=True
+            )
+            for check in CHECKS
+        ]
+
+    def failed(self) -> list[str]:
+        """Wait for the checks. Return those that failed, after printing their output."""
+        failed = []
+        for check, process in zip(CHECKS, self._running, strict=True):
+            output, _ = process.communicate()
+            if process.returncode:
+                say(output)
+                failed.append(" ".join(check))
+        return failed
+
+
 def main(arguments: Sequence[str]) -> int:
     """The exit status. ``arguments`` go to pytest."""
-    pipe, both = subprocess.PIPE, subprocess.STDOUT
-    running = [
-        subprocess.Popen(
-            [BIN / check[0], *check[1:]], cwd=ROOT, stdout=pipe, stderr=both, text=True
-        )
-        for check in CHECKS
-    ]
-    chosen, left_out = selected(changed_files())
+    checks = Checks()
+    changed = changed_files()
+    chosen, left_out = selected(changed)
     status = 0
     if chosen:
         pytest = (sys.executable, "-m", "pytest", "-q", "-n", "2", "-m", MARKS)
         status = subprocess.run([*pytest, *arguments, *chosen], cwd=ROOT, check=False).returncode
     failed = [] if status in {0, NO_TESTS} else ["tests"]
-    for check, process in zip(CHECKS, running, strict=True):
-        output, _ = process.communicate()
-        if process.returncode:
-            _say(output)
-            failed.append(" ".join(check))
+    failed += _guard_problems(changed)
+    failed += checks.failed()
     if left_out:
-        _say(f"{left_out} more test files import what changed: `make test` runs them")
-    _say(f"failed: {', '.join(failed)}" if failed else f"good: {len(chosen)} selected for pytest")
+        say(f"{left_out} more test files import what changed: `make test` runs them")
+    say(f"failed: {', '.join(failed)}" if failed else f"good: {len(chosen)} selected for pytest")
     return 1 if failed else 0
 
 
