@@ -49,11 +49,11 @@ def test_numbers_lie_in_the_range_of_their_kind(first: int, kind: type[RaftlogEr
         assert first <= error.code < first + (99 if first == 1 else 100), error
 
 
-@pytest.mark.parametrize("error", ALL[1:])
-def test_an_error_survives_the_wire(error: type[RaftlogError]) -> None:
-    again = from_code(error.code, "what happened")
-    assert type(again) is error
-    assert str(again) == "what happened"
+def test_an_error_survives_the_wire() -> None:
+    for error in ALL[1:]:
+        again = from_code(error.code, "what happened")
+        assert type(again) is error
+        assert str(again) == "what happened"
 
 
 @pytest.mark.parametrize(

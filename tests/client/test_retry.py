@@ -29,12 +29,12 @@ from raftlog.errors import (
 )
 
 
-@pytest.mark.parametrize("error", ERRORS_BY_CODE.values())
-def test_the_class_of_an_error_decides(error: type[RaftlogError]) -> None:
-    nothing_was_done = issubclass(error, RetriableError)
-    unknown = issubclass(error, OutcomeUnknownError)
-    assert may_retry(error("x"), repeatable=False) is nothing_was_done
-    assert may_retry(error("x"), repeatable=True) is (nothing_was_done or unknown)
+def test_the_class_of_an_error_decides() -> None:
+    for error in ERRORS_BY_CODE.values():
+        nothing_was_done = issubclass(error, RetriableError)
+        unknown = issubclass(error, OutcomeUnknownError)
+        assert may_retry(error("x"), repeatable=False) is nothing_was_done
+        assert may_retry(error("x"), repeatable=True) is (nothing_was_done or unknown)
 
 
 def test_other_exceptions_are_never_retried() -> None:

@@ -107,9 +107,8 @@ def test_the_environment_stands_in_for_bootstrap(monkeypatch: pytest.MonkeyPatch
         parse_bootstrap(None)
 
 
-@pytest.mark.parametrize(
-    ("make", "arguments", "name", "value"),
-    [
+def test_a_bad_argument_is_named() -> None:
+    for make, arguments, name, value in [
         (connection_settings, CONNECTION, "client_id", "x" * 257),
         (connection_settings, CONNECTION, "client_id", None),
         (connection_settings, CONNECTION, "request_timeout_ms", 0),
@@ -133,15 +132,11 @@ def test_the_environment_stands_in_for_bootstrap(monkeypatch: pytest.MonkeyPatch
         (consumer_settings, CONSUMER, "fetch_max_wait_ms", 60_001),
         (consumer_settings, CONSUMER, "fetch_max_bytes", 0),
         (consumer_settings, CONSUMER, "max_partition_fetch_bytes", limits.FETCH_BYTES_MAX + 1),
-    ],
-)
-def test_a_bad_argument_is_named(
-    make: Any, arguments: dict[str, Any], name: str, value: object
-) -> None:
-    make(arguments)
-    with pytest.raises((RaftlogError, TypeError)) as caught:
-        make({**arguments, name: value})
-    assert name in str(caught.value) or str(value) in str(caught.value)
+    ]:
+        make(arguments)
+        with pytest.raises((RaftlogError, TypeError)) as caught:
+            make({**arguments, name: value})
+        assert name in str(caught.value) or str(value) in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from tests.consensus.journals import (
 )
 from tests.storage.crashes import sweep
 
-CHANCES = 3
-CHANCES_SEEDS = 40
+CHANCES = 1
+CHANCES_SEEDS = 20
 
 
 @pytest.fixture(

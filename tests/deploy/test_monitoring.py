@@ -60,10 +60,10 @@ def problems(expr: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("where", "expr"), list(expressions()))
-def test_every_series_that_is_named_is_exported(where: str, expr: str) -> None:
-    assert not problems(expr), where
-    assert expr.count("(") == expr.count(")"), where
+def test_every_series_that_is_named_is_exported() -> None:
+    for where, expr in list(expressions()):
+        assert not problems(expr), where
+        assert expr.count("(") == expr.count(")"), where
 
 
 @pytest.mark.parametrize(

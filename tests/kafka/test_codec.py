@@ -257,13 +257,13 @@ def test_golden_fetch_response() -> None:
     )
 
 
-@pytest.mark.parametrize(("kind", "api", "version"), ALL)
-def test_every_version_can_be_written_and_read(kind: Kind, api: Api, version: int) -> None:
+def test_every_version_can_be_written_and_read() -> None:
     """Also so that the first use of each in a broker is known to work."""
-    empty = codec.structs(kind, api.key).root()
-    written = encoded(kind, api, version, empty)
-    read, _ = _read(kind, api, version)(memoryview(written), 0)
-    assert read == empty
+    for kind, api, version in ALL:
+        empty = codec.structs(kind, api.key).root()
+        written = encoded(kind, api, version, empty)
+        read, _ = _read(kind, api, version)(memoryview(written), 0)
+        assert read == empty
 
 
 def test_the_table_has_the_served_versions() -> None:

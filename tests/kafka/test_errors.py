@@ -9,12 +9,12 @@ from raftlog.kafka import errors
 from raftlog.kafka.errors import Place, code_of
 
 
-@pytest.mark.parametrize("error", own.ERRORS_BY_CODE.values())
-@pytest.mark.parametrize("place", Place)
-def test_every_error_has_a_code(error: type[own.RaftlogError], place: Place) -> None:
-    code = code_of(error("why"), place)
-    assert code != errors.NONE
-    assert code != errors.UNKNOWN_SERVER_ERROR or error is own.RaftlogError
+def test_every_error_has_a_code() -> None:
+    for place in Place:
+        for error in own.ERRORS_BY_CODE.values():
+            code = code_of(error("why"), place)
+            assert code != errors.NONE
+            assert code != errors.UNKNOWN_SERVER_ERROR or error is own.RaftlogError
 
 
 @pytest.mark.parametrize(

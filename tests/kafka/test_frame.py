@@ -12,9 +12,9 @@ from raftlog.protocol.handshake import ApiVersionsRequest
 from raftlog.testing.kafka_wire import request
 
 
-@pytest.mark.parametrize("api", apis.APIS.values(), ids=lambda api: api.name)
-def test_a_kafka_request_is_known_by_its_first_bytes(api: apis.Api) -> None:
-    assert is_kafka(request(api, api.version_max)[:6], 1 << 20)
+def test_a_kafka_request_is_known_by_its_first_bytes() -> None:
+    for api in apis.APIS.values():
+        assert is_kafka(request(api, api.version_max)[:6], 1 << 20)
 
 
 @pytest.mark.parametrize(

@@ -91,19 +91,19 @@ def test_many_batches_become_one(order: int) -> None:
     assert arrow_of(batches).to_pylist() == expected(batches)
 
 
-@pytest.mark.parametrize("from_offset", [*range(98, 124), 301, 402, 501, 1 << 70])
-def test_from_an_offset_on(from_offset: int) -> None:
-    assert arrow_of(EVERY, from_offset).to_pylist() == expected(EVERY, from_offset)
-    assert arrow_of([SPARSE], from_offset).to_pylist() == expected([SPARSE], from_offset)
+def test_from_an_offset_on() -> None:
+    for from_offset in [*range(98, 124), 301, 402, 501, 1 << 70]:
+        assert arrow_of(EVERY, from_offset).to_pylist() == expected(EVERY, from_offset)
+        assert arrow_of([SPARSE], from_offset).to_pylist() == expected([SPARSE], from_offset)
 
 
-@pytest.mark.parametrize("to_offset", [0, *range(98, 124), 301, 402, 501, 1 << 70])
-def test_to_an_offset(to_offset: int) -> None:
-    for from_offset in (0, 102, 110):
-        for batches in (EVERY, [SPARSE], [STORED]):
-            found = arrow_of(batches, from_offset, to_offset=to_offset).to_pylist()
-            rows = expected(batches, from_offset)
-            assert found == [row for row in rows if row["offset"] < to_offset]
+def test_to_an_offset() -> None:
+    for to_offset in [0, *range(98, 124), 301, 402, 501, 1 << 70]:
+        for from_offset in (0, 102, 110):
+            for batches in (EVERY, [SPARSE], [STORED]):
+                found = arrow_of(batches, from_offset, to_offset=to_offset).to_pylist()
+                rows = expected(batches, from_offset)
+                assert found == [row for row in rows if row["offset"] < to_offset]
 
 
 @pytest.mark.parametrize("batches", [[STORED], [SPARSE], [LATE], [NULLS], EVERY, []])

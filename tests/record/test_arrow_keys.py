@@ -28,12 +28,12 @@ def partitions(keys: list[bytes | None], count: int) -> list[int]:
     return [int(partition) for partition in found]
 
 
-@pytest.mark.parametrize("size", [*range(65), 255, 256, 257, 1_000])
-def test_keys_of_one_length(size: int) -> None:
-    chance = random.Random(size)
-    keys: list[bytes | None] = [chance.randbytes(size) for _ in range(20)]
-    for count in (1, 2, 7, 10_000):
-        assert partitions(keys, count) == expected(keys, count)
+def test_keys_of_one_length() -> None:
+    for size in [*range(65), 255, 256, 257, 1_000]:
+        chance = random.Random(size)
+        keys: list[bytes | None] = [chance.randbytes(size) for _ in range(20)]
+        for count in (1, 2, 7, 10_000):
+            assert partitions(keys, count) == expected(keys, count)
 
 
 @given(

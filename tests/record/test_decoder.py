@@ -56,13 +56,13 @@ def test_offsets_of_a_batch_with_holes() -> None:
     assert validate(SPARSE).next_offset == 121
 
 
-@pytest.mark.parametrize("data", [STORED, SPARSE, LATE], ids=["dense", "sparse", "append time"])
-@pytest.mark.parametrize("from_offset", [-1, 0, 99, *range(100, 123), 1 << 40, 1 << 70])
-def test_records_from_an_offset_on(data: bytes, from_offset: int) -> None:
-    everything = decode_records(data, topic="t", partition=0)
-    assert decode_records(data, topic="t", partition=0, from_offset=from_offset) == [
-        record for record in everything if record.offset >= from_offset
-    ]
+def test_records_from_an_offset_on() -> None:
+    for from_offset in [-1, 0, 99, *range(100, 123), 1 << 40, 1 << 70]:
+        for data in [STORED, SPARSE, LATE]:
+            everything = decode_records(data, topic="t", partition=0)
+            assert decode_records(data, topic="t", partition=0, from_offset=from_offset) == [
+                record for record in everything if record.offset >= from_offset
+            ]
 
 
 def test_the_leaders_time_is_every_records_time() -> None:

@@ -67,7 +67,7 @@ RULES = {name: as_rule(name, operation) for name, (_, operation) in OPERATIONS.i
 PartitionStory = type("PartitionStory", (PartitionMachine,), RULES)
 TestPartitionStory = PartitionStory.TestCase
 TestPartitionStory.settings = settings(
-    max_examples=4 * settings().max_examples, stateful_step_count=80
+    max_examples=2 * settings().max_examples, stateful_step_count=80
 )
 
 

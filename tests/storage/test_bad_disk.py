@@ -74,44 +74,39 @@ def test_half_a_batch_that_cannot_be_taken_back_ends_all_writing_too() -> None:
     check_it_writes_no_more(log, disk)
 
 
-@pytest.mark.parametrize(
-    ("operation", "path"),
-    [
-        ("sync", "*.log"),
-        ("sync_dir", "*"),
-        ("create", "*/epochs.tmp"),
-        ("write", "*/epochs.tmp"),
-        ("sync", "*/epochs.tmp"),
-        ("rename", "*/epochs.tmp"),
-        ("write", "*/checkpoint"),
-        ("write", "*.index.tmp"),
-        ("rename", "*.index.tmp"),
-        ("sync", "*.producers.tmp"),
-    ],
-)
-@pytest.mark.parametrize("forgets", [False, True])
-def test_a_failed_sync_ends_all_writing_and_is_not_tried_again(
-    operation: str, path: str, forgets: bool
-) -> None:
-    for seed in CHANCES:
-        disk = sim_disk(seed)
-        log = log_with(disk)
-        fill(log, 7, sync=False, leader_epoch=1)  # a new epoch, and a new segment
-        fault = Fault({operation}, path=path, forgets=forgets, times=FOREVER)
-        disk.faults.append(fault)
-        task = log.begin_sync()
-        assert task is not None
-        with pytest.raises(OSError, match="Input/output") as raised:
-            task.run()
-        assert fault.times == FOREVER - 1, "it was tried again"
-        error = log.failed_sync(task, raised.value)
-        assert isinstance(error, StorageFailedError)
-        assert (log.durable_end_offset, log.log_end_offset) == (8, 15)
-        assert log.acknowledged_end_offset == 8
-        check_it_writes_no_more(log, disk)
-        log = after_power_cut(disk)
-        assert log.damage == ""
-        assert values(log)[:8] == [value_at(offset) for offset in range(8)]
+def test_a_failed_sync_ends_all_writing_and_is_not_tried_again() -> None:
+    for forgets in [False, True]:
+        for operation, path in [
+            ("sync", "*.log"),
+            ("sync_dir", "*"),
+            ("create", "*/epochs.tmp"),
+            ("write", "*/epochs.tmp"),
+            ("sync", "*/epochs.tmp"),
+            ("rename", "*/epochs.tmp"),
+            ("write", "*/checkpoint"),
+            ("write", "*.index.tmp"),
+            ("rename", "*.index.tmp"),
+            ("sync", "*.producers.tmp"),
+        ]:
+            for seed in CHANCES:
+                disk = sim_disk(seed)
+                log = log_with(disk)
+                fill(log, 7, sync=False, leader_epoch=1)  # a new epoch, and a new segment
+                fault = Fault({operation}, path=path, forgets=forgets, times=FOREVER)
+                disk.faults.append(fault)
+                task = log.begin_sync()
+                assert task is not None
+                with pytest.raises(OSError, match="Input/output") as raised:
+                    task.run()
+                assert fault.times == FOREVER - 1, "it was tried again"
+                error = log.failed_sync(task, raised.value)
+                assert isinstance(error, StorageFailedError)
+                assert (log.durable_end_offset, log.log_end_offset) == (8, 15)
+                assert log.acknowledged_end_offset == 8
+                check_it_writes_no_more(log, disk)
+                log = after_power_cut(disk)
+                assert log.damage == ""
+                assert values(log)[:8] == [value_at(offset) for offset in range(8)]
 
 
 def test_syncing_here_and_now_raises_what_failed() -> None:

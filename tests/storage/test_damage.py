@@ -76,18 +76,18 @@ def test_a_tail_torn_at_any_byte_is_cut_and_nothing_else() -> None:
         log.abandon()
 
 
-@pytest.mark.parametrize("bit", range(0, 100 * 8, 37))
-def test_a_flipped_bit_above_the_durable_end_is_a_torn_tail(bit: int) -> None:
-    disk = sim_disk()
-    log = open_log(disk, ONE_SEGMENT)
-    fill(log, 2)
-    fill(log, 2, sync=False)
-    (path,) = files(disk, ".log")
-    disk.flip_bit(path, position_of(disk, path, 2) * 8 + bit)
-    log = killed(disk, ONE_SEGMENT)
-    assert (log.log_end_offset, log.damage) == (2, "")
-    assert "above the durable end" in log.notes[0]
-    assert problems(disk) == set()
+def test_a_flipped_bit_above_the_durable_end_is_a_torn_tail() -> None:
+    for bit in range(0, 100 * 8, 37):
+        disk = sim_disk()
+        log = open_log(disk, ONE_SEGMENT)
+        fill(log, 2)
+        fill(log, 2, sync=False)
+        (path,) = files(disk, ".log")
+        disk.flip_bit(path, position_of(disk, path, 2) * 8 + bit)
+        log = killed(disk, ONE_SEGMENT)
+        assert (log.log_end_offset, log.damage) == (2, "")
+        assert "above the durable end" in log.notes[0]
+        assert problems(disk) == set()
 
 
 def test_segments_after_a_torn_one_go_with_it() -> None:

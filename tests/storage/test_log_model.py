@@ -146,7 +146,7 @@ class LogOnSimDisk(CompactingOnSimDisk):
 
 EXAMPLES = settings().max_examples
 TestLogOnSimDisk = LogOnSimDisk.TestCase
-TestLogOnSimDisk.settings = settings(max_examples=max(500, 4 * EXAMPLES), stateful_step_count=50)
+TestLogOnSimDisk.settings = settings(max_examples=2 * EXAMPLES, stateful_step_count=50)
 TestLogOnOsDisk = LogOnOsDisk.TestCase
 # The same model and the same code: this one shows that a real disk does as the simulated one.
-TestLogOnOsDisk.settings = settings(max_examples=max(50, EXAMPLES // 5), stateful_step_count=50)
+TestLogOnOsDisk.settings = settings(max_examples=max(10, EXAMPLES // 5), stateful_step_count=50)

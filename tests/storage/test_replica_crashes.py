@@ -22,8 +22,8 @@ from tests.storage.logs import DIRECTORY, after_power_cut, append, files, open_l
 from tests.storage.model import as_model
 from tests.storage.replicas import SEGMENTED, Leader, copy, follow, leader_of
 
-CHANCES = 3
-CHANCES_SEEDS = 40
+CHANCES = 1
+CHANCES_SEEDS = 20
 
 
 @pytest.fixture(

@@ -10,4 +10,4 @@ from tests.storage.replica_machine import ReplicaMachine
 pytestmark = pytest.mark.timeout(1_800)  # `make seeds` runs many more examples
 
 TestReplica = ReplicaMachine.TestCase
-TestReplica.settings = settings(max_examples=4 * settings().max_examples, stateful_step_count=50)
+TestReplica.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=50)

@@ -6,8 +6,6 @@ import inspect
 import re
 from dataclasses import fields
 
-import pytest
-
 from raftlog.client.range_reader import RangeReader
 from raftlog.client.resumable import ResumableProducer
 from raftlog.spark_source.client_options import (
@@ -52,22 +50,22 @@ def test_every_option_is_on_the_page_and_no_other() -> None:
     assert set(SETTINGS) == set(map(dotted, known))
 
 
-@pytest.mark.parametrize("name", [*READING, *WRITING])
-def test_the_default_changes_nothing(name: str) -> None:
-    default, modes, _ = (READING | WRITING)[name]
-    text = code(default)
-    if text is None:
-        return
-    if name in WRITING:
-        assert SinkOptions.parse({**ADDRESS, name: text}, streaming=False) == (
-            SinkOptions.parse(ADDRESS, streaming=False)
+def test_the_default_changes_nothing() -> None:
+    for name in [*READING, *WRITING]:
+        default, modes, _ = (READING | WRITING)[name]
+        text = code(default)
+        if text is None:
+            continue
+        if name in WRITING:
+            assert SinkOptions.parse({**ADDRESS, name: text}, streaming=False) == (
+                SinkOptions.parse(ADDRESS, streaming=False)
+            )
+            continue
+        streaming = modes == "stream"
+        told = SourceOptions.parse({**READ, name: text}, streaming=streaming)
+        assert _without_notices(told) == _without_notices(
+            SourceOptions.parse(READ, streaming=streaming)
         )
-        return
-    streaming = modes == "stream"
-    told = SourceOptions.parse({**READ, name: text}, streaming=streaming)
-    assert _without_notices(told) == _without_notices(
-        SourceOptions.parse(READ, streaming=streaming)
-    )
 
 
 def _without_notices(options: SourceOptions) -> dict[str, object]:
@@ -76,18 +74,18 @@ def _without_notices(options: SourceOptions) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_setting_has_the_default_of_the_client_and_its_direction(name: str) -> None:
-    default, direction, _ = SETTINGS[name]
-    setting = name.removeprefix("raftlog.").replace(".", "_")
-    clients: dict[str, list[type]] = {"read": [RangeReader], "write": [ResumableProducer]}
-    for client in clients.get(direction, [RangeReader, ResumableProducer]):
-        parameter = inspect.signature(client).parameters.get(setting)
-        if parameter is not None:
-            expected = None if parameter.default is None else str(parameter.default).lower()
-            assert code(default) == expected
-        else:
-            assert code(default) is None, "the writer's own, which depends on the topic"
-    for mode, known in (("read", READ_SETTINGS), ("write", WRITE_SETTINGS)):
-        is_taken = setting in known or setting in CONNECTION_SETTINGS
-        assert is_taken == (direction in {mode, "both"})
+def test_a_setting_has_the_default_of_the_client_and_its_direction() -> None:
+    for name in SETTINGS:
+        default, direction, _ = SETTINGS[name]
+        setting = name.removeprefix("raftlog.").replace(".", "_")
+        clients: dict[str, list[type]] = {"read": [RangeReader], "write": [ResumableProducer]}
+        for client in clients.get(direction, [RangeReader, ResumableProducer]):
+            parameter = inspect.signature(client).parameters.get(setting)
+            if parameter is not None:
+                expected = None if parameter.default is None else str(parameter.default).lower()
+                assert code(default) == expected
+            else:
+                assert code(default) is None, "the writer's own, which depends on the topic"
+        for mode, known in (("read", READ_SETTINGS), ("write", WRITE_SETTINGS)):
+            is_taken = setting in known or setting in CONNECTION_SETTINGS
+            assert is_taken == (direction in {mode, "both"})

@@ -7,9 +7,8 @@ import pytest
 from raftlog.cli.console import filters
 
 
-@pytest.mark.parametrize(
-    ("shown", "text"),
-    [
+def test_values() -> None:
+    for shown, text in [
         (filters.number(1_234_567), "1,234,567"),
         (filters.number(None), filters.NOTHING),
         (filters.number(-1), filters.NOTHING),
@@ -31,10 +30,8 @@ from raftlog.cli.console import filters
         (filters.duration(0.5), "0.5 s"),
         (filters.duration(90), "2 min"),
         (filters.duration(7_200), "2.0 h"),
-    ],
-)
-def test_values(shown: str, text: str) -> None:
-    assert shown == text
+    ]:
+        assert shown == text
 
 
 @pytest.mark.parametrize(
