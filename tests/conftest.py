@@ -91,6 +91,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     return Scheduling(config, log)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest go first, so that no worker ends alone: those on Spark, and whole clusters."""
+    items.sort(key=lambda item: not (item.nodeid.startswith(TOGETHER) or is_simulated(item)))
+
+
+def is_simulated(item: pytest.Item) -> bool:
+    return item.get_closest_marker("simulated") is not None
+
+
 def pytest_collection_finish() -> None:
     """Ten thousand tests stay to the end: collections of garbage, some tests' own, pass them by.
 

@@ -17,7 +17,7 @@ import sys
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -68,8 +68,16 @@ TOOLS: Final[Mapping[str, Tool]] = {
         ("tests/testing/checker/", "tests/testing/history/"),
     ),
     "simulator": Tool(("raftlog/testing/simulator",), ("tests/testing/simulator/",)),
-    "fault injection": Tool(("jepsen_like",), ("tests/jepsen_like/",), marks=("integration",)),
-    "benchmarks": Tool(("raftlog/bench",), ("tests/bench/",)),
+    "fault injection": Tool(
+        ("jepsen_like", "docs/how-to/inject-faults.md"),
+        ("tests/jepsen_like/", "tests/integration/test_chaos_page.py"),
+        marks=("integration",),
+    ),
+    "benchmarks": Tool(
+        ("raftlog/bench", "cli/bench.py"),
+        ("tests/bench/", "tests/cli/test_bench.py", "tests/spark_source/test_bench.py"),
+        marks=("integration", "spark"),
+    ),
     "mutation": Tool(
         ("tests/mutation/run.py", "tests/mutation/reach.py"),
         ("tests/mutation/test_run.py", "tests/mutation/test_reach.py"),
@@ -116,6 +124,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = {item for item in items if any(TOOLS[tool].has(item) for tool in tools) == wanted}
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+STARTS: Final = frozenset(("subprocess.Popen", "os.fork", "os.posix_spawn"))  # audit events
+STARTERS: Final = frozenset(("spark", "integration", "peers", "browser"))  # marks
+_quiet: list[str] = []  # the test that runs, if it must not start a process
+
+
+def _on_audit_event(event: str, _arguments: object) -> None:
+    if event in STARTS and _quiet:
+        raise AssertionError(f"{_quiet[0]} starts a process: mark it with pytest.mark.integration")
+
+
+sys.addaudithook(_on_audit_event)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    _quiet[:] = [] if any(map(item.get_closest_marker, STARTERS)) else [item.nodeid]
+    try:
+        return (yield)
+    finally:
+        _quiet.clear()
 
 
 # -- seconds ---------------------------------------------------------------------------------------

@@ -331,6 +331,7 @@ def test_what_durability_is_promised_is_asked_of_the_system(
     assert asked == ["fsync a.tmp", "replace a", "fsync data"]
 
 
+@pytest.mark.integration
 def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     other = (
         "import os, sys; from raftlog.disk import OsDisk; "

@@ -38,6 +38,7 @@ def test_asyncio_names_are_in_aio() -> None:
     assert set(aio.__all__) == {"AsyncAdmin", "AsyncConsumer", "AsyncProducer"}
 
 
+@pytest.mark.integration
 def test_importing_raftlog_alone_is_cheap() -> None:
     code = "import sys, raftlog; sys.exit(' '.join({'numpy', 'asyncio'} & set(sys.modules)) or 0)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -10,6 +10,7 @@ from raftlog.bench import floor
 from raftlog.bench.floor import FloorClient, floor_server
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("sync", ["thread", "inline"])
 @pytest.mark.parametrize("size", [1, 200, 1 << 18, (1 << 20) + 7])
 def test_every_frame_is_written_and_answered(tmp_path: Path, sync: str, size: int) -> None:
@@ -22,6 +23,7 @@ def test_every_frame_is_written_and_answered(tmp_path: Path, sync: str, size: in
     assert (tmp_path / "floor").read_bytes() == frame * 9
 
 
+@pytest.mark.integration
 def test_measure_reports_positive_figures(tmp_path: Path) -> None:
     figure = floor.measure(tmp_path, rounds=1, frames=3)
     assert min(figure.values.values()) > 0

@@ -47,6 +47,7 @@ def test_pyspark_is_missed_before_anything_is_started(monkeypatch: pytest.Monkey
         check_installed()
 
 
+@pytest.mark.integration
 def test_workers_are_found_below_this_process_without_their_daemon() -> None:
     command = [sys.executable, "-c", DAEMON, "-m", "pyspark.daemon", "pyspark.worker"]
     before = task_workers()  # of a session that other tests share

@@ -54,6 +54,7 @@ def test_the_unit_starts_the_broker_and_gives_it_time_to_stop() -> None:
     assert lines["StateDirectory"] == "raftlog"
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd-analyze")
 def test_the_unit_is_hardened() -> None:
     path = str(DEPLOY / "systemd/raftlog.service")

@@ -9,20 +9,22 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from raftlog.jepsen_like.control import sandbox
 from tests.secrets_in import files_with
 
 RUN_SECONDS_MAX = 240
-# Kinds, and other words of the command line. Together they take about two minutes.
+# Kinds, and other words of the command line. `make test` has the first.
 WITHOUT_ROOT = (
+    ("kill,pause", "--seed", "15", "--workload", "offsets", "--pairs"),
     ("storm,crash-at", "--seed", "11", "--pairs", "--secure"),
     ("wipe", "--seed", "13", "--brokers", "5"),
     ("kill,transfer", "--seed", "14", "--workload", "admin", "--pairs"),
-    ("kill,pause", "--seed", "15", "--workload", "offsets", "--pairs"),
     ("crash-at", "--seed", "16", "--workload", "compact"),
 )
 WITH_ROOT = (
@@ -31,6 +33,14 @@ WITH_ROOT = (
     ("members", "--seed", "23", "--workload", "groups"),
 )
 TIME_S = 10
+
+pytestmark = pytest.mark.integration
+
+
+def each_but_one_nightly(runs: Sequence[tuple[str, ...]]) -> list[ParameterSet]:
+    """The parameters of a test: those after the first are for `make nightly`."""
+    marks: list[list[pytest.MarkDecorator]] = [[], *([pytest.mark.nightly] for _ in runs[1:])]
+    return [pytest.param(r, marks=m, id=r[0]) for r, m in zip(runs, marks, strict=True)]
 
 
 def made(directory: Path, kinds: str, *words: str) -> dict[str, object]:
@@ -64,7 +74,7 @@ def assert_no_secrets(directory: Path) -> None:
         assert (directory / name).stat().st_mode & 0o077 == 0, name
 
 
-@pytest.mark.parametrize("words", WITHOUT_ROOT, ids=lambda words: words[0])
+@pytest.mark.parametrize("words", each_but_one_nightly(WITHOUT_ROOT))
 def test_nothing_is_lost(tmp_path: Path, words: tuple[str, ...]) -> None:
     kinds, *others = words
     summary = made(tmp_path / "run", kinds, *others)
@@ -72,6 +82,7 @@ def test_nothing_is_lost(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert summary["acknowledged"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("words", WITH_ROOT, ids=lambda words: words[0])
 def test_nothing_is_lost_to_what_takes_root(tmp_path: Path, words: tuple[str, ...]) -> None:
     why_not = sandbox.why_not()

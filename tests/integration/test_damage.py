@@ -23,6 +23,7 @@ from tests.integration.load import (
 )
 
 pytestmark = pytest.mark.integration
+LATER = pytest.mark.nightly
 
 HEADER, PAYLOAD = 5, -5  # bytes of a batch; from its end, if negative
 
@@ -59,7 +60,10 @@ def until_made_anew(running: Cluster, directory: Path, broker_id: int) -> None:
     until_in_sync(running)
 
 
-@pytest.mark.parametrize("byte", [HEADER, PAYLOAD], ids=["header", "payload"])
+@pytest.mark.parametrize(
+    "byte",
+    [pytest.param(HEADER, id="header"), pytest.param(PAYLOAD, id="payload", marks=LATER)],
+)
 def test_a_consumer_reads_on_though_the_leaders_copy_is_damaged(tmp_path: Path, byte: int) -> None:
     with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:
         create(running, copies=3)
@@ -108,8 +112,17 @@ def test_s41_segment_vanishes_under_its_leader(tmp_path: Path) -> None:
     assert "Traceback" not in running.broker(leader).log_path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("what", ["partition", "topic", "all topics"])
-@pytest.mark.parametrize("victim", ["leader", "follower"])
+@pytest.mark.parametrize(
+    ("victim", "what"),
+    [
+        ("leader", "partition"),
+        ("follower", "all topics"),
+        pytest.param("leader", "topic", marks=LATER),
+        pytest.param("leader", "all topics", marks=LATER),
+        pytest.param("follower", "topic", marks=LATER),
+        pytest.param("follower", "partition", marks=LATER),
+    ],
+)
 def test_s41_files_vanish_at_work(tmp_path: Path, victim: str, what: str) -> None:
     with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:
         create(running, copies=3)
@@ -145,7 +158,9 @@ def test_the_only_copy_is_removed_under_a_running_broker(tmp_path: Path) -> None
         assert str(directory) in running.views(TOPIC, 0)[1].damage
 
 
-@pytest.mark.parametrize("is_clean", [False, True], ids=["kill", "stop"])
+@pytest.mark.parametrize(
+    "is_clean", [pytest.param(False, id="kill"), pytest.param(True, id="stop", marks=LATER)]
+)
 def test_s41_files_vanish_while_down(tmp_path: Path, is_clean: bool) -> None:
     with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:
         create(running, copies=3)
@@ -166,7 +181,11 @@ def test_s41_files_vanish_while_down(tmp_path: Path, is_clean: bool) -> None:
         )
 
 
-@pytest.mark.parametrize("lost", [("topics", "copies"), ("topics", "copies", "catalog")], ids=len)
+@pytest.mark.parametrize(
+    "lost",
+    [("topics", "copies", "catalog"), pytest.param(("topics", "copies"), marks=LATER)],
+    ids=len,
+)
 def test_s41_record_of_copies_vanishes(tmp_path: Path, lost: tuple[str, ...]) -> None:
     with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:
         create(running, copies=3)

@@ -24,9 +24,9 @@ from tests.integration.failpoint_tour import (
 )
 from tests.integration.load import TOPIC
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-SAMPLE: Final = 12  # sites of each run of the quick tests
+SAMPLE: Final = 5  # sites of each run of the quick tests
 SHARDS: Final = 8
 
 Recording = Mapping[str, Sequence[Step]]  # the steps that come by a site
@@ -156,14 +156,10 @@ def stall(made: World, sites: Sequence[str]) -> None:
     made.recover()
 
 
-@pytest.mark.parametrize(
-    "count", [5, pytest.param(None, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
-)
-def test_a_second_of_standing_still_loses_nothing(
-    tmp_path: Path, recording: Recording, seed: int, count: int | None
-) -> None:
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_a_second_of_standing_still_loses_nothing(tmp_path: Path, recording: Recording) -> None:
     """The session lasts as long: the others may take over, and it may not know."""
     traffic_sites = sorted(s for s, steps in recording.items() if steps[0].act is traffic)
-    sites = Random(seed).sample(traffic_sites, count or len(traffic_sites))
     with world(tmp_path) as made:
-        stall(made, sites)
+        stall(made, traffic_sites)

@@ -46,7 +46,7 @@ def kill_leaders(running: Cluster, load: Load, times: int) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    "trials", [3, pytest.param(20, marks=[pytest.mark.seeds, pytest.mark.timeout(600)])]
+    "trials", [2, pytest.param(20, marks=[pytest.mark.seeds, pytest.mark.timeout(600)])]
 )
 def test_writes_go_on_when_the_leader_is_killed(
     tmp_path: Path, trials: int, say: Callable[[str], None]

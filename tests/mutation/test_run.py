@@ -68,6 +68,7 @@ def verdict(source: Path, *guards: Guard, jobs: int = 1) -> tuple[int, str]:
     return status, "\n".join(lines)
 
 
+@pytest.mark.integration
 def test_a_guard_whose_test_fails_without_it_is_killed(source: Path) -> None:
     status, said = verdict(source, ABOVE)
     assert status == 0
@@ -77,6 +78,7 @@ def test_a_guard_whose_test_fails_without_it_is_killed(source: Path) -> None:
     assert (source / "thing/code.py").read_text() == CODE
 
 
+@pytest.mark.integration
 def test_one_survivor_fails_the_gate_whatever_the_others_do(source: Path) -> None:
     status, said = verdict(source, ABOVE, BELOW, replace(ABOVE, name="again"), jobs=2)
     assert status == 1
@@ -84,12 +86,14 @@ def test_one_survivor_fails_the_gate_whatever_the_others_do(source: Path) -> Non
     assert "survived: below: too much" in said
 
 
+@pytest.mark.integration
 def test_a_guard_that_is_not_in_the_code_fails_the_gate(source: Path) -> None:
     status, said = verdict(source, GONE)
     assert status == 1
     assert "stale: gone: thing/code.py, clipped: 'if 7' fits 0 places" in said
 
 
+@pytest.mark.integration
 def test_code_that_does_not_compile_kills_nothing(source: Path) -> None:
     status, said = verdict(source, BROKEN, ABOVE)
     assert status == 1
@@ -99,6 +103,7 @@ def test_code_that_does_not_compile_kills_nothing(source: Path) -> None:
     )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("test", ["tests/test_code.py::test_nothing", "tests/test_other.py"])
 def test_a_test_that_is_not_there_fails_the_gate(source: Path, test: str) -> None:
     status, said = verdict(source, replace(ABOVE, tests=(test,)))
@@ -106,6 +111,7 @@ def test_a_test_that_is_not_there_fails_the_gate(source: Path, test: str) -> Non
     assert "do not pass with all guards in place" in said
 
 
+@pytest.mark.integration
 def test_tests_that_fail_anyway_prove_nothing(source: Path) -> None:
     (source / "tests/test_code.py").write_text(TESTS + "    assert clipped(1) == 2\n")
     status, said = verdict(source, ABOVE)
@@ -113,6 +119,7 @@ def test_tests_that_fail_anyway_prove_nothing(source: Path) -> None:
     assert "do not pass with all guards in place" in said
 
 
+@pytest.mark.integration
 def test_another_copy_of_the_code_is_found_out(source: Path) -> None:
     """As when a package that is installed hides the one that is changed."""
     status, said = verdict(source, replace(ABOVE, module="json/decoder.py"))
@@ -120,6 +127,7 @@ def test_another_copy_of_the_code_is_found_out(source: Path) -> None:
     assert "another copy" in said
 
 
+@pytest.mark.integration
 def test_a_workspace_has_what_is_needed_and_is_restored(source: Path, tmp_path: Path) -> None:
     workspace = Workspace(source, tmp_path / "copy", COPIED)
     assert not (workspace.path / "secrets.txt").exists()

@@ -137,6 +137,7 @@ def test_all_public_names_are_there_except_the_embedded_log() -> None:
     assert homes == {"EmbeddedLog": "raftlog.embedded", "open": "raftlog.embedded"}
 
 
+@pytest.mark.integration
 def test_names_that_are_not_there_say_what_to_install() -> None:
     """Only here: the modules that the client has not cannot be found."""
     script = (

@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Any test on Spark may be the one that has to start it first."""
-    for item in items:
-        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(300))
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark with two slots, in which a task is tried three times. Time zone: UTC."""

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration]
 LOG_BATCHES, RECORDS = 60, 50
 
 
+@pytest.mark.nightly
 def test_the_leader_that_serves_a_read_is_killed_in_mid_read(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -154,6 +154,7 @@ def test_one_load_is_one_snapshot(
     assert numbers(load(topic)) == [*range(15)]
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_nothing_to_read_is_an_empty_frame_with_its_columns(
     brokers: Cluster, load: LoadFunction, new_topic: NewTopicFunction
@@ -197,6 +198,7 @@ def test_a_partition_is_split_as_asked_for_and_stays_whole(
     assert numbers(frame) == [*range(14, 26, 2), 999]
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_what_retention_took_fails_or_is_left_out(
     brokers: Cluster, admin: Admin, load: LoadFunction, new_topic: NewTopicFunction
@@ -238,6 +240,7 @@ def test_a_topic_that_was_made_anew_is_not_mistaken_for_the_old_one(
     assert load(topic).count() == 5
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 @pytest.mark.parametrize("dying", ["the reader", "a function behind it"])
 def test_a_worker_that_dies_in_mid_read_changes_nothing(

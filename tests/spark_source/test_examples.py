@@ -72,6 +72,7 @@ def send(
 # -- batch -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_access_log(
     spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction, seed: int
 ) -> None:
@@ -107,6 +108,7 @@ def test_access_log(
     ]
 
 
+@pytest.mark.nightly
 def test_reprocess(spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction) -> None:
     old, new = new_topic(3), new_topic(2)
     module = example("reprocess")
@@ -133,6 +135,7 @@ def test_reprocess(spark: SparkSession, brokers: Cluster, new_topic: NewTopicFun
     assert found == expected, "once, and in the order of each key"
 
 
+@pytest.mark.nightly
 def test_export_parquet(
     spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction, tmp_path: Path
 ) -> None:
@@ -163,6 +166,7 @@ def test_export_parquet(
     assert sorted(map(tuple, places)) == [(0, 5), (0, 6), (0, 7), (1, 47)]
 
 
+@pytest.mark.nightly
 def test_typed_values(spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction) -> None:
     topics = {"json_topic": new_topic(2), "avro_topic": new_topic(2)}
     readings = [{"sensor": f"s{number % 3}", "celsius": number / 4} for number in range(90)]
@@ -219,6 +223,7 @@ def blocks(path: str) -> list[str]:
 # -- streams ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_word_count(
     spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction, tmp_path: Path, seed: int
 ) -> None:
@@ -237,6 +242,7 @@ def test_word_count(
     assert [bool(each.key) for each in records] == [True] * 6, "3 words, then 3: what has changed"
 
 
+@pytest.mark.nightly
 def test_click_sessions(
     spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction, tmp_path: Path
 ) -> None:
@@ -270,6 +276,7 @@ ORDERS = 1_500
 BATCH = 100
 
 
+@pytest.mark.nightly
 def test_enrich_exactly_once(
     spark: SparkSession,
     brokers: Cluster,

@@ -37,6 +37,7 @@ def run(program: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("fault", "evidence"), [("kill", "killed"), ("speculate", "speculated")])
 def test_a_task_that_runs_twice_after_a_shuffle_stores_each_row_once(
     tmp_path: Path, fault: str, evidence: str
@@ -52,6 +53,7 @@ def test_a_task_that_runs_twice_after_a_shuffle_stores_each_row_once(
     assert sorted(values) == list(range(ROWS))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("sink", ["sink", "foreach"])
 def test_a_stream_after_a_shuffle_stores_each_row_once(tmp_path: Path, sink: str) -> None:
     """Tasks are repeated with their rows in another order, also after a restart of the query."""

@@ -218,6 +218,7 @@ def positions(frame: DataFrame) -> list[tuple[int, int]]:
     return sorted((row.partition, row.offset) for row in frame.collect())
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_with_sparks_own_setting_off_nothing_is_pushed_and_nothing_breaks(
     spark: SparkSession, load: LoadFunction, topic: str

@@ -227,6 +227,7 @@ def test_timestamps_are_right_in_every_session_time_zone(
             ]
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_the_time_of_appending_is_told_from_the_time_of_creation(
     brokers: Cluster, load: LoadFunction, new_topic: NewTopicFunction
@@ -240,6 +241,7 @@ def test_the_time_of_appending_is_told_from_the_time_of_creation(
     assert row.timestamp.year > 2000
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_large_arrow_types_change_nothing(
     spark: SparkSession, load: LoadFunction, topic: str
@@ -254,6 +256,7 @@ def test_large_arrow_types_change_nothing(
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_view_in_sql(spark: SparkSession, brokers: Cluster, topic: str) -> None:
     spark.sql(
@@ -299,6 +302,7 @@ def test_tables_in_sql_take_their_options_where_they_are_used(
         spark.sql(f"DROP TABLE {table}")
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_limit_leaves_a_read_in_the_middle(load: LoadFunction, topic: str) -> None:
     for _ in range(2):
@@ -348,6 +352,7 @@ def test_planning_refuses_what_the_cluster_does_not_have(
             frame.collect()
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_brokers_that_cannot_be_reached_are_named(spark: SparkSession) -> None:
     address = f"127.0.0.1:{free_port()}"

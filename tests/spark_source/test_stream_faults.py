@@ -16,11 +16,12 @@ from tests.spark_source.queries import Query, places
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
 KILL_AT, LAST_BATCH = 2, 6
 
 
+@pytest.mark.nightly
 def test_a_leader_killed_under_a_stream_costs_no_record_and_no_end_goes_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from tests.spark_source.queries import Query, places
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]  # Spark is slow on a busy machine
+pytestmark = pytest.mark.spark
 
 Append = Callable[[str, int, int], None]
 NewQuery = Callable[..., Query]
@@ -108,6 +108,7 @@ def test_a_batch_that_was_not_noted_down_is_repeated_exactly(
     assert query.planned(1) == planned
 
 
+@pytest.mark.nightly
 def test_an_idle_stream_makes_no_batches_and_a_restart_loses_nothing(
     new_query: NewQuery, append: Append, new_topic: Callable[..., str], spark: SparkSession
 ) -> None:
@@ -136,6 +137,7 @@ def test_an_idle_stream_makes_no_batches_and_a_restart_loses_nothing(
     assert query.read() == places(topic, 11, 10, 15)
 
 
+@pytest.mark.nightly
 def test_records_deleted_under_a_stream_are_named_or_left_out(
     new_query: NewQuery, admin: Admin, append: Append, new_topic: Callable[..., str]
 ) -> None:

@@ -96,6 +96,7 @@ def check_stored_once(bootstrap: str, topic: str) -> None:
             assert of_task == sorted(of_task)
 
 
+@pytest.mark.nightly
 def test_a_worker_killed_in_mid_write_stores_nothing_twice(
     spark: SparkSession, own_brokers: Cluster, tmp_path: Path
 ) -> None:

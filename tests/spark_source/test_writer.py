@@ -419,6 +419,7 @@ def test_a_task_that_is_tried_again_stores_each_row_once_and_in_order(
             assert of_task == sorted(of_task)
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_rows_that_come_in_another_order_are_stored_once(
     spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction
