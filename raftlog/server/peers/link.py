@@ -51,6 +51,7 @@ T = TypeVar("T")
 
 BACKOFF_SECONDS_MIN: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 0.5
+PAUSE_S_MIN: Final = 0.001  # between two pings
 
 # Errors that mean that these two brokers are configured incompatibly; all others are transient.
 _REFUSALS: Final = (
@@ -330,7 +331,9 @@ class PeerLink:
         except BrokerUnavailableError as error:
             # The peer does not read: the session timeout decides.
             logger.debug("ping not sent: broker=%d error=%s", self.broker_id, error)
-        pause = min(services.heartbeat_s, services.session_timeout_s - silent_s)
+        # The rest of the session can be less than the resolution of the clock: without a minimum,
+        # the timer would be due at once, and again, with a ping each time.
+        pause = max(PAUSE_S_MIN, min(services.heartbeat_s, services.session_timeout_s - silent_s))
         self._timer = services.loop.call_later(pause, self._beat, now + pause)
 
     def _on_pong(self, sent_at: float, pong: asyncio.Future[Answer]) -> None:

@@ -315,6 +315,7 @@ def test_a_slow_peer_that_takes_what_is_queued_is_not_given_up(
         assert world.loop.time() - heard > 2 * 3.0
         assert alternating(one.events, 2) == ["up"]
         await world.until(lambda: ("down", 2) in one.events)  # now it takes nothing more
+        assert world.loop._selector.turns < 1_000, "a timer was due at once, again and again"
 
     run(test)
 
