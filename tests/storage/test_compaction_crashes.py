@@ -144,6 +144,7 @@ def test_s37_kill_during_compaction_at_every_step(chances: int, seed: int) -> No
     assert changes > 30
 
 
+@pytest.mark.seeds
 def test_a_pass_of_several_tasks(chances: int, seed: int) -> None:
     act = partial(compaction, task_bytes=1_000)
     sweep(log_of(9), act, check_log, seed=seed, chances=chances)
@@ -162,7 +163,10 @@ def test_a_pass_that_is_taken_back(chances: int, seed: int) -> None:
     sweep(log_of(7), act, check_log, seed=seed, chances=chances)
 
 
-@pytest.mark.parametrize("moment", ["planned", "completed", "synced"])
+@pytest.mark.parametrize(
+    "moment",
+    ["synced", *(pytest.param(each, marks=pytest.mark.seeds) for each in ("planned", "completed"))],
+)
 def test_a_cut_after_a_pass(moment: str, chances: int, seed: int) -> None:
     """What the plan would take away must not be taken from the log that comes after."""
 
@@ -208,7 +212,7 @@ def test_a_cut_after_a_pass(moment: str, chances: int, seed: int) -> None:
     sweep(log_of(9), act, check_either, seed=seed, chances=chances)
 
 
-@pytest.mark.parametrize("moment", ["planned", "completed"])
+@pytest.mark.parametrize("moment", ["completed", pytest.param("planned", marks=pytest.mark.seeds)])
 def test_a_deletion_after_a_pass(moment: str, chances: int, seed: int) -> None:
     def act(disk: SimDisk, promise: Promise) -> None:
         log = promise.log

@@ -25,8 +25,8 @@ from tests.storage.logs import (
 )
 from tests.storage.model import as_model
 
-CHANCES = 3
-CHANCES_SEEDS = 40
+CHANCES = 1
+CHANCES_SEEDS = 20
 
 
 @pytest.fixture(

@@ -37,7 +37,7 @@ from tests.storage.directories import (
 from tests.storage.logs import append, files, fill, sim_disk, values
 
 
-@pytest.fixture(params=[pytest.param(3), pytest.param(40, marks=pytest.mark.seeds)])
+@pytest.fixture(params=[pytest.param(1), pytest.param(20, marks=pytest.mark.seeds)])
 def chances(request: pytest.FixtureRequest) -> int:
     """How many outcomes of each power cut are looked at."""
     count: int = request.param

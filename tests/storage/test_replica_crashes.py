@@ -165,7 +165,14 @@ def test_copying_over_segments_and_epochs(durable: int, chances: int, seed: int)
 
 
 @pytest.mark.parametrize(
-    ("offset", "is_synced"), [(0, True), (3, True), (5, True), (8, True), (2, False), (9, False)]
+    ("offset", "is_synced"),
+    [
+        *((0, True), (5, True), (9, False)),
+        *(
+            pytest.param(*each, marks=pytest.mark.seeds)
+            for each in ((3, True), (8, True), (2, False))
+        ),
+    ],
 )
 def test_cutting_and_copying_other_batches(
     offset: int, is_synced: bool, chances: int, seed: int
@@ -236,7 +243,9 @@ def test_cutting_with_a_drop_under_way(chances: int, seed: int) -> None:
 # -- beginning anew --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start", [0, 6, 10, 25])
+@pytest.mark.parametrize(
+    "start", [6, 25, *(pytest.param(start, marks=pytest.mark.seeds) for start in (0, 10))]
+)
 def test_beginning_anew(start: int, chances: int, seed: int) -> None:
     """Below, inside, at the end of and beyond what the follower holds."""
     old = leader_of((0, 5), (2, 5))
