@@ -2,10 +2,33 @@
 
 Same arguments as ``raftlog.Producer``, ``Consumer`` and ``Admin``, and the same methods as
 coroutines. Compatible event loops, such as uvloop, are supported.
+
+A class is imported at its first use, so that a program that only consumes does not import the
+administration of clusters.
 """
 
-from raftlog.client.aio.admin import AsyncAdmin
-from raftlog.client.aio.consumer import AsyncConsumer
-from raftlog.client.aio.producer import AsyncProducer
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raftlog.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from raftlog.client.aio.admin import AsyncAdmin
+    from raftlog.client.aio.consumer import AsyncConsumer
+    from raftlog.client.aio.producer import AsyncProducer
 
 __all__ = ["AsyncAdmin", "AsyncConsumer", "AsyncProducer"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "AsyncAdmin": "raftlog.client.aio.admin",
+        "AsyncConsumer": "raftlog.client.aio.consumer",
+        "AsyncProducer": "raftlog.client.aio.producer",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

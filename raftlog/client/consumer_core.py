@@ -39,7 +39,7 @@ from raftlog.errors import (
     RaftlogError,
 )
 from raftlog.protocol.groups import AWAY_EPOCH, LEAVE_EPOCH
-from raftlog.record import BatchHeader, check, check_length, decode_arrow, decode_records
+from raftlog.record import BatchHeader, check, check_length, decode_records
 from raftlog.types import (
     ConsumerRecord,
     Offset,
@@ -306,6 +306,8 @@ class ConsumerCore:
         return bool(chunk.records)
 
     def _to_arrow(self, part: PartitionFetchState, batches: list[Batch]) -> pa.RecordBatch:
+        from raftlog.record import decode_arrow  # most consumers never use Arrow
+
         return decode_arrow(
             [batch.data for batch in batches],
             topic=part.tp.topic,

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from raftlog import limits
+from raftlog.client.settings import PROFILE_VARIABLE
 from raftlog.errors import InvalidRequestError
 
-VARIABLE: Final = "RAFTLOG_PROFILE"
+VARIABLE: Final = PROFILE_VARIABLE
 KEYS: Final = (
     "bootstrap",
     "security_protocol",

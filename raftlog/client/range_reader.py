@@ -25,7 +25,6 @@ from raftlog.errors import (
     OffsetOutOfRangeError,
     RequestTimedOutError,
 )
-from raftlog.record import decode_arrow
 from raftlog.record.arrow import schema_of
 from raftlog.types import Offset, TopicPartition
 
@@ -158,6 +157,8 @@ class RangeReader(PartitionReader):
 
     def _decoded(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         """Yield the next portion, split if one log batch exceeds the requested size."""
+        from raftlog.record import decode_arrow
+
         taken, pieces = wanted.take()
         records = decode_arrow(
             [data for _, data in taken],

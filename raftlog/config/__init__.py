@@ -1,14 +1,22 @@
 """Topic and broker settings: one table each defines validation, defaults, text and docs.
 
-No code here reads files: callers pass the text of a file.
+No code here reads files: callers pass the text of a file. A name is imported at its first use:
+clients use addresses, and not the settings of brokers.
 """
 
-from raftlog.config.address import Address, parse_address, parse_addresses
-from raftlog.config.broker import EVERYWHERE, BrokerConfig, read_toml
-from raftlog.config.broker_keys import BROKER_KEYS
-from raftlog.config.keys import ConfigKey, parse
-from raftlog.config.topic import TOPIC_KEYS, TopicConfig
-from raftlog.config.voters import Voter, parse_voters
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raftlog.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from raftlog.config.address import Address, parse_address, parse_addresses
+    from raftlog.config.broker import EVERYWHERE, BrokerConfig, read_toml
+    from raftlog.config.broker_keys import BROKER_KEYS
+    from raftlog.config.keys import ConfigKey, parse
+    from raftlog.config.topic import TOPIC_KEYS, TopicConfig
+    from raftlog.config.voters import Voter, parse_voters
 
 __all__ = [
     "BROKER_KEYS",
@@ -25,3 +33,22 @@ __all__ = [
     "parse_voters",
     "read_toml",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "BROKER_KEYS": "raftlog.config.broker_keys",
+        "EVERYWHERE": "raftlog.config.broker",
+        "TOPIC_KEYS": "raftlog.config.topic",
+        "Address": "raftlog.config.address",
+        "BrokerConfig": "raftlog.config.broker",
+        "ConfigKey": "raftlog.config.keys",
+        "TopicConfig": "raftlog.config.topic",
+        "Voter": "raftlog.config.voters",
+        "parse": "raftlog.config.keys",
+        "parse_address": "raftlog.config.address",
+        "parse_addresses": "raftlog.config.address",
+        "parse_voters": "raftlog.config.voters",
+        "read_toml": "raftlog.config.broker",
+    },
+)

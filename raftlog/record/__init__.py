@@ -6,13 +6,16 @@ specifies their payload. ``encoder`` and ``decoder`` convert between batches and
 ``arrow_encoder`` and ``arrow`` between batches and Arrow arrays. ``key_hash`` and ``arrow_keys``
 compute the partition of a key. ``compression``, ``kafka_compression``, ``checksum`` and ``columns``
 (packed integers) do not depend on batches.
+
+The names of ``arrow*`` and ``kafka_batch`` are imported at their first use: most clients never use
+them.
 """
 
 from __future__ import annotations
 
-from raftlog.record.arrow import arrow_schema, decode_arrow
-from raftlog.record.arrow_encoder import encode_arrow
-from raftlog.record.arrow_keys import partitions_of_arrow
+from typing import TYPE_CHECKING
+
+from raftlog.lazy import lazy_names
 from raftlog.record.batch import (
     BATCH_START,
     BATCH_START_BYTES,
@@ -44,7 +47,12 @@ from raftlog.record.decoder import (
     validate,
 )
 from raftlog.record.encoder import encode
-from raftlog.record.kafka_batch import CheckedBatch, check_batch, to_kafka, to_stored
+
+if TYPE_CHECKING:
+    from raftlog.record.arrow import arrow_schema, decode_arrow
+    from raftlog.record.arrow_encoder import encode_arrow
+    from raftlog.record.arrow_keys import partitions_of_arrow
+    from raftlog.record.kafka_batch import CheckedBatch, check_batch, to_kafka, to_stored
 
 __all__ = [
     "BATCH_START",
@@ -84,3 +92,17 @@ __all__ = [
     "validate",
     "verify_chain",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "CheckedBatch": "raftlog.record.kafka_batch",
+        "arrow_schema": "raftlog.record.arrow",
+        "check_batch": "raftlog.record.kafka_batch",
+        "decode_arrow": "raftlog.record.arrow",
+        "encode_arrow": "raftlog.record.arrow_encoder",
+        "partitions_of_arrow": "raftlog.record.arrow_keys",
+        "to_kafka": "raftlog.record.kafka_batch",
+        "to_stored": "raftlog.record.kafka_batch",
+    },
+)

@@ -4,6 +4,9 @@
 length with ``limits.BATCH_UNCOMPRESSED_BYTES_MAX``, with the highest compression ratio of the codec
 and, for zstd, with the size in the frame. The result must have exactly that length, and the stream
 must end where the batch ends. Otherwise it raises ``CorruptBatchError``.
+
+The library of a codec is imported with the first batch that has this codec: most clients use one
+codec or none. Brokers import all of them before they serve (``raftlog.server.main.preload``).
 """
 
 from __future__ import annotations
@@ -11,15 +14,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Final, NamedTuple
-
-import lz4.block
-import zstandard
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from raftlog import limits
 from raftlog.errors import CorruptBatchError, InvalidRequestError
 from raftlog.record.pool import Pool
 from raftlog.types import Buffer
+
+if TYPE_CHECKING:
+    import zstandard
 
 
 class Codec(IntEnum):
@@ -79,6 +83,8 @@ _LZ4_HIGH_LEVEL_MIN: Final = 3  # below it, as in the lz4 tool, the fast mode
 
 
 def _compress_lz4(payload: Buffer, level: int) -> bytes:
+    import lz4.block
+
     if level < _LZ4_HIGH_LEVEL_MIN:
         packed: bytes = lz4.block.compress(payload, store_size=False)
     else:
@@ -89,6 +95,8 @@ def _compress_lz4(payload: Buffer, level: int) -> bytes:
 
 
 def _decompress_lz4(data: Buffer, length: int) -> bytes:
+    import lz4.block
+
     try:
         payload: bytes = lz4.block.decompress(data, uncompressed_size=length)
     except lz4.block.LZ4BlockError as error:
@@ -101,17 +109,27 @@ def _decompress_lz4(data: Buffer, length: int) -> bytes:
 # -- zstd ------------------------------------------------------------------------------------------
 
 _compressors: Final[dict[int, Pool[zstandard.ZstdCompressor]]] = {}  # by level: 1 to 22
-_decompressors: Final = Pool(
-    lambda: zstandard.ZstdDecompressor(max_window_size=limits.BATCH_UNCOMPRESSED_BYTES_MAX)
-)
+
+
+def _new_compressor(level: int) -> zstandard.ZstdCompressor:
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=level, write_content_size=True)
+
+
+def _new_decompressor() -> zstandard.ZstdDecompressor:
+    import zstandard
+
+    return zstandard.ZstdDecompressor(max_window_size=limits.BATCH_UNCOMPRESSED_BYTES_MAX)
+
+
+_decompressors: Final = Pool(_new_decompressor)
 
 
 def _compress_zstd(payload: Buffer, level: int) -> bytes:
     pool = _compressors.get(level)
     if pool is None:
-        pool = _compressors.setdefault(
-            level, Pool(lambda: zstandard.ZstdCompressor(level=level, write_content_size=True))
-        )
+        pool = _compressors.setdefault(level, Pool(partial(_new_compressor, level)))
     compressor = pool.take()
     packed = compressor.compress(payload)
     pool.give_back(compressor, size_bytes=compressor.memory_size())
@@ -119,6 +137,8 @@ def _compress_zstd(payload: Buffer, level: int) -> bytes:
 
 
 def _decompress_zstd(data: Buffer, length: int) -> bytes:
+    import zstandard
+
     try:
         frame = zstandard.get_frame_parameters(data)
         # The library allocates the size in the frame, so that size is checked first. It is 2^64-1

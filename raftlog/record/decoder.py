@@ -13,7 +13,7 @@ from itertools import islice, repeat
 from typing import NamedTuple
 
 from raftlog.errors import CorruptBatchError, KeyRequiredError
-from raftlog.record import columns, kafka_rows, payload
+from raftlog.record import columns, payload
 from raftlog.record.batch import COLUMNS, HEADER_BYTES, BatchHeader, check, check_length
 from raftlog.record.columns import U32_BYTES, U64_BYTES
 from raftlog.record.compression import decompress
@@ -39,6 +39,9 @@ def open_batch(batch: Buffer, *, check_crc: bool) -> tuple[BatchHeader, Payload]
     header = check(batch) if check_crc else check_length(batch)
     stored, length = memoryview(batch)[HEADER_BYTES:], header.uncompressed_length
     if header.layout != COLUMNS:
+        # Imported with the first batch of a Kafka client. Brokers import it before they serve.
+        from raftlog.record import kafka_rows
+
         return header, kafka_rows.read(stored, header)
     try:
         body = decompress(stored, header.codec, uncompressed_length=length)

@@ -31,9 +31,8 @@ to Arrow arrays.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-import msgpack
 import msgspec
 
 from raftlog import limits
@@ -43,6 +42,9 @@ from raftlog.record.batch import BatchHeader
 from raftlog.record.columns import U32_BYTES, U64_BYTES
 from raftlog.record.pool import Pool
 from raftlog.types import Buffer
+
+if TYPE_CHECKING:
+    import msgpack
 
 # -- reading ---------------------------------------------------------------------------------------
 
@@ -173,8 +175,15 @@ def _fault_of_headers(headers: HeaderColumns, record_count: int) -> str:
 
 # -- writing ---------------------------------------------------------------------------------------
 
+
+def _new_packer() -> msgpack.Packer:
+    import msgpack  # a consumer never needs it
+
+    return msgpack.Packer()
+
+
 # A packer keeps its buffer. Allocating a new one takes twenty times as long as packing.
-_packers: Final = Pool(msgpack.Packer)
+_packers: Final = Pool(_new_packer)
 
 # A bin or nil of the array in the format above.
 _Bin: TypeAlias = Buffer | None

@@ -19,6 +19,7 @@ UNFINISHED = re.compile(
 # Modules without a file of tests that mirrors them, and the tests that cover them.
 COVERED_BY = {
     "jepsen_like/nemesis/base.py": "tests/jepsen_like/nemesis/test_process.py",
+    "raftlog/aio.py": "tests/test_exported_members.py",
     "raftlog/bench/group_idlers.py": "tests/bench/test_groups.py",
     "raftlog/bench/group_member.py": "tests/bench/test_groups.py",
     "raftlog/client/admin_arguments.py": "tests/client/test_admin.py",
