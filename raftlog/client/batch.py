@@ -16,7 +16,12 @@ from typing import Final, NamedTuple
 from raftlog import limits
 from raftlog.client.delivery import Delivery
 from raftlog.client.metadata import NO_EPOCH, TopicView
-from raftlog.errors import KeyRequiredError, RaftlogError, RecordTooLargeError
+from raftlog.errors import (
+    KeyRequiredError,
+    RaftlogError,
+    RecordTooLargeError,
+    UnknownPartitionError,
+)
 from raftlog.record import HEADER_BYTES, BatchBody, Codec, encode
 from raftlog.types import NO_BASE_OFFSET, Headers, TimestampMs
 
@@ -284,6 +289,17 @@ class TopicQueues:
         self._turn = (self._turn + 1) % len(self._led)
         self.sticky = self._led[self._turn]
         return self.sticky
+
+    def check_partition(self, partition: object) -> int:
+        """Return ``partition``. Raises ``TypeError`` or ``UnknownPartitionError``."""
+        if isinstance(partition, bool) or not isinstance(partition, int):
+            raise TypeError(f"partition={partition!r} is not an int from 0 to {self.count - 1}")
+        if not 0 <= partition < self.count:
+            raise UnknownPartitionError(
+                f"topic {self.name!r} has no partition {partition}. It has {self.count} "
+                "partitions, numbered from 0"
+            )
+        return partition
 
     def check_size(self, size: int, *, compressed: bool) -> None:
         """Raise ``RecordTooLargeError`` if a record of ``size`` does not even fit its own batch."""

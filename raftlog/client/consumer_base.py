@@ -10,10 +10,10 @@ from raftlog import limits
 from raftlog.client.consumer_core import ConsumerCore
 from raftlog.client.consumer_groups.member import Member
 from raftlog.client.consumer_groups.rebalancing import Listeners, Rebalancer, check_listener
+from raftlog.client.defaults import CLIENT_ID_DEFAULT
 from raftlog.client.environment import ClientEnvironment
 from raftlog.client.fetch_state import PartitionFetchState
 from raftlog.client.settings import (
-    CLIENT_ID_DEFAULT,
     Arguments,
     Bootstrap,
     SecurityArguments,

@@ -141,17 +141,6 @@ class Delivery:
             )
 
 
-def pending_of(deliveries: list[Delivery]) -> Callable[[], Delivery | None]:
-    """Return a function that returns an unfinished delivery, or None if all are done."""
-
-    def pending() -> Delivery | None:
-        while deliveries and deliveries[-1].done:
-            deliveries.pop()
-        return deliveries[-1] if deliveries else None
-
-    return pending
-
-
 class _Future(Generic[T]):
     """Common part of both futures: wait for deliveries, then return a value or raise an error."""
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Final, Unpack
 
 from raftlog import limits
 from raftlog.client.consumer_core import ConsumerCore
+from raftlog.client.defaults import CLIENT_ID_DEFAULT
 from raftlog.client.environment import ClientEnvironment
 from raftlog.client.settings import (
-    CLIENT_ID_DEFAULT,
     Bootstrap,
     SecurityArguments,
     connection_settings,

@@ -18,7 +18,6 @@ from raftlog.client.delivery import (
     Delivery,
     DeliveryFuture,
     RangesFuture,
-    pending_of,
     until_done,
 )
 from raftlog.client.environment import ClientEnvironment
@@ -26,12 +25,8 @@ from raftlog.client.partitioner import checked, groups, partitions_of_keys
 from raftlog.client.records import checked_headers, checked_timestamp, columns_of, cut, octets
 from raftlog.client.sender import Sender
 from raftlog.client.settings import ConnectionSettings, ProducerSettings, Serializer
-from raftlog.errors import (
-    RaftlogError,
-    RecordTooLargeError,
-    ThrottledError,
-    UnknownPartitionError,
-)
+from raftlog.client.waiting import pending_of
+from raftlog.errors import RaftlogError, RecordTooLargeError, ThrottledError
 from raftlog.record import BatchBody
 from raftlog.types import Headers, check_topic_name
 
@@ -134,7 +129,7 @@ class ProducerCore:
         stamp = None if timestamp_ms is None else checked_timestamp(timestamp_ms)
         chosen = None
         if partition is not None:
-            chosen = check_partition(topic, partition)
+            chosen = topic.check_partition(partition)
         elif self.settings.partitioner is not None:
             found = self.settings.partitioner(topic.name, key, value, topic.count)
             chosen = checked(found, topic.count, topic.name)
@@ -178,7 +173,7 @@ class ProducerCore:
     ) -> Iterator[tuple[int | None, Run]]:
         partitioner = self.settings.partitioner
         if partition is not None:
-            yield check_partition(topic, partition), run
+            yield topic.check_partition(partition), run
             return
         if partitioner is None and run.keys is None:
             yield None, run
@@ -202,7 +197,11 @@ class ProducerCore:
         for found, indexes in groups(partitions):
             yield (None if found == NO_PARTITION else found), run.pick(indexes)
 
-    # -- failures
+    # -- futures
+
+    def ranges(self, parts: list[tuple[Delivery, int, int]]) -> RangesFuture:
+        """Return the future of queued pieces."""
+        return RangesFuture(parts)
 
     def failed(self, topic: str, error: RaftlogError) -> DeliveryFuture:
         """Return the failed future of a record that was not queued."""
@@ -292,14 +291,3 @@ def _split_by_key(run: Run) -> tuple[Run, Run]:
     keyed = [row for row, key in enumerate(keys) if key is not None]
     keyless = [row for row, key in enumerate(keys) if key is None]
     return run.pick(keyed), run.pick(keyless)
-
-
-def check_partition(topic: TopicQueues, partition: object) -> int:
-    if isinstance(partition, bool) or not isinstance(partition, int):
-        raise TypeError(f"partition={partition!r} is not an int from 0 to {topic.count - 1}")
-    if not 0 <= partition < topic.count:
-        raise UnknownPartitionError(
-            f"topic {topic.name!r} has no partition {partition}. It has {topic.count} partitions, "
-            "numbered from 0"
-        )
-    return partition

@@ -18,15 +18,15 @@ from typing import Any, Final, Unpack
 
 from raftlog import limits
 from raftlog.client.batch import ProducerIdAndEpoch, TopicQueues
+from raftlog.client.defaults import CLIENT_ID_DEFAULT
 from raftlog.client.delivery import Delivery, DeliveryFuture
 from raftlog.client.environment import ClientEnvironment
 from raftlog.client.in_flight import EPOCH_MAX
 from raftlog.client.partition_requests import describe_producer
 from raftlog.client.producer import ProducerThread
-from raftlog.client.producer_core import ProducerCore, check_partition
+from raftlog.client.producer_core import ProducerCore
 from raftlog.client.settings import (
     BATCH_BYTES_MIN,
-    CLIENT_ID_DEFAULT,
     Bootstrap,
     SecurityArguments,
     connection_settings,
@@ -198,7 +198,7 @@ class ResumableProducer(ProducerThread):
         Raises the errors of ``stored``, except ``ProducerFencedError``.
         """
         for topic, number in partitions:
-            check_partition(self._queues(topic), number)
+            self._queues(topic).check_partition(number)
         if self._closed:
             raise ClosedError("the producer was closed")
         cluster, producer_id = self._core.cluster, self._producer_id
@@ -247,7 +247,7 @@ class ResumableProducer(ProducerThread):
         if self._closed:
             raise ClosedError("the producer was closed")
         queues = self._queues(tp.topic)
-        check_partition(queues, tp.partition)
+        queues.check_partition(tp.partition)
         is_mirrored = base_offset != NO_BASE_OFFSET
         if body.size_bytes > queues.max_message_bytes and not is_mirrored:
             raise RecordTooLargeError(

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict
 
 from raftlog import limits, tls
-from raftlog.client import profiles
-from raftlog.client.bearer_tokens import TokenCommand, TokenFile
 from raftlog.client.partitioner import Partitioner
 from raftlog.config import Address, parse_address
 from raftlog.config.address import BOOTSTRAP_DEFAULT
@@ -31,8 +29,8 @@ Start: TypeAlias = Literal["earliest", "latest", "error", "committed"]
 ReadFrom: TypeAlias = Literal["leader", "replica"]
 
 BOOTSTRAP_VARIABLE: Final = "RAFTLOG_BOOTSTRAP"
+PROFILE_VARIABLE: Final = "RAFTLOG_PROFILE"
 SECRET_FILE_VARIABLE: Final = "RAFTLOG_CLUSTER_SECRET_FILE"  # noqa: S105 - a name, no secret
-CLIENT_ID_DEFAULT: Final = "raftlog-python"
 DAY_MS: Final = 86_400_000
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -412,6 +410,12 @@ def function(name: str, value: Any) -> Any:
     return value
 
 
+def _load(profile: str) -> dict[str, str]:
+    from raftlog.client import profiles  # with pathlib and tomllib, which most clients never use
+
+    return profiles.load(profile)
+
+
 class Security:
     """The security arguments of a client, from all their sources.
 
@@ -424,9 +428,9 @@ class Security:
         self._given: dict[str, Any] = {
             name: value for name, value in arguments.items() if value is not None
         }
-        named, default = arguments.get("profile"), os.environ.get(profiles.VARIABLE)
-        self._profile = profiles.load(named) if named else {}
-        self._default = profiles.load(default) if default and not named else {}
+        named, default = arguments.get("profile"), os.environ.get(PROFILE_VARIABLE)
+        self._profile = _load(named) if named else {}
+        self._default = _load(default) if default and not named else {}
         self._protocol = self._value("security_protocol") or "PLAINTEXT"
         if self._protocol not in SECURITY_PROTOCOLS:
             raise InvalidRequestError(
@@ -500,6 +504,8 @@ class Security:
             if not callable(getattr(provider, "token", None)):
                 raise TypeError("sasl_oauth_token_provider has no method token()")
             return provider
+        from raftlog.client.bearer_tokens import TokenCommand, TokenFile
+
         file, command = (
             self._value(name) if name in named or not named else "" for name in TOKEN_SOURCES
         )

@@ -9,10 +9,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from raftlog.client.environment import ClientEnvironment
 from raftlog.client.loop_thread import LoopThread
+
+if TYPE_CHECKING:
+    from raftlog.client.environment import ClientEnvironment
 
 
 class ThreadedClient:

@@ -11,9 +11,12 @@ import math
 import time
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from raftlog.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from raftlog.client.delivery import Delivery
 
 IO_THREADS: Final[set[int]] = set()  # idents of the running I/O threads, kept by ``loop_thread``
 
@@ -48,6 +51,17 @@ def wait_for(pending: Callable[[], Pending | None], timeout_s: float | None) -> 
             return False
         awaited = pending()
     return True
+
+
+def pending_of(deliveries: list[Delivery]) -> Callable[[], Delivery | None]:
+    """Return a function that returns an unfinished delivery, or None if all are done."""
+
+    def pending() -> Delivery | None:
+        while deliveries and deliveries[-1].done:
+            deliveries.pop()
+        return deliveries[-1] if deliveries else None
+
+    return pending
 
 
 def wait_once(subscribe: Subscribe, timeout_s: float | None) -> bool:

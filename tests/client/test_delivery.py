@@ -14,9 +14,9 @@ from raftlog.client.delivery import (
     Delivery,
     DeliveryFuture,
     RangesFuture,
-    pending_of,
     until_done,
 )
+from raftlog.client.waiting import pending_of
 from raftlog.errors import ClosedError, UnknownTopicError
 from raftlog.types import NO_TIMESTAMP, OffsetRange, RecordMetadata
 

@@ -10,7 +10,7 @@ from raftlog.client.batch import TopicQueues
 from raftlog.client.delivery import RangesFuture
 from raftlog.client.environment import ClientEnvironment
 from raftlog.client.partitioner import partition_of_key
-from raftlog.client.producer_core import NO_PARTITION, ProducerCore, check_partition
+from raftlog.client.producer_core import NO_PARTITION, ProducerCore
 from raftlog.client.settings import ConnectionSettings, parse_bootstrap
 from raftlog.errors import (
     InvalidRequestError,
@@ -214,4 +214,4 @@ def test_records_that_fail_before_they_are_queued() -> None:
 )
 def test_partitions_are_checked(partition: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="partition"):
-        check_partition(Fixture().topic, partition)
+        Fixture().topic.check_partition(partition)

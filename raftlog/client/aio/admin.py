@@ -17,6 +17,7 @@ from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Connection
 from raftlog.client.consumer_groups import administration
 from raftlog.client.consumer_groups.coordinator import Coordinators
+from raftlog.client.defaults import CLIENT_ID_DEFAULT
 from raftlog.client.delegation_tokens import NewToken, TokenListing
 from raftlog.client.describe_cluster import (
     describe_cluster,
@@ -50,7 +51,6 @@ from raftlog.client.partition_requests import At, delete_records, list_offsets
 from raftlog.client.reassignment import reassignment
 from raftlog.client.settings import (
     BROKER_IDS,
-    CLIENT_ID_DEFAULT,
     Bootstrap,
     SecurityArguments,
     connection_settings,

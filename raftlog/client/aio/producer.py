@@ -15,7 +15,7 @@ from raftlog.client.aio.loop_bound import LoopBound
 from raftlog.client.batch import TopicQueues
 from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture
 from raftlog.client.producer import CLOSE_AFTER_INTERRUPT_S, ProducerBase, warn_of_undelivered
-from raftlog.client.producer_core import ProducerCore, check_partition
+from raftlog.client.producer_core import ProducerCore
 from raftlog.errors import (
     ClosedError,
     KeyRequiredError,
@@ -116,7 +116,7 @@ class AsyncProducer(LoopBound, ProducerBase):
         try:
             queues = self._accumulator.topics.get(topic) or await self._prepare(topic)
             if partition is not None:
-                check_partition(queues, partition)
+                queues.check_partition(partition)
         except ClosedError:
             raise
         except RaftlogError as error:
