@@ -1,4 +1,7 @@
-"""The broker process: logging, signals, exit status. The only module that ends a process."""
+"""The broker process: logging, signals, exit status. The only module that ends a process.
+
+Importing this module does not import the broker: ``preload`` does.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from raftlog import limits
-from raftlog.clock import SystemClock
 from raftlog.config import Address, BrokerConfig
 from raftlog.config.broker import check_exposure
 from raftlog.disk import Disk, OsDisk
 from raftlog.errors import RaftlogError, StorageFailedError
 from raftlog.failpoints import VARIABLE, FailpointDisk, Failpoints
-from raftlog.server import failpoints, log_lines
-from raftlog.server.broker import REAL, Broker, Surroundings
-from raftlog.server.listener import address_of, bind
-from raftlog.server.long_lived import LongLivedObjects
+from raftlog.server import log_lines
 
 if TYPE_CHECKING:
+    from raftlog.server.broker import Surroundings
     from raftlog.server.http.app import MoreRoutes
 
 logger = logging.getLogger("raftlog")
@@ -37,7 +37,58 @@ _M_TRIM_THRESHOLD: Final = -1  # of mallopt(3)
 _M_MMAP_THRESHOLD: Final = -3
 STATUS_REMOVED: Final = 4  # exit status of a broker that was decommissioned
 
+# What every broker uses. Modules that others import need no entry; a test finds missing ones.
+_MODULES: Final = (
+    "cramjam",
+    "ctypes",
+    "encodings.idna",  # of host names
+    "encodings.unicode_escape",
+    "lz4.block",
+    "lz4.frame",
+    "msgpack",
+    "numpy",
+    "zstandard",
+    "raftlog.clock",
+    "raftlog.record.compaction",
+    "raftlog.record.kafka_batch",
+    "raftlog.server.broker",
+    "raftlog.server.failpoints",
+    "raftlog.server.listener",
+    "raftlog.server.long_lived",
+    "raftlog.storage.cleaner",
+)
+_HTTP_MODULES: Final = ("jinja2", "raftlog.server.http.server")  # 0.2 s of CPU and 5 MB
+_SASL_MODULES: Final = ("raftlog.security.sasl",)  # 0.2 s of CPU and 9 MB
+_TOKEN_MODULES: Final = ("raftlog.server.oauth",)  # requires the extra `security`
+
 MakeApi: TypeAlias = "Callable[[Address, BrokerConfig], MoreRoutes]"
+
+
+def preload(config: BrokerConfig | None = None) -> None:
+    """Import all modules that a running broker may use, before it serves.
+
+    An import by a running broker would hold its event loop, for 0.1 s with numpy, and would fail
+    when it has no file descriptor left. For the same reason this is not done in a thread: the
+    broker and the import would need file descriptors and modules at the same time.
+
+    ``config``: import what a broker with these settings may use. Default: what any broker may use,
+        for processes that brokers are forked from.
+
+    Raises ``ImportError`` if a required dependency is not installed.
+    """
+    names = list(_MODULES)
+    if sys.platform != "win32":
+        names.append("uvloop")
+    if config is None or config.http_listen is not None:
+        names += _HTTP_MODULES
+    if config is None or config.authentication_required:
+        names += _SASL_MODULES
+    for name in names:
+        import_module(name)
+    if config is None:
+        with suppress(ImportError):  # a broker that is configured to use them reports it
+            for name in _TOKEN_MODULES:
+                import_module(name)
 
 
 def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
@@ -53,6 +104,7 @@ def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
     logging.basicConfig(level=config.logging_level.upper(), handlers=[handler])
     _raise_file_limit()
     keep_freed_memory()
+    preload(config)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve(config, make_api))
@@ -62,6 +114,11 @@ def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
 
 
 async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
+    from raftlog.clock import SystemClock
+    from raftlog.server.broker import Broker
+    from raftlog.server.listener import address_of, bind
+    from raftlog.server.long_lived import LongLivedObjects
+
     loop = asyncio.get_running_loop()
     stop, removed = asyncio.Event(), asyncio.Event()
     check_exposure(config)
@@ -74,9 +131,6 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
         http_listening = bind(config.http_listen, "--set http.listen=")
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, number, stop)
-    # The first large batch would hold the event loop for 0.1 s to import it. Not in a thread: the
-    # broker and this import would need file descriptors and modules at the same time.
-    import_module("numpy")
     broker = await Broker.start(
         config,
         clock=SystemClock(),
@@ -88,7 +142,7 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
     )
     http = None
     if http_listening is not None:
-        from raftlog.server.http.server import HttpServer  # takes 0.2 s of CPU and 5 MB
+        from raftlog.server.http.server import HttpServer
 
         api = None if make_api is None else make_api(reached_here(address_of(listening)), config)
         http = await HttpServer.start(broker, http_listening, api)
@@ -116,6 +170,9 @@ def world(environment: Mapping[str, str], config: BrokerConfig) -> tuple[Disk, S
 
     Raises ``InvalidConfigError`` for invalid failpoints.
     """
+    from raftlog.server import failpoints
+    from raftlog.server.broker import REAL
+
     points = Failpoints.from_environment(environment)
     if points is None:
         return OsDisk(), REAL
