@@ -61,6 +61,7 @@ mutation: $(VENV)/.dev ## take each guard out of the code in turn: the tests hav
 
 bench: $(VENV)/.dev ## throughput and latency beside the floor of this machine
 	$(BIN)/raftlog bench all $(ARGS)
+	$(BIN)/raftlog bench imports
 
 kafka-peers: $(VENV)/.dev ## Kafka's clients and tools, which it installs, with raftlog's clients (25 minutes)
 	$(BIN)/python -m tests.kafka_peers.install

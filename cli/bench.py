@@ -490,6 +490,33 @@ def kafka(run: Scope, trips: int, brokers: int) -> None:
     run.show(*figures)
 
 
+# -- start-up ------------------------------------------------------------------------------------
+
+
+@bench.command(name="imports")
+@click.option(
+    "--rounds",
+    default=7,
+    show_default=True,
+    type=click.IntRange(1, 100),
+    help="Number of rounds; the minimum is reported.",
+)
+@options.as_json
+def imports_of_clients(rounds: int, as_json: bool) -> None:
+    """Measure how long imports take, compared with those of Python and asyncio.
+
+    Starts each program in new processes. Reports its CPU time, the time of its imports and the
+    number of modules.
+
+    \b
+    Example:
+      raftlog bench imports
+    """
+    from raftlog.bench.imports import imports as measure
+
+    Scope(directory=None, as_json=as_json).show(*measure(rounds=rounds))
+
+
 # -- all benchmarks -------------------------------------------------------------------------------
 
 

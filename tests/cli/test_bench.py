@@ -16,6 +16,11 @@ from raftlog.bench.figures import Figure
 from raftlog.cli import options
 from raftlog.cli.bench import Scope, bench, scope
 
+IMPORTS = """import time: self [us] | cumulative | imported package
+import time:       200 |        200 |   raftlog.limits
+import time:       300 |        500 | raftlog
+"""
+
 
 @pytest.mark.integration
 def test_floor_prints_a_table_or_json(tmp_path: Path) -> None:
@@ -25,6 +30,15 @@ def test_floor_prints_a_table_or_json(tmp_path: Path) -> None:
     assert "streamed MB/s" in table.output
     (figure,) = json.loads(CliRunner().invoke(bench, [*arguments, "--json"]).output)
     assert figure["streamed_megabytes_per_s"] > 0
+
+
+def test_imports_prints_a_table_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftlog.bench.imports._run", lambda _code, *, times: (0.02, IMPORTS))
+    table = CliRunner().invoke(bench, ["imports", "--rounds", "1"])
+    assert table.exit_code == 0, table.output
+    assert "from raftlog import Producer" in table.output
+    first, *_ = json.loads(CliRunner().invoke(bench, ["imports", "--json"]).output)
+    assert (first["cpu_ms"], first["import_ms"], first["modules"]) == (20, 0.5, 2)
 
 
 @pytest.mark.integration
