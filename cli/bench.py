@@ -424,7 +424,7 @@ def groups(run: Scope, partitions: int, members: int, groups: int) -> None:
 def spark(run: Scope, partitions: int) -> None:
     """Measure how fast Spark reads and writes topics, with two tasks at a time.
 
-    Starts three brokers and Spark (requires Java and raftlog[spark]). Measures the time to plan
+    Starts three brokers and Spark (requires Java and the extra spark). Measures the time to plan
     1,000 partitions, the memory of a read, and records per second of reads and writes, compared
     with Spark's transfer to Python without raftlog, with rows instead of Arrow, and with Parquet.
 

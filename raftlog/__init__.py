@@ -152,8 +152,11 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != home:
             raise
+        from raftlog.install import install_command
+
         raise ImportError(
-            f"raftlog.{name} is not in raftlog-client, which has only clients: pip install raftlog"
+            f"raftlog.{name} is not in raftlog-client, which has only clients. Uninstall it, and "
+            f"run {install_command()}"
         ) from None
     return module if home == f"raftlog.{name}" else getattr(module, name)
 

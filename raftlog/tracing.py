@@ -1,6 +1,6 @@
 """Traces after OpenTelemetry: ``TracedProducer``, ``TracedAsyncProducer``, ``process``. Names only.
 
-Requires ``pip install raftlog[trace]``.
+Requires the extra ``trace``.
 """
 
 from raftlog.client.tracing import TracedAsyncProducer, TracedProducer, context_of, process

@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 )
 
 from raftlog.errors import InvalidRequestError, UnsupportedFeatureError
+from raftlog.install import install_command
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,8 +129,8 @@ def check_arrow() -> None:
         import pyarrow as pa  # noqa: F401 - to see whether it can be
     except ImportError as error:
         raise UnsupportedFeatureError(
-            "topics in Spark need pyarrow, on the driver and on every executor: "
-            f"pip install raftlog[spark] ({error})"
+            "topics in Spark need pyarrow, on the driver and on every executor. Run "
+            f"{install_command('spark')} ({error})"
         ) from error
 
 

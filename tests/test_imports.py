@@ -62,7 +62,7 @@ def _loaded(code: str) -> set[str]:
         pytest.param(VERSION, 2, ASYNCIO | HEAVY | {"click"}, id="version"),
         pytest.param(
             "import raftlog; raftlog.Producer()",
-            75,
+            80,
             HEAVY | NOT_OF_CLIENTS | ADMINISTRATION,
             id="Producer()",
         ),

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from raftlog.disk import OsDisk
 from raftlog.errors import InvalidRequestError, UnsupportedFeatureError
+from raftlog.install import install_command
 
 
 class Store(Protocol):
@@ -50,7 +51,7 @@ class FileSystem:
             import fsspec
         except ImportError as error:
             raise UnsupportedFeatureError(
-                f"{url} requires fsspec. Run pip install 'raftlog[backup]', and install the "
+                f"{url} requires fsspec. Run {install_command('backup')}, and install the "
                 "package of fsspec for this kind of URL"
             ) from error
         try:

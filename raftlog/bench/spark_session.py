@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from raftlog.bench.memory import PROC
 from raftlog.errors import UnsupportedFeatureError
+from raftlog.install import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +30,7 @@ def check_installed() -> None:
     for name in ("pyspark", "pyarrow"):
         if find_spec(name) is None:
             raise UnsupportedFeatureError(
-                f"the benchmarks of Spark require {name}. Run: pip install raftlog[spark]"
+                f"the benchmarks of Spark require {name}. Run {install_command('spark')}"
             )
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java", path=f"{home}/bin" if home else None) is None:

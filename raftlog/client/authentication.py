@@ -17,6 +17,7 @@ from raftlog.errors import (
     UnsupportedFeatureError,
     UnsupportedVersionError,
 )
+from raftlog.install import install_command
 from raftlog.protocol import api as apis
 from raftlog.protocol.authentication import SaslAuthenticateRequest, SaslAuthenticateResponse
 from raftlog.protocol.operator_auth import Asking, OperatorHelloResponse
@@ -158,7 +159,7 @@ def _exchange(sasl: SaslSettings, entropy: Callable[[int], bytes]) -> ClientExch
         from raftlog.security.sasl import PLAIN, PlainClientExchange, ScramClientExchange
     except ImportError as error:
         raise UnsupportedFeatureError(
-            f"authentication needs scramp: pip install 'raftlog-client[sasl]' ({error})"
+            f"authentication needs scramp. Run {install_command('sasl')} ({error})"
         ) from error
 
     if sasl.mechanism == PLAIN:

@@ -195,8 +195,8 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         """Return the next records of one partition as Arrow, or None if none arrive in time.
 
         Columns: topic, partition, offset, key, value, headers, timestamp (us, UTC), leader_epoch.
-        Deserializers do not apply. Requires pyarrow: ``pip install 'raftlog[arrow]'``. Raises the
-        errors of ``poll``.
+        Deserializers do not apply. Requires pyarrow (the extra ``arrow``). Raises the errors of
+        ``poll``.
         """
         return self._wait_for(self._core.take_arrow, timeout_ms)
 

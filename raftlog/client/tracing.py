@@ -21,6 +21,7 @@ from raftlog.client.producer import Producer
 from raftlog.client.producer_core import ProducerCore
 from raftlog.client.records import checked_headers
 from raftlog.errors import RaftlogError
+from raftlog.install import install_command
 from raftlog.types import ConsumerRecord, Headers, OffsetRange, RecordMetadata
 
 try:
@@ -29,7 +30,7 @@ try:
     from opentelemetry.propagators.textmap import Getter, Setter
     from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
 except ImportError as error:
-    raise ImportError("traces require OpenTelemetry: pip install raftlog[trace]") from error
+    raise ImportError(f"traces require OpenTelemetry. Run {install_command('trace')}") from error
 
 SYSTEM: Final = "raftlog"
 _OFFSET: Final = "messaging.raftlog.offset"

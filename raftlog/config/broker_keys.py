@@ -155,8 +155,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "a directory, or nothing",
         "Avro schemas with which the console shows records: `TOPIC-value.avsc` and "
         "`TOPIC-key.avsc` for the values and keys of a topic, `ID.avsc` (such as `7.avsc`) for "
-        "those that begin with a zero byte and the ID of a schema registry. Requires `pip install "
-        "'raftlog[avro]'`. Container files of Avro contain their schema.",
+        "those that begin with a zero byte and the ID of a schema registry. Requires the extra "
+        "`avro`. Container files of Avro contain their schema.",
     ),
     ConfigKey(
         "http.metrics.public",

@@ -1,6 +1,6 @@
 """Decode batches to one ``pyarrow.RecordBatch``, buffer by buffer, without an object per record.
 
-Requires the extra, ``pip install raftlog[arrow]``. The first call imports pyarrow, so that programs
+Requires the extra ``arrow``. The first call imports pyarrow, so that programs
 without Arrow neither need it nor load it.
 
 The columns of several batches are joined first and converted once, which makes many small batches
@@ -16,6 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from raftlog.errors import InvalidRequestError, UnsupportedFeatureError
+from raftlog.install import install_command
 from raftlog.record.batch import BatchHeader
 from raftlog.record.columns import (
     U32_BYTES,
@@ -127,8 +128,7 @@ def _pyarrow() -> Any:
         import pyarrow as pa
     except ImportError as error:
         raise UnsupportedFeatureError(
-            "reading records as Arrow needs pyarrow: pip install raftlog[arrow], or "
-            f"raftlog-client[arrow] ({error})"
+            f"reading records as Arrow needs pyarrow. Run {install_command('arrow')} ({error})"
         ) from error
     return pa
 

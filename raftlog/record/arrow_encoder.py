@@ -1,7 +1,6 @@
 """Encode Arrow arrays as a batch body, buffer by buffer: the inverse of ``arrow``.
 
-Bytes and errors are those of ``encode`` for the same records. Requires the extra, ``pip install
-raftlog[arrow]``.
+Bytes and errors are those of ``encode`` for the same records. Requires the extra ``arrow``.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ import zstandard
 
 from raftlog import limits
 from raftlog.errors import CorruptBatchError, UnsupportedFeatureError
+from raftlog.install import install_command
 from raftlog.record import compression
 from raftlog.record.compression import GZIP_WINDOW_BITS, Codec, unpack_zstd_frame
 from raftlog.types import Buffer
@@ -113,8 +114,8 @@ def _unpack_snappy(data: Buffer, size_max: int) -> bytes:
         import cramjam  # imported on first use: it delays the start of clients
     except ImportError as error:
         raise UnsupportedFeatureError(
-            "reading records that are compressed with snappy needs cramjam: pip install "
-            f"raftlog-client[snappy] ({error})"
+            "reading records that are compressed with snappy needs cramjam. Run "
+            f"{install_command('snappy')} ({error})"
         ) from error
     try:
         sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]

@@ -14,6 +14,7 @@ from urllib.request import url2pathname
 from raftlog import limits
 from raftlog.config import BrokerConfig
 from raftlog.errors import InvalidConfigError
+from raftlog.install import install_command
 
 if TYPE_CHECKING:
     from raftlog.server.oauth import TokenExchange
@@ -32,8 +33,8 @@ class BrokerTokens:
             from raftlog.server import oauth
         except ImportError as error:
             raise InvalidConfigError(
-                "sasl.oauthbearer.jwks.endpoint.url requires the package `joserfc`: pip install "
-                f"'raftlog[security]' ({error})"
+                "sasl.oauthbearer.jwks.endpoint.url requires the package `joserfc`. Run "
+                f"{install_command('security')} ({error})"
             ) from error
 
         self._exchange = oauth.TokenExchange

@@ -43,7 +43,7 @@ def test_java_is_missed_before_anything_is_started(
 
 def test_pyspark_is_missed_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "find_spec", lambda name: None)
-    with pytest.raises(UnsupportedFeatureError, match=r"pip install raftlog\[spark\]"):
+    with pytest.raises(UnsupportedFeatureError, match=r"pip install -e '\.\[spark\]'"):
         check_installed()
 
 

@@ -152,7 +152,7 @@ def test_names_that_are_not_there_say_what_to_install() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert "raftlog-client" in told.stdout
-    assert "pip install raftlog" in told.stdout
+    assert "pip install -e ." in told.stdout
 
 
 @pytest.mark.nightly
@@ -179,7 +179,7 @@ def test_an_installed_client_produces_and_consumes(tmp_path: Path) -> None:
         "    except ImportError: print('no', name)\n"
         "for use in (lambda: raftlog.open, lambda: __import__('raftlog.testing')):\n"
         "    try: use()\n"
-        "    except ImportError as error: print('pip install raftlog' in str(error))\n"
+        "    except ImportError as error: print('pip install -e .' in str(error))\n"
     )
     with cluster(directory=tmp_path / "cluster") as running:
         ran = subprocess.run(

@@ -202,5 +202,5 @@ def test_a_single_plain_batch_is_not_copied() -> None:
 def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     arrow.arrow_schema.cache_clear()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UnsupportedFeatureError, match=r"pip install raftlog\[arrow\]"):
+    with pytest.raises(UnsupportedFeatureError, match=r"pip install -e '\.\[arrow\]'"):
         decode_arrow([PLAIN], topic="t", partition=0)

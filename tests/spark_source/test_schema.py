@@ -119,5 +119,5 @@ def test_the_arrow_schema_is_sparks_own() -> None:
 def test_without_pyarrow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     check_arrow()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UnsupportedFeatureError, match=r"pip install raftlog\[spark\]"):
+    with pytest.raises(UnsupportedFeatureError, match=r"pip install -e '\.\[spark\]'"):
         check_arrow()

@@ -65,7 +65,7 @@ def test_without_pyarrow_every_read_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     source = RaftlogDataSource(options())
     for read in (source.schema, lambda: source.reader(ALL_COLUMNS)):
-        with pytest.raises(UnsupportedFeatureError, match=r"pip install raftlog\[spark\]"):
+        with pytest.raises(UnsupportedFeatureError, match=r"pip install -e '\.\[spark\]'"):
             read()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from raftlog import limits
+from raftlog.install import install_command
 from raftlog.server.turns import ITEMS_PER_STEP
 
 try:
@@ -30,7 +31,7 @@ def matching(
     if re2 is None:
         raise ValueError(
             "this broker cannot evaluate regular expressions: google-re2 is not installed "
-            "(pip install raftlog[regex]). Subscribe to topic names, or set group.protocol=classic"
+            f"({install_command('regex')}). Subscribe to topic names, or set group.protocol=classic"
         )
     if len(pattern) > limits.SUBSCRIPTION_PATTERN_CHARS_MAX:
         raise ValueError(

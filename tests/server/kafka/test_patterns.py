@@ -50,5 +50,5 @@ def test_the_length_is_limited() -> None:
 
 def test_without_re2_the_client_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "re2", None)
-    with pytest.raises(ValueError, match=r"pip install raftlog\[regex\]"):
+    with pytest.raises(ValueError, match=r"pip install -e '\.\[regex\]'"):
         found("t", ["t"])
