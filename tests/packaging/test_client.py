@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
@@ -14,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
 
 from raftlog.testing.cluster import cluster
 
@@ -31,7 +35,7 @@ WHOLE: Final = _toml(ROOT / "pyproject.toml")
 
 def _modules() -> dict[str, Path]:
     """The modules of the distribution, by name."""
-    included = CLIENT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    included = CLIENT["tool"]["hatch"]["build"]["hooks"]["custom"]["sources"]
     found: dict[str, Path] = {}
     for source, target in included.items():
         path = (PACKAGING / source).resolve()
@@ -118,6 +122,23 @@ def test_it_depends_on_what_its_modules_import() -> None:
     assert needed.isdisjoint(extras)
     assert _external(_imported_at_first()) <= needed
     assert _external(_imported()) == needed | extras
+
+
+def test_the_wheel_of_the_source_distribution_contains_all_modules(tmp_path: Path) -> None:
+    """``python -m build packaging/client`` builds one from the other."""
+    (source,) = SdistBuilder(str(PACKAGING)).build(directory=str(tmp_path))
+    with tarfile.open(source) as archive:
+        archive.extractall(tmp_path, filter="data")
+    unpacked = source.removesuffix(".tar.gz")
+    (wheel,) = WheelBuilder(unpacked).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(wheel) as built:
+        names = {name for name in built.namelist() if name.endswith(".py")}
+    expected = {str(file.relative_to(ROOT)) for file in MODULES.values()}
+    assert names == expected | {"raftlog/testing.py"}
+
+
+def test_its_license_is_that_of_the_whole() -> None:
+    assert (PACKAGING / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 def test_its_bounds_are_those_of_the_whole() -> None:
