@@ -3,6 +3,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
 EXTRAS := spark,dev
+COMMA := ,
 IS_USABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c '$(IS_USABLE)' 2>/dev/null && { command -v $$p; break; }; done)
@@ -10,6 +11,18 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 PYTEST := $(BIN)/python -m pytest
 # Hundreds of brokers start: none should compile everything anew, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
+
+# Installs raftlog with extras, $(1), as in [spark,dev]. Shows each package, because pip needs minutes for all of them.
+define install
+	@set -o pipefail; if command -v uv > /dev/null; then \
+		echo "installing raftlog$(1) and the packages that it needs into $(VENV) with uv ($(2)) ..."; \
+		uv pip install --python $(BIN)/python --editable ".$(1)"; \
+	else \
+		echo "installing raftlog$(1) and the packages that it needs into $(VENV) with pip ($(3); install uv to make it faster) ..."; \
+		$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --editable ".$(1)" \
+			| awk '/^(Collecting|Building|Installing|Successfully)/ { print substr($$0, 1, 120); fflush() }'; \
+	fi
+endef
 
 .PHONY: help demo quick test console-test check audit seeds tools nightly mutation chaos bench kafka-peers kafka-differential kafka-fuzz handshake-fuzz docs clean
 
@@ -28,7 +41,7 @@ test: $(VENV)/.dev ## make check, and every test that takes minutes at most; PKG
 console-test: $(VENV)/.dev ## the console in a real Chromium, and its vendored files against npm (about a minute)
 	@command -v chromium chromium-browser npm > /dev/null || \
 		{ echo "Install a browser and npm first (Debian: apt-get install chromium npm)" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS),browser]"
+	$(call install,[$(EXTRAS)$(COMMA)browser],a minute,5 minutes)
 	$(BIN)/python -m tests.cli.console.npm
 	$(PYTEST) -m browser tests/cli/console/test_browser.py $(ARGS)
 
@@ -85,14 +98,19 @@ clean: ## remove the virtual environment and everything built
 	rm -rf $(VENV) build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 $(BIN)/python:
-	@test -n "$(PYTHON)" || { echo "raftlog: no Python >= 3.11 with venv and ensurepip found." \
-		"Install one (Debian: apt install python3-venv) or run: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
-	$(PYTHON) -m venv --clear $(VENV)
+	@if test -n "$(PYTHON)"; then \
+		echo "creating $(VENV) with $(PYTHON) ..."; $(PYTHON) -m venv --clear $(VENV); \
+	elif command -v uv > /dev/null; then \
+		uv venv --seed --allow-existing --python '>=3.11' $(VENV); \
+	else \
+		echo "raftlog: no Python >= 3.11 with venv and ensurepip found." \
+			"Install one (Debian: apt install python3-venv), or uv, or run: make PYTHON=/path/to/python3 ..." >&2; exit 1; \
+	fi
 
 $(VENV)/.core: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(call install,,10 s,about 90 s)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS)]"
+	$(call install,[$(EXTRAS)],a minute,5 minutes)
 	@touch $@ $(VENV)/.core
