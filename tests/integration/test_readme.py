@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from raftlog import Consumer, TopicPartition
 from raftlog.testing import Cluster, cluster
 
 pytestmark = pytest.mark.integration
@@ -62,8 +63,8 @@ def run(command: list[str], environment: dict[str, str], directory: Path) -> str
 
 
 def test_there_is_one_short_example_of_each_kind() -> None:
-    for language in ("bash", "python"):
-        (example,) = examples(language)
+    assert [len(examples(language)) for language in ("bash", "python")] == [1, 2]
+    for example in (*examples("bash"), *examples("python")):
         assert example.count("\n") <= LINES_MAX
 
 
@@ -75,15 +76,22 @@ def test_the_shell_example_works(environment: dict[str, str], tmp_path: Path) ->
     assert "sound" in out
 
 
-def test_the_python_example_works(
+def test_the_python_examples_work_one_after_the_other(
     environment: dict[str, str], running: Cluster, tmp_path: Path
 ) -> None:
-    (example,) = examples("python")
-    assert ADDRESS in example
-    program = example.replace(ADDRESS, running.bootstrap)
-    out = run([sys.executable, "-c", program], environment, tmp_path)
+    outputs = []
+    for example in examples("python"):
+        assert ADDRESS in example
+        program = example.replace(ADDRESS, running.bootstrap)
+        outputs.append(run([sys.executable, "-c", program], environment, tmp_path))
+    out, of_kafka_client = outputs
     assert "RecordMetadata(topic='views', partition=0, offset=0" in out
     assert out.splitlines()[-1] == "1001"
+    assert of_kafka_client == ""
+    with Consumer(running.bootstrap, auto_offset_reset="earliest") as consumer:
+        assert consumer.end_offsets([TopicPartition("views", 0)]) == {
+            TopicPartition("views", 0): 1_002
+        }
 
 
 def test_the_embedded_example_works(environment: dict[str, str], tmp_path: Path) -> None:

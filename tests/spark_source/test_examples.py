@@ -69,6 +69,32 @@ def send(
         producer.send_many(topic, encoded[0], encoded[1] or None, **more).result()
 
 
+# -- README ----------------------------------------------------------------------------------------
+
+
+def test_the_example_of_the_readme(
+    spark: SparkSession,
+    brokers: Cluster,
+    new_topic: NewTopicFunction,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    mark = "<!-- run by tests/spark_source/test_examples.py -->\n```python\n"
+    _, _, rest = (ROOT / "README.md").read_text().partition(mark)
+    program, _, _ = rest.partition("```")
+    for own, here in (("127.0.0.1:9100", brokers.bootstrap), ("checkpoints", str(tmp_path))):
+        assert own in program
+        program = program.replace(own, here)
+    new_topic(3, name="clicks")
+    new_topic(name="clicks-copy")
+    (tmp_path / "readme.py").write_text(program)
+    run(tmp_path / "readme.py")
+    read, copied = capsys.readouterr().out.split("timestamp", 1)
+    assert "key" in read
+    assert copied.count("user-1") == 1
+    assert stored_values(brokers.bootstrap, "clicks-copy") == ["/cart"]
+
+
 # -- batch -----------------------------------------------------------------------------------------
 
 
