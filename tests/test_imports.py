@@ -28,6 +28,11 @@ NOT_OF_CLIENTS: Final = {
 }
 ASYNCIO: Final = {"asyncio", "concurrent", "dataclasses", "inspect", "logging", "msgspec", "ssl"}
 ADMINISTRATION: Final = {"raftlog.client.descriptions", "raftlog.client.aio.admin"}
+PLAIN_BROKER: Final = """
+from raftlog.config import BrokerConfig
+from raftlog.server.main import preload
+preload(BrokerConfig.from_text({"data.dir": "unused"}))
+"""
 VERSION: Final = """
 import sys
 from raftlog.__main__ import main
@@ -81,6 +86,9 @@ def _loaded(code: str) -> set[str]:
                 *("pysyncobj", "raftlog.protocol", "raftlog.server.broker", "starlette"),
             },
             id="server.main",
+        ),
+        pytest.param(
+            PLAIN_BROKER, 400, {"jinja2", "pyarrow", "scramp", "starlette", "uvicorn"}, id="broker"
         ),
     ],
 )
