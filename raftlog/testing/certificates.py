@@ -19,6 +19,7 @@ from raftlog import limits
 from raftlog.clock import Clock, SystemClock
 from raftlog.disk import OsDisk
 from raftlog.errors import InvalidConfigError, InvalidRequestError
+from raftlog.install import install_command
 from raftlog.tls import broker_uri
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def create(
     except ImportError as error:
         raise InvalidRequestError(
             "creating certificates requires the package `cryptography`. Run "
-            "pip install 'raftlog[security]'"
+            f"{install_command('security')}"
         ) from error
     names = [_name(host) for host in hosts]
     files = Certificates(directory.resolve())

@@ -44,16 +44,12 @@ COMMAND: Final = (
 VARIABLE: Final = "RAFTLOG_TESTING_FORK"  # "0": brokers are new interpreters
 # Variables that the interpreter and the loader of programs read once, at the start of a process.
 READ_AT_START: Final = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "OPENBLAS_", "OMP_")
-# What a broker imports before it serves, or while it does. Missing ones are optional packages.
-PRELOADED: Final = (
+# The command of a broker, and the console that it serves.
+COMMAND_MODULES: Final = (
+    "raftlog.__main__",
     "raftlog.cli.main",
     "raftlog.cli.broker",
     "raftlog.cli.console.app",
-    "raftlog.server.http.server",
-    "uvicorn.protocols.http.h11_impl",
-    "uvicorn.lifespan.on",
-    "numpy",
-    "uvloop",
 )
 LENGTH: Final = struct.Struct("!I")
 STATUS: Final = struct.Struct("!i")  # exit status, negative for a signal
@@ -257,9 +253,11 @@ def _receive(connection: socket.socket, count: int) -> bytes:
 
 def main(control_fd: int) -> None:
     """Run the server with the client at the other end of a socket."""
-    for name in PRELOADED:
-        with suppress(ModuleNotFoundError):
-            import_module(name)
+    from raftlog.server.main import preload  # only the server needs the modules of a broker
+
+    preload()
+    for name in COMMAND_MODULES:
+        import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a child would copy the pages of all objects
     with socket.socket(fileno=control_fd) as control:
