@@ -21,6 +21,7 @@ from raftlog.client.descriptions import (
 )
 from raftlog.errors import RaftlogError
 from raftlog.replication.rebalancing import PlannedMove, rebalance
+from raftlog.types import is_internal_topic
 
 WATCH_INTERVAL_S: Final = 1.0
 ANY_LOSS: Final = "any"  # --accept-loss without an ID
@@ -162,14 +163,21 @@ def brokers(as_json: bool, bootstrap: str) -> None:
     "--unavailable", is_flag=True, help="List only partitions whose leader does not respond."
 )
 @click.option("--at-min-isr", is_flag=True, help="List only partitions at min.insync.replicas.")
+@options.internal
 @options.as_json
 @options.bootstrap
 def partitions(
-    under_replicated: bool, unavailable: bool, at_min_isr: bool, as_json: bool, bootstrap: str
+    under_replicated: bool,
+    unavailable: bool,
+    at_min_isr: bool,
+    internal: bool,
+    as_json: bool,
+    bootstrap: str,
 ) -> None:
     """List the partitions of all topics. Several filters are combined with OR.
 
-    Lag is in records: "2:120" means that broker 2 lags by 120 records.
+    Partitions of internal topics are listed with --internal, or if they match a filter. Lag is in
+    records: "2:120" means that broker 2 lags by 120 records.
 
     \b
     Example:
@@ -185,6 +193,8 @@ def partitions(
             or (unavailable and not partition.is_available)
             or (at_min_isr and partition.is_at_min_isr)
         ]
+    elif not internal:
+        found = [partition for partition in found if not is_internal_topic(partition.topic)]
     if as_json:
         output.print_json([health.partition_row(partition) for partition in found])
         return

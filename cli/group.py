@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any, Final, NamedTuple
@@ -32,6 +33,7 @@ from raftlog.errors import (
 from raftlog.types import Offset, TopicPartition, check_group_id
 
 WATCH_INTERVAL_S: Final = 2.0
+GROUPS_PER_REQUEST: Final = 100  # described before the results are combined
 STATES: Final = (
     *("empty", "reconciling", "stable"),
     *("preparing_rebalance", "completing_rebalance"),
@@ -56,10 +58,11 @@ def group() -> None:
     type=click.Choice(STATES),
     help="List only groups in this state; repeatable.",
 )
+@options.quiet
 @options.as_json
 @options.bootstrap
-def list_groups(states: Sequence[str], as_json: bool, bootstrap: str) -> None:
-    """List all consumer groups with their type, state and number of members.
+def list_groups(states: Sequence[str], quiet: bool, as_json: bool, bootstrap: str) -> None:
+    """List all consumer groups with their state, number of members and lag.
 
     \b
     empty        no members; the offsets expire later
@@ -71,16 +74,44 @@ def list_groups(states: Sequence[str], as_json: bool, bootstrap: str) -> None:
     preparing_rebalance   the coordinator waits for members to join
     completing_rebalance  the coordinator waits for the assignment of the group leader
 
+    The lag is the sum over all partitions. "?" stands for partitions whose lag is unknown, for
+    example because they have no committed offset.
+
     \b
     Example:
       raftlog group list --state empty
     """
     with Admin(bootstrap) as admin:
         found = [row for row in admin.list_groups() if not states or row.state in states]
+        described = {} if quiet else describe_listed(admin, found)
     if as_json:
-        output.print_json([asdict(row) for row in found])
-        return
-    output.print_table(GROUP_COLUMNS, [group_row(row) for row in found])
+        rows = [listing_to_json(row, described.get(row.group)) for row in found]
+        output.print_json([row.group for row in found] if quiet else rows)
+    elif quiet:
+        for row in found:
+            click.echo(row.group)
+    else:
+        rows_ = [group_row(row, described.get(row.group)) for row in found]
+        output.print_table(GROUP_COLUMNS, rows_)
+
+
+def describe_listed(admin: Admin, listed: Sequence[GroupListing]) -> dict[str, GroupDescription]:
+    """Describe groups, by name, without those that were deleted or whose coordinator failed."""
+    described: dict[str, GroupDescription] = {}
+    for start in range(0, len(listed), GROUPS_PER_REQUEST):
+        names = [row.group for row in listed[start : start + GROUPS_PER_REQUEST]]
+        try:
+            found = admin.describe_groups(names)
+        except RaftlogError:
+            found = [each for name in names for each in _described(admin, name)]
+        described.update({each.group: each for each in found})
+    return described
+
+
+def _described(admin: Admin, name: str) -> list[GroupDescription]:
+    with suppress(RaftlogError):
+        return admin.describe_groups([name])
+    return []
 
 
 @group.command()
@@ -196,15 +227,16 @@ def _delete(admin: Admin, name: str, topics: Sequence[str]) -> dict[str, Any]:
 def _what(deleted: dict[str, Any]) -> str:
     if "partitions" not in deleted:
         return str(deleted["group"])
-    return f"{len(deleted['partitions'])} offsets of {deleted['group']}"
+    return f"{output.counted(len(deleted['partitions']), 'offset')} of {deleted['group']}"
 
 
 # -- descriptions as JSON and as rows ----------------------------------------------
 
 
 NOTHING: Final = "-"
+UNKNOWN: Final = "?"
 
-GROUP_COLUMNS: Final = ("group", "type", "state", "members", "coordinator")
+GROUP_COLUMNS: Final = ("group", "state", "members", "lag", "type", "coordinator")
 MEMBER_COLUMNS: Final = (
     *("member", "instance", "client", "host", "epoch", "partitions", "changes"),
 )
@@ -216,8 +248,12 @@ PARTITION_COLUMNS: Final = (
 
 def summary(group: GroupDescription) -> str:
     """Return the group in one line."""
-    members = f"{len(group.members)} member{'' if len(group.members) == 1 else 's'}"
-    parts = [group.group, group.state, members, f"lag {group.lag}"]
+    parts = [
+        group.group,
+        group.state,
+        output.counted(len(group.members), "member"),
+        f"lag {group.lag}",
+    ]
     if group.lag_seconds is not None:
         parts[-1] += f" ({seconds(group.lag_seconds)} s)"
     if group.unknown_lags:
@@ -256,8 +292,27 @@ def group_to_json(
     return value
 
 
-def group_row(group: GroupListing) -> tuple[Any, ...]:
-    return group.group, group.type, group.state, group.members, group.coordinator
+def group_row(group: GroupListing, described: GroupDescription | None) -> tuple[Any, ...]:
+    lag = UNKNOWN if described is None else total_lag(described)
+    return group.group, group.state, group.members, lag, group.type, group.coordinator
+
+
+def total_lag(group: GroupDescription) -> str:
+    """Return the lag of a group as a table cell, such as ``12 + ?`` if some lags are unknown."""
+    if group.unknown_lags == len(group.partitions) > 0:
+        return UNKNOWN
+    return f"{group.lag} + {UNKNOWN}" if group.unknown_lags else str(group.lag)
+
+
+def listing_to_json(group: GroupListing, described: GroupDescription | None) -> dict[str, Any]:
+    """Return a group of a list for JSON. ``described``: None if its lag is not known."""
+    known = None if described is None else described.lag
+    return {
+        **asdict(group),
+        "lag": known,
+        "lag_seconds": None if described is None else described.lag_seconds,
+        "unknown_lags": None if described is None else described.unknown_lags,
+    }
 
 
 def member_row(member: MemberDescription) -> tuple[Any, ...]:
@@ -443,7 +498,8 @@ def check_in_range(
 @click.option(
     "--create", is_flag=True, help="Create the group if it does not exist; needs --topic."
 )
-@click.option("--dry-run", is_flag=True, help="Print the changes, and change nothing.")
+@click.option("--execute", is_flag=True, help="Change the offsets; without it, only print them.")
+@click.option("--dry-run", is_flag=True, help="Change nothing (default).")
 @options.as_json
 @options.bootstrap
 def reset(
@@ -453,11 +509,15 @@ def reset(
     selections: Sequence[Selection],
     all_topics: bool,
     create: bool,
+    execute: bool,
     dry_run: bool,
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Set the committed offsets of a group without members. Stop its consumers first.
+    """Set the committed offsets of a group without members.
+
+    Without --execute, the command prints the changes, and changes nothing. Stop the consumers of
+    the group before you add --execute.
 
     \b
     OFFSETS:  earliest   the beginning of each partition
@@ -471,7 +531,8 @@ def reset(
 
     \b
     Example:
-      raftlog group reset billing --to @-2h --topic clicks --dry-run
+      raftlog group reset billing --to @-2h --topic clicks
+      raftlog group reset billing --to @-2h --topic clicks --execute
     """
     check_group_id(name)
     if (to is None) == (shift is None):
@@ -480,18 +541,20 @@ def reset(
         raise click.UsageError("--all-topics cannot be combined with --topic")
     if create and not selections:
         raise click.UsageError("--create requires --topic: a new group has no committed offsets")
+    if execute and dry_run:
+        raise click.UsageError("--execute cannot be combined with --dry-run")
     with Admin(bootstrap) as admin:
         known = _describe(admin, name, create=create)
-        if known is not None and known.members and not dry_run:
+        if known is not None and known.members and execute:
             raise GroupNotEmptyError(_in_use(known))
         old = {} if known is None else _committed(known)
         chosen = choose(admin, name, old, selections, only_committed=shift is not None)
         new = shifted(old, chosen, shift) if shift is not None else places(admin, chosen, to)
         check_in_range(new, chosen)
-        if not dry_run:
+        if execute:
             admin.alter_group_offsets(name, new)
-    _print(name, old, new, dry_run=dry_run, as_json=as_json)
-    if dry_run and known is not None and known.members:
+    _print(name, old, new, dry_run=not execute, as_json=as_json)
+    if not execute and known is not None and known.members:
         output.note(_in_use(known))
 
 
@@ -505,8 +568,9 @@ def _describe(admin: Admin, name: str, *, create: bool) -> GroupDescription | No
 
 
 def _in_use(group: GroupDescription) -> str:
+    members = output.counted(len(group.members), "member")
     return (
-        f"group {group.group!r} has {len(group.members)} members. Stop its consumers first: "
+        f"group {group.group!r} has {members}. Stop its consumers first: "
         f"`raftlog group describe {group.group} --members` lists them"
     )
 
@@ -541,4 +605,4 @@ def _print(
         ],
     )
     if dry_run:
-        click.echo("dry run: nothing was changed")
+        click.echo("preview: nothing was changed. Add --execute to change the offsets")

@@ -247,6 +247,18 @@ def as_json(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
+def internal(command: Command) -> Command:
+    """Add ``--internal``: list internal topics, such as ``__consumer_offsets``, too."""
+    return click.option(
+        "--internal", is_flag=True, help="Include internal topics, which only brokers write."
+    )(command)
+
+
+def quiet(command: Command) -> Command:
+    """Add ``-q``: print names only."""
+    return click.option("-q", "--quiet", is_flag=True, help="Print only the names.")(command)
+
+
 def topic_config(command: Command) -> Command:
     """Add ``--config k=v``, repeatable: the settings of a topic as a dict."""
     return click.option(

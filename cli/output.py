@@ -25,6 +25,11 @@ def report(value: Any, text: str, *, as_json: bool) -> None:
     click.echo(to_json(value) if as_json else text)
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun, such as ``1 record``. ``many``: plural; default: with s."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table: with lines on a terminal, with aligned columns elsewhere."""
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]

@@ -33,6 +33,12 @@ from raftlog.types import Headers, Offset, OffsetRange, RecordMetadata
     help="Read this file instead of standard input.",
 )
 @click.option(
+    "-k",
+    "--key",
+    metavar="KEY",
+    help="Key of every record; with --jsonl, of those without a key.",
+)
+@click.option(
     "--key-separator",
     metavar="S",
     help="Text before the first S of a line is the key; a line without S has no key.",
@@ -65,6 +71,7 @@ from raftlog.types import Headers, Offset, OffsetRange, RecordMetadata
 def produce(
     topic: str,
     source: BufferedReader,
+    key: str | None,
     key_separator: str | None,
     jsonl: bool,
     partition: int | None,
@@ -88,15 +95,26 @@ def produce(
     Example:
       raftlog produce clicks --file access.log --compression lz4
       echo 'user-1 /cart' | raftlog produce clicks --key-separator ' '
+      echo /cart | raftlog produce clicks -k user-1
       raftlog tail clicks -o earliest --json | raftlog produce copy --jsonl
     """
+    if key is not None and key_separator is not None:
+        raise click.UsageError("--key cannot be combined with --key-separator")
     started = time.monotonic()
     pairs = tuple((key, value.encode()) for key, value in headers)
     with (
         Producer(bootstrap, acks=acks, compression=compression) as producer,
         output.progress(f"to {topic}", hidden=source.isatty()) as advance,
     ):
-        feed = Feed(producer, topic, partition=partition, headers=pairs, rate=rate, advance=advance)
+        feed = Feed(
+            producer,
+            topic,
+            partition=partition,
+            key=None if key is None else key.encode(),
+            headers=pairs,
+            rate=rate,
+            advance=advance,
+        )
         with noting_stalls(
             lambda: feed.sent, producer.undelivered, lambda: stall_reason(bootstrap, topic)
         ):
@@ -107,10 +125,12 @@ def produce(
                     feed.send_lines(source, key_separator.encode() if key_separator else None)
                 producer.flush()
                 feed.receipts.await_all()
+                if not feed.sent:
+                    check_exists(bootstrap, topic)
             except RaftlogError as error:
                 feed.receipts.count_all()
                 raise Failed(
-                    f"{error} ({feed.receipts.acknowledged} records acknowledged)"
+                    f"{error} ({output.counted(feed.receipts.acknowledged, 'record')} acknowledged)"
                 ) from error
     summary = feed.summary(seconds=time.monotonic() - started)
     if as_json:
@@ -119,11 +139,17 @@ def produce(
         _print(summary)
 
 
+def check_exists(bootstrap: str, topic: str) -> None:
+    """Raise ``UnknownTopicError`` for input without records, which sends no request otherwise."""
+    with Admin(bootstrap) as admin:
+        admin.describe_topics([topic], partitions=range(1))
+
+
 def _print(summary: dict[str, Any]) -> None:
-    click.echo(f"{summary['records']} records to {summary['topic']}")
+    click.echo(f"{output.counted(summary['records'], 'record')} to {summary['topic']}")
     for row in summary["partitions"]:
         click.echo(
-            f"partition {row['partition']}: {row['records']} records, "
+            f"partition {row['partition']}: {output.counted(row['records'], 'record')}, "
             f"offsets {row['first_offset']} to {row['last_offset']}"
         )
 
@@ -165,6 +191,7 @@ class Feed:
         topic: str,
         *,
         partition: int | None = None,
+        key: bytes | None = None,
         headers: Headers = (),
         rate: float | None = None,
         advance: Advance = lambda _count: None,
@@ -172,6 +199,7 @@ class Feed:
         self._producer = producer
         self._topic = topic
         self._partition = partition
+        self._key = key
         self._headers = headers
         self._pacer = Pacer(rate)
         self._advance = advance
@@ -184,6 +212,8 @@ class Feed:
         for lines in self._slices(stream):
             if key_separator:
                 self._send_many(*split_keys(lines, key_separator))
+            elif self._key is not None:
+                self._send_many(lines, [self._key] * len(lines))
             elif self._partition is not None:
                 self._send_many(lines, None)
             else:
@@ -202,7 +232,7 @@ class Feed:
         self.receipts.expect(future)
 
     def send_json(self, stream: ReadableStream) -> None:
-        """Send one record per line of JSON. ``--partition`` and ``--header`` add to each line."""
+        """Send one record per line of JSON, with the key, partition and headers of the options."""
         numbers = count(1)
         for lines in self._slices(stream):
             for number, line in zip(numbers, lines, strict=False):
@@ -213,7 +243,7 @@ class Feed:
                 future = self._producer.send(
                     self._topic,
                     value=record.value,
-                    key=record.key,
+                    key=self._key if record.key is None else record.key,
                     headers=self._headers + record.headers,
                     timestamp_ms=record.timestamp_ms,
                     partition=record.partition if self._partition is None else self._partition,
@@ -362,7 +392,8 @@ def noting_stalls(
             if stall.is_due(time.monotonic(), delivered=sent() - count, waiting=count):
                 reason = explain()
                 if not ended.is_set():
-                    output.note(f"raftlog: {count:,} records are not acknowledged yet: {reason}")
+                    are = "record is" if count == 1 else "records are"
+                    output.note(f"raftlog: {count:,} {are} not acknowledged yet: {reason}")
 
     threading.Thread(target=watch, name="raftlog-stalls", daemon=True).start()
     try:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 import click
@@ -28,7 +29,7 @@ from raftlog.cli.offsets import (
 )
 from raftlog.clock import SystemClock
 from raftlog.errors import BrokerUnavailableError, OffsetOutOfRangeError, UnknownPartitionError
-from raftlog.types import ConsumerRecord, Offset, TopicPartition, check_group_id
+from raftlog.types import ConsumerRecord, Offset, TimestampMs, TopicPartition, check_group_id
 
 COUNT_DEFAULT: Final = 10  # as in tail(1)
 
@@ -44,7 +45,10 @@ COUNT_DEFAULT: Final = 10  # as in tail(1)
     help="Start offset, and optionally end offset; see above.",
 )
 @click.option(
-    "-n", "--count", type=click.IntRange(min=0), help="Stop after this number of records."
+    "-n",
+    "--count",
+    type=click.IntRange(min=0),
+    help="Print at most this number of records, of all partitions together.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Wait for new records until interrupted.")
 @click.option(
@@ -88,10 +92,11 @@ def tail(
 ) -> None:
     """Print records.
 
-    Without -f it stops at the end offsets that the partitions had at the start. Without -o it
-    prints the last 10 (or COUNT) records of each partition; with -f, new records. If the leader of
-    a partition is lost, --any-replica prints the records below the high watermark of another
-    replica.
+    Without -f it stops at the end offsets that the partitions had at the start. With -o it prints
+    the first COUNT records from there. Without -o it prints the last 10 (or COUNT) records of the
+    topic by timestamp; with -f, new records. With --grep, COUNT is the number of records that
+    match. If the leader of a partition is lost, --any-replica prints the records below the high
+    watermark of another replica.
 
     With --group it prints the records that the group has not read, and commits them. It joins the
     group as a member; with -p, it reads only that partition. -o then applies only to partitions
@@ -136,7 +141,8 @@ def tail(
         else:
             assert offsets is not None, "set to a default above"
             spans = plan(consumer, partitions, offsets, follow=follow)
-            spans = with_last(consumer, spans, last)
+            if last:
+                spans = with_last(consumer, spans, last, pattern)
             copy_spans(consumer, spans, **printing)
     if interrupt is not None:
         raise interrupt
@@ -149,7 +155,7 @@ def _group_reset(group: str, offsets: Offsets | None) -> str:
         raise click.UsageError(
             "with --group, -o must be earliest or latest: for partitions without a committed "
             "offset. "
-            f"`raftlog group reset {group} --to OFFSETS` sets the offsets of the group"
+            f"`raftlog group reset {group} --to OFFSETS --execute` sets the offsets of the group"
         )
     return "latest" if offsets == Offsets(LATEST) else "earliest"
 
@@ -159,7 +165,7 @@ def _group_reset(group: str, offsets: Offsets | None) -> str:
 
 POLL_MS: Final = 500
 POLL_RECORDS_MAX: Final = 10_000
-SOUGHT_MAX: Final = 10_000  # largest number of last records that is found by reading
+SOUGHT_MAX: Final = 10_000  # largest number of last records of one partition that is searched
 SOUGHT_STEP: Final = 10  # factor of the distance to the end in each next attempt
 SILENCE_S_MAX: Final = 60.0  # without -f the requested records exist: a longer wait is a failure
 
@@ -202,36 +208,85 @@ def plan(
 
 
 def with_last(
-    consumer: Consumer, spans: dict[TopicPartition, Span], count: int
+    consumer: Consumer,
+    spans: dict[TopicPartition, Span],
+    count: int,
+    pattern: re.Pattern[bytes] | None = None,
 ) -> dict[TopicPartition, Span]:
-    """Return ``spans``, extended to earlier offsets if they contain less than ``count`` records.
+    """Return ``spans``, moved so that they contain the last ``count`` records, by timestamp.
 
-    This is necessary for compacted topics, whose offsets have gaps. Each attempt starts earlier.
-    Spans are unchanged for ``count`` above ``SOUGHT_MAX``.
+    Spans contain records that do not match ``pattern`` in addition. The spans are unchanged if no
+    record can be left out or missing, and for one partition with ``count`` above ``SOUGHT_MAX``.
     """
-    if not 0 < count <= SOUGHT_MAX:
-        return spans
     begin = consumer.beginning_offsets(list(spans))
-    left, back = {tp for tp, span in spans.items() if span.start > begin[tp]}, count
-    found = dict(spans)
+    offsets = sum((span.stop or 0) - span.start for span in spans.values())
+    is_all = all(span.start <= begin[tp] for tp, span in spans.items())
+    is_long = len(spans) == 1 and pattern is None and count > SOUGHT_MAX
+    if is_long or (is_all and offsets <= count):
+        return spans
+    starts = newest(_last_of_each(consumer, spans, begin, count, pattern), count)
+    return {tp: Span(starts.get(tp, span.stop or 0), span.stop) for tp, span in spans.items()}
+
+
+Found = tuple[TimestampMs, Offset]  # a record
+
+
+def newest(
+    found: Mapping[TopicPartition, Sequence[Found]], count: int
+) -> dict[TopicPartition, Offset]:
+    """Return the offset of the first of the last ``count`` records, of each partition with one.
+
+    ``found``: the last records of each partition, in the order of their offsets.
+    """
+    left = {tp: len(records) for tp, records in found.items()}
+    heap = [(-records[-1][0], tp) for tp, records in found.items() if records]
+    heapify(heap)
+    starts: dict[TopicPartition, Offset] = {}
+    for _ in range(count):
+        if not heap:
+            break
+        _, tp = heappop(heap)
+        left[tp] -= 1
+        starts[tp] = found[tp][left[tp]][1]
+        if left[tp]:
+            heappush(heap, (-found[tp][left[tp] - 1][0], tp))
+    return starts
+
+
+def _last_of_each(
+    consumer: Consumer,
+    spans: Mapping[TopicPartition, Span],
+    begin: Mapping[TopicPartition, Offset],
+    count: int,
+    pattern: re.Pattern[bytes] | None,
+) -> dict[TopicPartition, Sequence[Found]]:
+    """Return the last ``count`` records of each partition that match.
+
+    A span may contain less, because compaction leaves gaps between offsets: the next attempt starts
+    earlier.
+    """
+    left = {tp: span for tp, span in spans.items() if begin[tp] < (span.stop or 0)}
+    back = count
+    found: dict[TopicPartition, Sequence[Found]] = {}
     while left:
-        offsets = _offsets(consumer, {tp: found[tp] for tp in left}, count)
+        found |= _read_last(consumer, left, count, pattern)
         back *= SOUGHT_STEP
-        for tp in list(left):
-            if len(offsets[tp]) == count:
-                found[tp] = Span(offsets[tp][0], found[tp].stop)
-            if len(offsets[tp]) == count or found[tp].start <= begin[tp]:
-                left.remove(tp)
-            else:
-                found[tp] = Span(max(begin[tp], (found[tp].stop or 0) - back), found[tp].stop)
+        left = {
+            tp: Span(max(begin[tp], (span.stop or 0) - back), span.stop)
+            for tp, span in left.items()
+            if len(found[tp]) < count and span.start > begin[tp]
+        }
     return found
 
 
-def _offsets(
-    consumer: Consumer, spans: dict[TopicPartition, Span], count: int
-) -> dict[TopicPartition, deque[Offset]]:
-    """Return the offsets of the last ``count`` records of each span. The spans have an end."""
-    offsets: dict[TopicPartition, deque[Offset]] = {tp: deque(maxlen=count) for tp in spans}
+def _read_last(
+    consumer: Consumer,
+    spans: dict[TopicPartition, Span],
+    count: int,
+    pattern: re.Pattern[bytes] | None,
+) -> dict[TopicPartition, deque[Found]]:
+    """Return the last ``count`` records of each span that match. The spans have an end."""
+    found: dict[TopicPartition, deque[Found]] = {tp: deque(maxlen=count) for tp in spans}
     consumer.assign(sorted(spans))
     for tp, span in spans.items():
         consumer.seek(tp, span.start)
@@ -239,13 +294,14 @@ def _offsets(
     while not all(_is_done(consumer, tp, span) for tp, span in spans.items()):
         records = consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
         for record in records:
-            if _wanted(record, spans, None):
-                offsets[TopicPartition(record.topic, record.partition)].append(record.offset)
+            if _wanted(record, spans, pattern):
+                tp = TopicPartition(record.topic, record.partition)
+                found[tp].append((record.timestamp_ms, record.offset))
         now = time.monotonic()
         received_at = now if records else received_at
         if now - received_at > SILENCE_S_MAX:
             break  # copy_spans() reports the failure
-    return offsets
+    return found
 
 
 def _check_in_range(start: Bound, extents: dict[TopicPartition, Extent]) -> None:

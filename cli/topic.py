@@ -13,11 +13,12 @@ from raftlog.cli import health, moves, options, output
 from raftlog.cli.events import utc_time
 from raftlog.cli.main import Failed
 from raftlog.cli.offsets import TIME_GRAMMAR, parse_time
+from raftlog.cli.overview import topics_of
 from raftlog.client.descriptions import PartitionOverview, ProducerPage
 from raftlog.clock import SystemClock
 from raftlog.errors import TopicExistsError
 from raftlog.replication.rebalancing import change_replication_factor
-from raftlog.types import Offset, TimestampMs
+from raftlog.types import Offset, TimestampMs, is_internal_topic
 
 
 @click.group()
@@ -82,30 +83,54 @@ def create(
 
 
 @topic.command(name="list")
-@click.option("--internal", is_flag=True, help="Include topics that only brokers write.")
+@options.internal
+@options.quiet
 @options.as_json
 @options.bootstrap
-def list_names(internal: bool, as_json: bool, bootstrap: str) -> None:
-    """List the names of all topics.
+def list_names(internal: bool, quiet: bool, as_json: bool, bootstrap: str) -> None:
+    """List all topics with their partitions, replication factor and size.
+
+    The size is that of one replica of each partition. --json prints the names only; for details in
+    JSON, see `raftlog topic describe --json`.
 
     \b
     Example:
       raftlog topic list
-      raftlog topic list --internal
+      raftlog topic list -q | xargs -n 1 raftlog topic describe
     """
     with Admin(bootstrap) as admin:
-        names = admin.list_topics(internal=internal)
-    if as_json:
-        output.print_json(names)
-    for name in () if as_json else names:
-        click.echo(name)
+        if as_json or quiet:
+            names = admin.list_topics(internal=internal)
+            if as_json:
+                output.print_json(names)
+            for name in () if as_json else names:
+                click.echo(name)
+            return
+        summaries = topics_of(admin.summarize_cluster())
+        replicas = {
+            found.name: max(len(part.replicas) for part in found.partitions)
+            for found in admin.describe_topics(partitions=range(1))
+            if found.partitions
+        }
+    rows = [
+        (
+            found.name,
+            found.partitions,
+            replicas.get(found.name, health.UNKNOWN),
+            health.UNKNOWN if found.size_bytes < 0 else health.shown_bytes(found.size_bytes),
+        )
+        for found in summaries
+        if internal or not is_internal_topic(found.name)
+    ]
+    output.print_table(("topic", "partitions", "replication", "size"), sorted(rows))
 
 
 @topic.command()
 @click.argument("name", required=False)
+@options.internal
 @options.as_json
 @options.bootstrap
-def describe(name: str | None, as_json: bool, bootstrap: str) -> None:
+def describe(name: str | None, internal: bool, as_json: bool, bootstrap: str) -> None:
     """Show the settings and partitions of one topic, or of all.
 
     Lag is in records: "2:120" means that broker 2 lags by 120 records. Witnesses vote and store no
@@ -117,6 +142,8 @@ def describe(name: str | None, as_json: bool, bootstrap: str) -> None:
     """
     with Admin(bootstrap) as admin:
         topics = topic_rows(admin, None if name is None else [name])
+    if name is None and not internal:
+        topics = [entry for entry in topics if not entry["is_internal"]]
     if as_json:
         output.print_json(topics if name is None else topics[0])
         return

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.integration
 
 def test_a_backup_is_verified_and_restored(raftlog: Raftlog, topic: str, tmp_path: Path) -> None:
     assert raftlog("produce", topic, "-p", 0, stdin=b"a\nb\n").status == 0
-    ran = raftlog("group", "reset", "readers", "--topic", topic, "--to", "latest", "--create")
+    ran = raftlog(
+        "group", "reset", "readers", "--topic", topic, "--to", "latest", "--create", "--execute"
+    )
     assert ran.status == 0, ran.err
     made = raftlog("backup", "--to", tmp_path, "--topics", topic, "--json").json
     assert (made["topics"], made["offsets"]) == (1, 2)

@@ -29,6 +29,7 @@ from raftlog.cli.group import (
     seconds,
     shifted,
     summary,
+    total_lag,
 )
 from raftlog.cli.offsets import EARLIEST, LATEST, Bound, Extent, From
 from raftlog.client.group_descriptions import GroupDescription, MemberDescription, PartitionLag
@@ -83,16 +84,20 @@ def member(bootstrap: str, numbers: str, group: str) -> Iterator[Consumer]:
 @pytest.mark.integration
 def test_groups_are_listed(raftlog: Raftlog, group: str) -> None:
     found = {row["group"]: row for row in raftlog("group", "list", "--json").json}
+    assert found[group].pop("lag_seconds") >= 0
     assert found[group] == {
         "group": group,
         "type": "consumer",
         "state": "empty",
         "members": 0,
         "coordinator": 1,
+        "lag": 6,
+        "unknown_lags": 0,
     }
     header, *rows = raftlog("group", "list").out.decode().splitlines()
-    assert header.split() == ["group", "type", "state", "members", "coordinator"]
-    assert [group, "consumer", "empty", "0", "1"] in [row.split() for row in rows]
+    assert header.split() == ["group", "state", "members", "lag", "type", "coordinator"]
+    assert [group, "empty", "0", "6", "consumer", "1"] in [row.split() for row in rows]
+    assert group in raftlog("group", "list", "-q").out.decode().splitlines()
 
 
 @pytest.mark.integration
@@ -217,15 +222,17 @@ def test_what_a_reset_would_do_is_shown_while_a_group_is_in_use(
     raftlog: Raftlog, group: str, member: Consumer
 ) -> None:
     assert member.assignment()
-    ran = raftlog("group", "reset", group, "--to", "earliest", "--dry-run")
+    ran = raftlog("group", "reset", group, "--to", "earliest")
     assert ran.status == 0
-    assert ran.out.decode().splitlines()[-1] == "dry run: nothing was changed"
-    assert "has 1 members. Stop its consumers" in ran.err
+    assert ran.out.decode().splitlines()[-1].startswith("preview: nothing was changed")
+    assert "has 1 member. Stop its consumers" in ran.err
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    "arguments", [["delete"], ["delete", "--topic"], ["reset", "--to", "earliest"]], ids=str
+    "arguments",
+    [["delete"], ["delete", "--topic"], ["reset", "--execute", "--to", "earliest"]],
+    ids=str,
 )
 def test_a_group_in_use_is_left_alone(
     raftlog: Raftlog,
@@ -343,6 +350,15 @@ def test_a_member_shows_what_is_to_change(
     assert (row["member"], row["instance"], row["client"], row["host"]) == (
         *("m1", "-", "-", "10.0.0.7"),
     )
+
+
+@pytest.mark.parametrize(
+    ("partitions", "cell"), [((), "0"), ((READ,), "6"), ((UNREAD,), "?"), ((READ, UNREAD), "6 + ?")]
+)
+def test_a_lag_that_is_unknown_is_no_number(
+    partitions: tuple[PartitionLag, ...], cell: str
+) -> None:
+    assert total_lag(replace(GROUP, partitions=partitions)) == cell
 
 
 def test_a_member_that_is_away_is_told() -> None:
@@ -581,10 +597,10 @@ def test_offsets_are_set(
     expected: dict[int, int],
 ) -> None:
     chosen = [argument.format(timed) for argument in arguments]
-    planned = raftlog("group", "reset", reader, *chosen, "--dry-run", "--json").json
+    planned = raftlog("group", "reset", reader, *chosen, "--json").json
     assert planned["dry_run"] is True
     assert offsets_of(admin, reader) == {0: 7}
-    done = raftlog("group", "reset", reader, *chosen, "--json").json
+    done = raftlog("group", "reset", reader, *chosen, "--execute", "--json").json
     assert done == {**planned, "dry_run": False}
     assert {0: 7} | {row["partition"]: row["new"] for row in done["offsets"]} == expected
     assert offsets_of(admin, reader) == expected
@@ -592,14 +608,14 @@ def test_offsets_are_set(
 
 @pytest.mark.integration
 def test_old_and_new_are_printed(raftlog: Raftlog, timed: str, reader: str) -> None:
-    lines = raftlog("group", "reset", reader, "--to", "2", "--dry-run").out.decode().splitlines()
+    lines = raftlog("group", "reset", reader, "--to", "2").out.decode().splitlines()
+    assert lines.pop() == "preview: nothing was changed. Add --execute to change the offsets"
     assert [line.split() for line in lines] == [
         ["topic", "partition", "old", "new", "change"],
         [timed, "0", "7", "2", "-5"],
         [timed, "1", "-", "2", "-"],
-        ["dry", "run:", "nothing", "was", "changed"],
     ]
-    lines = raftlog("group", "reset", reader, "--to", "2").out.decode().splitlines()
+    lines = raftlog("group", "reset", reader, "--to", "2", "--execute").out.decode().splitlines()
     assert len(lines) == 3
 
 
@@ -612,7 +628,7 @@ def test_a_group_is_made_only_if_asked_for(raftlog: Raftlog, admin: Admin, timed
     assert "--create" in ran.err
     assert raftlog(*arguments, "--create", "--dry-run").status == 0
     assert new not in [row.group for row in admin.list_groups()]
-    assert raftlog(*arguments, "--create").status == 0
+    assert raftlog(*arguments, "--create", "--execute").status == 0
     assert offsets_of(admin, new) == {0: 20}
 
 
@@ -633,6 +649,7 @@ def test_a_group_is_made_only_if_asked_for(raftlog: Raftlog, admin: Admin, timed
         ([], 2, "either --to OFFSETS"),
         (["--to", "1", "--topic", "{}", "--all-topics"], 2, "--all-topics"),
         (["--to", "1", "--create"], 2, "--create requires --topic"),
+        (["--to", "1", "--dry-run"], 2, "--execute cannot be combined with --dry-run"),
     ],
     ids=str,
 )
@@ -645,7 +662,8 @@ def test_refusals_name_what_is_wrong_and_change_nothing(
     status: int,
     reason: str,
 ) -> None:
-    ran = raftlog("group", "reset", reader, *[text.format(timed) for text in arguments])
+    chosen = [text.format(timed) for text in arguments]
+    ran = raftlog("group", "reset", reader, *chosen, "--execute")
     assert (ran.status, ran.out) == (status, b"")
     assert reason.format(timed) in ran.err
     assert offsets_of(admin, reader) == {0: 7}

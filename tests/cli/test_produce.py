@@ -79,6 +79,17 @@ def test_keys_choose_partitions_and_come_back(raftlog: Raftlog, topic: str) -> N
 
 
 @pytest.mark.integration
+def test_one_key_is_that_of_every_record_without_one(raftlog: Raftlog, topic: str) -> None:
+    assert raftlog("produce", topic, "-k", "one", stdin=b"1\n2\n").status == 0
+    lines = b'{"value": "3"}\n{"value": "4", "key": "own"}\n'
+    assert raftlog("produce", topic, "--key", "one", "--jsonl", stdin=lines).status == 0
+    printed = values(raftlog, topic, "--format", "%k %v").splitlines()
+    assert sorted(printed) == [b"one 1", b"one 2", b"one 3", b"own 4"]
+    ran = raftlog("produce", topic, "-k", "one", "--key-separator", " ")
+    assert (ran.status, "--key-separator" in ran.err) == (2, True)
+
+
+@pytest.mark.integration
 def test_headers_are_on_every_record(raftlog: Raftlog, topic: str) -> None:
     arguments = ["--partition", "0", "--header", "from=a=b", "--header", "empty="]
     assert raftlog("produce", topic, *arguments, stdin=b"1\n2\n").status == 0
@@ -157,6 +168,14 @@ def test_refusals_say_what_to_change(
     assert ran.status == 1
     assert reason in ran.err
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.integration
+def test_input_without_records_needs_the_topic_too(raftlog: Raftlog, topic: str) -> None:
+    assert raftlog("produce", topic).status == 0
+    ran = raftlog("produce", f"{topic}-missing")
+    assert (ran.status, ran.out) == (1, b"")
+    assert "does not exist" in ran.err
 
 
 @pytest.mark.integration

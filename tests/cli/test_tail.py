@@ -84,7 +84,10 @@ def test_offsets_choose_records(
     ("arguments", "expected"),
     [
         (["-o", "earliest"], {*range(20), 100, 101, 102}),
-        (["-n", 2], {18, 19, 101, 102}),
+        (["-n", 2], {18, 19}),
+        (["-n", 2, "-o", "earliest"], {0, 1}),
+        (["-n", 22], {*range(20), 101, 102}),
+        (["-n", 2, "--grep", "^10."], {101, 102}),
         (["-o", 10], set(range(10, 20))),
         (["-o", "1:2"], {1, 101}),
     ],
@@ -226,8 +229,8 @@ class Sparse(Reader):
         ([*range(0, 1_000, 5), 999], 10, 955),
         ([3, 500, 999], 2, 500),
         ([3, 500, 999], 3, 3),
-        ([3, 500, 999], 10, 0),
-        ([], 10, 0),
+        ([3, 500, 999], 10, 3),
+        ([], 10, 1_000),
     ],
 )
 def test_the_last_records_may_lie_far_back(offsets: Sequence[int], count: int, start: int) -> None:
@@ -237,12 +240,25 @@ def test_the_last_records_may_lie_far_back(offsets: Sequence[int], count: int, s
     assert tail_module.with_last(reader, spans, count) == {FIRST: Span(start, 1_000)}
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 10), (50_000, 50_000), (5, 0)])
-def test_what_cannot_be_longer_and_very_many_are_not_looked_for(start: int, count: int) -> None:
-    reader = Sparse([], 100_000)
-    spans = {FIRST: Span(start, 100_000)}
+@pytest.mark.parametrize(("start", "end", "count"), [(0, 10, 10), (50_000, 100_000, 50_000)])
+def test_what_cannot_be_longer_and_very_many_are_not_looked_for(
+    start: int, end: int, count: int
+) -> None:
+    reader = Sparse([], end)
+    spans = {FIRST: Span(start, end)}
     assert tail_module.with_last(reader, spans, count) == spans
     assert reader.sought == []
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(0, {}), (1, {SECOND: 1}), (3, {FIRST: 2, SECOND: 0}), (9, {FIRST: 0, SECOND: 0})],
+)
+def test_the_last_records_are_the_newest_of_all_partitions(
+    count: int, expected: dict[TopicPartition, int]
+) -> None:
+    found = {FIRST: [(1, 0), (9, 1), (5, 2)], SECOND: [(6, 0), (7, 1)], TopicPartition("t", 2): []}
+    assert tail_module.newest(found, count) == expected
 
 
 def copied(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from raftlog.types import OFFSETS_TOPIC
 from tests.cli.conftest import Raftlog
 
 pytestmark = pytest.mark.integration
@@ -35,12 +36,24 @@ def test_an_existing_topic_is_refused_unless_that_is_fine(raftlog: Raftlog, topi
 
 def test_topics_are_listed(raftlog: Raftlog, topic: str) -> None:
     assert topic in raftlog("topic", "list", "--json").json
-    assert topic in raftlog("topic", "list").out.decode().splitlines()
+    assert topic in raftlog("topic", "list", "-q").out.decode().splitlines()
+    heading, *rows = raftlog("topic", "list").out.decode().splitlines()
+    assert heading.split() == ["topic", "partitions", "replication", "size"]
+    assert [topic, "2", "1", "0", "B"] in [row.split() for row in rows]
 
 
 def test_without_a_name_all_are_described(raftlog: Raftlog, topic: str) -> None:
+    assert raftlog("tail", topic, "--group", topic).status == 0
     described = raftlog("topic", "describe", "--json").json
     assert topic in [entry["name"] for entry in described]
+    assert not any(entry["is_internal"] for entry in described)
+    assert f"{OFFSETS_TOPIC}  id ".encode() in raftlog("topic", "describe", "--internal").out
+
+
+def test_internal_topics_are_listed_only_on_request(raftlog: Raftlog, topic: str) -> None:
+    assert raftlog("tail", topic, "--group", topic).status == 0
+    assert OFFSETS_TOPIC.encode() not in raftlog("topic", "list").out
+    assert OFFSETS_TOPIC.encode() in raftlog("topic", "list", "--internal").out
 
 
 def test_a_description_for_people_shows_partitions_and_durability(

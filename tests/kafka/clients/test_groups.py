@@ -132,7 +132,7 @@ def test_librdkafka_rebalances_commits_and_resumes(
     one.close()
     until(lambda: two.poll(0.05) is None and len(two.assignment()) == 4)
     two.close()
-    cli("group", "reset", group, "--to", "earliest", "--topic", "t")
+    cli("group", "reset", group, "--to", "earliest", "--topic", "t", "--execute")
     again = librdkafka(broker, protocol, group)
     assert len(values(again, RECORDS)) == RECORDS
     again.close()
