@@ -11,6 +11,7 @@ from raftlog.cli import options, output
 from raftlog.cli.main import STATUS_FAILED
 from raftlog.cli.mirror import run_mirror
 from raftlog.clock import SystemClock
+from raftlog.errors import counted
 
 _TOPICS = options.pattern("--topics", "topic names. Internal topics are excluded", default=".*")
 _GROUPS = options.pattern("--groups", "names of consumer groups", default=".*")
@@ -49,11 +50,14 @@ def backup(url: str, topics: str, groups: str, as_json: bool, bootstrap: str) ->
             now_ms=SystemClock().wall_ms(),
             on_progress=lambda progress: show(progress.size_bytes),
         )
-    skipped = f", {found.skipped} offsets skipped (already deleted)" if found.skipped else ""
+    skipped = (
+        f", {counted(found.skipped, 'offset')} skipped (already deleted)" if found.skipped else ""
+    )
     output.report(
         asdict(found),
-        f"{found.topics} topics, {found.partitions} partitions, {found.groups} groups: "
-        f"{found.offsets} new offsets, {found.size_bytes} bytes{skipped}",
+        f"{counted(found.topics, 'topic')}, {counted(found.partitions, 'partition')}, "
+        f"{counted(found.groups, 'group')}: "
+        f"{counted(found.offsets, 'new offset')}, {found.size_bytes} bytes{skipped}",
         as_json=as_json,
     )
 

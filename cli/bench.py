@@ -12,6 +12,7 @@ import click
 
 from raftlog.bench.figures import Figure
 from raftlog.cli import options, output
+from raftlog.errors import counted
 from raftlog.limits import MIB
 
 MILLION: Final = 1_000_000
@@ -478,7 +479,7 @@ def kafka(run: Scope, trips: int, brokers: int) -> None:
     from raftlog.bench.target import target
 
     with target(run.directory, brokers=brokers) as running:
-        name = "raftlog" if brokers == 1 else f"raftlog, {brokers} brokers"
+        name = "raftlog" if brokers == 1 else f"raftlog, {counted(brokers, 'broker')}"
         measured = KafkaTarget(name, running.bootstrap, running.pids, replicas=brokers)
         figures = measure(
             [measured],

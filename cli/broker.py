@@ -132,7 +132,7 @@ def broker(
     overrides = settings | {key: str(value) for key, value in given.items() if value is not None}
     if insecure:
         overrides["insecure.allowed"] = "true"
-    document = config_path.read_text(encoding="utf-8") if config_path else ""
+    document = options.read_text(config_path) if config_path else ""
     config = BrokerConfig.from_toml(document, overrides)
     if "id" not in {**read_toml(document), **overrides}:
         config = with_id(config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, replace
-from typing import Any, Final, TextIO
+from typing import Any, BinaryIO, Final
 
 import click
 
@@ -19,7 +19,7 @@ from raftlog.client.descriptions import (
     PartitionOverview,
     RecoveryDescription,
 )
-from raftlog.errors import RaftlogError
+from raftlog.errors import RaftlogError, counted
 from raftlog.replication.rebalancing import PlannedMove, rebalance
 from raftlog.types import is_internal_topic
 
@@ -73,7 +73,7 @@ def status(context: click.Context, watch: bool, as_json: bool, bootstrap: str) -
             try:
                 described = admin.describe_cluster()
             except RaftlogError as error:
-                output.note(f"raftlog: {error}")
+                output.note_error(error)
             else:
                 output.clear()
                 _print_status(described, as_json=as_json)
@@ -95,7 +95,10 @@ def _print_status(described: ClusterDescription, *, as_json: bool) -> None:
         ("under-replicated", counts["under_replicated"]),
         ("unavailable", counts["unavailable"]),
         ("at min ISR", counts["at_min_isr"]),
-        ("damage", "none found" if not counts["damage"] else f"{len(counts['damage'])} replicas"),
+        (
+            "damage",
+            "none found" if not counts["damage"] else counted(len(counts["damage"]), "replica"),
+        ),
     ]
     for name, value in rows:
         click.echo(f"{name:>16}  {value}")
@@ -340,7 +343,7 @@ def transfer_leader(
     help="Brokers for the replicas, such as 1,2,4. For one partition: exactly these, preferred "
     "leader first.",
 )
-@click.option("--plan", type=click.File(encoding="utf-8"), help="Execute the plan of this file.")
+@click.option("--plan", type=click.File("rb"), help="Execute the plan of this file.")
 @click.option("--generate", is_flag=True, help="Print a balanced plan as JSON, and move nothing.")
 @click.option("--verify", is_flag=True, help="Print the moves in progress.")
 @click.option("--cancel", is_flag=True, help="Cancel the moves in progress.")
@@ -353,7 +356,7 @@ def transfer_leader(
 def reassign(
     topic: str | None,
     brokers: list[int] | None,
-    plan: TextIO | None,
+    plan: BinaryIO | None,
     generate: bool,
     verify: bool,
     cancel: bool,
@@ -422,14 +425,16 @@ def _planned(admin: Admin, topic: str | None, brokers: list[int] | None) -> list
         raise Failed(f"topic {name!r} has no partition {partition}")
     if moving := moves.moving(described):
         raise Failed(
-            f"{len(moving)} partitions have moves in progress. Wait for them, or cancel them with "
+            f"{counted(len(moving), 'partition has', 'partitions have')} moves in progress. Wait "
+            "for them, or cancel them with "
             "`raftlog cluster reassign --cancel`"
         )
     places = moves.brokers_of(described, brokers)
     most = max((len(each.replicas) for each in described.partitions), default=0)
     if most > len(places):
         raise Failed(
-            f"a partition has {most} replicas, but only {len(places)} brokers are available"
+            f"a partition has {counted(most, 'replica')}, but the number of available brokers is "
+            f"{len(places)}"
         )
     return rebalance(moves.placed(described.partitions), places)
 
@@ -531,7 +536,9 @@ def decommission(
             back = admin.cancel_decommission(broker)
             output.report(
                 {"broker": broker, "cancelled": True, "moving": back},
-                f"broker {broker} remains: {back} partitions return to their former replicas",
+                f"broker {broker} remains: "
+                f"{counted(back, 'partition returns', 'partitions return')} to "
+                "the former replicas",
                 as_json=as_json,
             )
             return
@@ -542,7 +549,8 @@ def decommission(
         {"broker": broker, **asdict(progress)},
         f"broker {broker} is removed"
         if progress.removed
-        else f"broker {broker} is being removed: {progress.partitions} partitions are left",
+        else f"broker {broker} is being removed: "
+        f"{counted(progress.partitions, 'partition is', 'partitions are')} left",
         as_json=as_json,
     )
 
@@ -619,8 +627,11 @@ def _confirm(admin: Admin, accepted: bool | str, *, topics: tuple[str, ...] | No
     down = [broker.id for broker in described.brokers if not broker.live]
     unavailable = sum(not partition.is_available for partition in described.partitions)
     total = len(described.partitions)
-    answering = f"{len(described.brokers) - len(down)} of {len(described.brokers)} brokers respond"
-    output.note(f"{answering}; {unavailable} of {total} partitions have no leader.")
+    live = len(described.brokers) - len(down)
+    output.note(
+        f"brokers that respond: {live} of {len(described.brokers)}; "
+        f"partitions without a leader: {unavailable} of {total}."
+    )
     if down:
         output.note(
             f"Brokers {health.ids(down)} will be removed. "

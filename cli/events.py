@@ -76,7 +76,7 @@ def _found(admin: Admin, since_ms: TimestampMs, *, follow: bool) -> Iterator[Eve
         try:
             found = admin.describe_events(since_ms)
         except RaftlogError as error:
-            output.note(f"raftlog: {error}")
+            output.note_error(error)
             found = []
 
 

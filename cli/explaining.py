@@ -28,6 +28,7 @@ from raftlog.client.descriptions import (
     TopicDiskUse,
 )
 from raftlog.client.group_descriptions import GroupDescription, PartitionLag
+from raftlog.errors import counted
 
 EVENTS_SHOWN_MAX: Final = 5
 PARTITIONS_SHOWN_MAX: Final = 5
@@ -42,7 +43,8 @@ def explain_partition(
     in_sync = [broker for broker in partition.isr if broker not in partition.down]
     if partition.is_available and len(in_sync) < partition.min_isr:
         found.append(
-            f"Writes with acks=all are rejected: {len(in_sync)} replicas are in sync and respond, "
+            f"Writes with acks=all are rejected: "
+            f"replicas that are in sync and respond: {len(in_sync)}, "
             f"and min.insync.replicas is {partition.min_isr}."
         )
     found += _replicas(cluster, partition)
@@ -104,9 +106,11 @@ def _replicas(cluster: ClusterDescription, partition: PartitionOverview) -> list
             if replica.broker != partition.leader or partition.is_available:
                 found.append(f"{subject} is missing. {_why_down(cluster, replica.broker)}")
         elif replica.broker not in partition.isr:
-            lag = "an unknown number of" if replica.lag_records < 0 else str(replica.lag_records)
+            lacks = "an unknown number of records"
+            if replica.lag_records >= 0:
+                lacks = counted(replica.lag_records, "record")
             copies = "and copies them" if partition.is_available else "and waits for a leader"
-            found.append(f"{subject} is up and not in sync: it lacks {lag} records, {copies}.")
+            found.append(f"{subject} is up and not in sync: it lacks {lacks}, {copies}.")
     return found
 
 
@@ -123,7 +127,8 @@ def explain_broker(
     found = [
         (
             f"Broker {broker.id} at {broker.host}:{broker.port} is {broker_state(broker)}. "
-            f"It leads {row['leads']} partitions and has {row['replicas']} replicas."
+            f"It leads {counted(row['leads'], 'partition')} and has "
+            f"{counted(row['replicas'], 'replica')}."
         )
     ]
     named = sum(part.is_under_replicated or not part.is_available for part in cluster.partitions)
@@ -241,8 +246,9 @@ def explain_lag(group: GroupDescription) -> list[str]:
     behind = [part for part in group.partitions if part.lag]
     found = [
         (
-            f"{name} lags by {group.lag} offsets in {len(behind)} of {len(group.partitions)} "
-            f"partitions; it is {group.state} with {len(group.members)} members."
+            f"{name} lags by {counted(group.lag, 'offset')} in {len(behind)} of "
+            f"{counted(len(group.partitions), 'partition')}; it is {group.state} with "
+            f"{counted(len(group.members), 'member')}."
         )
     ]
     problems = [part for part in group.partitions if part.problem]
@@ -289,7 +295,8 @@ def _spread(group: GroupDescription, behind: Sequence[PartitionLag]) -> list[str
     )
     if idle:
         advice = (
-            f"The members that have partitions are too slow, and {idle} members have none, because "
+            f"The members that have partitions are too slow, and "
+            f"{counted(idle, 'member has', 'members have')} none, because "
             "there are more members than partitions. Add partitions, or make the processing faster."
         )
     return [advice]
@@ -300,7 +307,7 @@ def explain_rebalance(group: GroupDescription) -> list[str]:
     found = [
         (
             f"Group {group.group} is {group.state}, in epoch {group.group_epoch}, with "
-            f"{len(group.members)} members (assignor {group.assignor or 'none'})."
+            f"{counted(len(group.members), 'member')} (assignor {group.assignor or 'none'})."
         )
     ]
     for member in group.members:

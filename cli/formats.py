@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -51,7 +52,7 @@ def compile_format(text: str) -> Formatter:
 
 def _part(token: str) -> Formatter:
     if token[0] not in "%\\":
-        return _literal(token.encode())
+        return _literal(os.fsencode(token))
     if token == "%%":  # noqa: S105 - not a secret
         return _literal(b"%")
     if token[0] == "%" and token[1:] in _FIELDS:
@@ -93,10 +94,33 @@ def bytes_from_json(value: Any) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise ValueError("a string has half of a surrogate pair") from None
     if isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
-        return base64.b64decode(value["base64"], validate=True)
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except ValueError:
+            raise ValueError(f"{value['base64'][:40]!r} is not base64") from None
     raise ValueError('write text as a string, other bytes as {"base64": "..."}, nothing as null')
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse a JSON value. Raises ``ValueError`` with the reason."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {json_problem(error)}") from None
+
+
+def json_problem(error: ValueError | RecursionError) -> str:
+    """Return why a text is not JSON, in words of raftlog."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start + 1} is not UTF-8"
+    if isinstance(error, json.JSONDecodeError):
+        return f"invalid from line {error.lineno}, column {error.colno} on"
+    return "a number is too long" if isinstance(error, ValueError) else "nested too deeply"
 
 
 def format_json(record: ConsumerRecord) -> bytes:
@@ -175,7 +199,7 @@ def split_keys(lines: list[bytes], separator: bytes) -> tuple[list[bytes], list[
 
 def parse_json_line(line: bytes) -> InputRecord:
     """Parse one line of ``--jsonl``. Raises ``ValueError`` with the reason."""
-    fields = json.loads(line)
+    fields = parse_json(line)
     if not isinstance(fields, dict):
         raise ValueError('not an object such as {"key": "k", "value": "v"}')
     unknown = fields.keys() - _INPUT_FIELDS - _IGNORED

@@ -29,6 +29,7 @@ from raftlog.errors import (
     UnknownGroupError,
     UnknownPartitionError,
     UnknownTopicError,
+    counted,
 )
 from raftlog.types import Offset, TopicPartition, check_group_id
 
@@ -148,7 +149,7 @@ def describe(
             try:
                 (described,) = admin.describe_groups([name])
             except RaftlogError as error:
-                output.note(f"raftlog: {error}")
+                output.note_error(error)
             else:
                 output.clear()
                 _print_group(described, as_json=as_json, **chosen)
@@ -227,7 +228,7 @@ def _delete(admin: Admin, name: str, topics: Sequence[str]) -> dict[str, Any]:
 def _what(deleted: dict[str, Any]) -> str:
     if "partitions" not in deleted:
         return str(deleted["group"])
-    return f"{output.counted(len(deleted['partitions']), 'offset')} of {deleted['group']}"
+    return f"{counted(len(deleted['partitions']), 'offset')} of {deleted['group']}"
 
 
 # -- descriptions as JSON and as rows ----------------------------------------------
@@ -251,7 +252,7 @@ def summary(group: GroupDescription) -> str:
     parts = [
         group.group,
         group.state,
-        output.counted(len(group.members), "member"),
+        counted(len(group.members), "member"),
         f"lag {group.lag}",
     ]
     if group.lag_seconds is not None:
@@ -568,7 +569,7 @@ def _describe(admin: Admin, name: str, *, create: bool) -> GroupDescription | No
 
 
 def _in_use(group: GroupDescription) -> str:
-    members = output.counted(len(group.members), "member")
+    members = counted(len(group.members), "member")
     return (
         f"group {group.group!r} has {members}. Stop its consumers first: "
         f"`raftlog group describe {group.group} --members` lists them"

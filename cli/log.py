@@ -168,13 +168,14 @@ def _verify_cluster(bootstrap: str, topics: tuple[str, ...] | None, *, as_json: 
         _print_verifications(found)
     if bad:
         raise Failed(
-            f"{len(bad)} of {len(found)} partitions have corrupt or differing copies. A broker "
+            f"partitions with corrupt or differing copies: {len(bad)} of {len(found)}. A broker "
             "replaces a corrupt copy if another one is valid: check `raftlog cluster status`, "
             "and verify again"
         )
     if unverified:
         output.note(
-            f"{len(unverified)} of {len(found)} partitions have copies that could not be verified. "
+            f"partitions with copies that could not be verified: {len(unverified)} of "
+            f"{len(found)}. "
             "Start the missing brokers, wait until the copies are in sync, and verify again"
         )
     return STATUS_UNVERIFIED if unverified else 0
@@ -219,7 +220,7 @@ def _verify_files(directory: str, *, as_json: bool) -> None:
         _print_reports(reports)
     if damaged:
         raise Failed(
-            f"{len(damaged)} of {len(reports)} partitions are corrupt. Restore them from a backup, "
+            f"corrupt partitions: {len(damaged)} of {len(reports)}. Restore them from a backup, "
             "or keep only the records before the corruption"
         )
 

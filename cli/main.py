@@ -6,16 +6,20 @@ fast.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TextIO
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from raftlog.cli import interrupts
 
+STDOUT: Final = 1
+STDERR: Final = 2
 STATUS_FAILED: Final = 1
 STATUS_INTERRUPTED: Final = 130  # 128 + SIGINT, as in shells
 
@@ -125,36 +129,50 @@ class Root(click.Group):
             return super().shell_complete(ctx, incomplete)
         return [CompletionItem(name, help=COMMANDS[name].help) for name in names]
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Expected errors become one line on stderr and an exit status."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as interrupt:
-            ctx.exit(interrupts.status_of(interrupt))
-        except BrokenPipeError:
-            discard_standard_output()  # the reader has closed the pipe, as in `| head`
-        except OSError as error:
-            raise Failed(describe_os_error(error)) from error
-        except Exception as error:
-            from raftlog.errors import RaftlogError
+    # click would end the process with status 1 for a closed pipe.
 
-            if isinstance(error, RaftlogError):
-                raise Failed(str(error) or type(error).__name__) from error
-            raise
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with ending_at_closed_pipe():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with ending_at_closed_pipe():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def ending_at_closed_pipe() -> Iterator[None]:
+    """End the command without an error if the reader has closed the pipe, as in `| head`."""
+    try:
+        yield
+    except BrokenPipeError:
+        discard(sys.stdout)
+        raise click.exceptions.Exit(0) from None
 
 
 def describe_os_error(error: OSError) -> str:
+    cause = getattr(error, "reason", None)  # of urllib
+    error = cause if isinstance(cause, OSError) else error
     reason = error.strerror or str(error) or type(error).__name__
     return f"{error.filename}: {reason}" if error.filename else reason
 
 
-def discard_standard_output() -> None:
-    """Redirect stdout to the null device, so that the flush at exit does not fail again."""
-    import os
-
+def discard(stream: TextIO) -> None:
+    """Redirect a stream to the null device, so that the flush at exit does not fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
+
+
+def open_standard_streams() -> None:
+    """Open streams that are closed, as by ``>&-``. Otherwise sockets get their file descriptors.
+
+    A write to such a stream fails.
+    """
+    while (opened := os.open(os.devnull, os.O_RDONLY)) <= STDERR:
+        if opened == STDOUT:
+            sys.stdout = open(STDOUT, "w", closefd=False)  # noqa: SIM115 - until the process ends
+    os.close(opened)
 
 
 def show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -184,8 +202,18 @@ def root() -> None:
       echo hello | raftlog produce clicks
       raftlog tail clicks -o earliest
 
-    RAFTLOG_BOOTSTRAP sets --bootstrap, and RAFTLOG_CONFIG sets --config. Exit status: 0 success, 1
-    the operation failed, 2 wrong usage, 130 interrupted (143: by SIGTERM).
+    RAFTLOG_BOOTSTRAP sets --bootstrap, and RAFTLOG_CONFIG sets --config.
+
+    \b
+    Exit status:
+      0    success
+      1    the operation failed; the reason is on stderr
+      2    wrong usage
+      3    `cluster status` found problems, `cluster features` incompatible brokers;
+           `acl check`: denied; `log verify --cluster`: copies were not verified;
+           `chaos`: no verdict
+      4    `broker`: the broker was decommissioned
+      130  interrupted by Ctrl-C (129: by SIGHUP, 143: by SIGTERM)
     """
 
 
@@ -206,20 +234,51 @@ def completion(shell: str) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line. Returns the exit status."""
+    """Run one command line. Returns the exit status: expected errors are one line on stderr."""
     try:
         status = root.main(args=list(arguments), prog_name="raftlog", standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        return _failed(error)
     except click.Abort:
         return STATUS_INTERRUPTED
     except KeyboardInterrupt as interrupt:
         return interrupts.status_of(interrupt)
+    except OSError as error:
+        return _failed(Failed(describe_os_error(error)))
+    except Exception as error:
+        from raftlog.errors import RaftlogError
+
+        if not isinstance(error, RaftlogError):
+            raise
+        return _failed(Failed(in_options(str(error) or type(error).__name__)))
     return status if isinstance(status, int) else 0
+
+
+def _failed(error: click.ClickException) -> int:
+    """Print the error. Returns the exit status. Output that cannot be written is discarded."""
+    try:
+        sys.stdout.flush()
+    except OSError as problem:
+        discard(sys.stdout)
+        error = Failed(f"standard output: {describe_os_error(problem)}")
+    try:
+        error.show()
+    except OSError:
+        discard(sys.stderr)
+    return error.exit_code
+
+
+def in_options(text: str) -> str:
+    """Return the text of an error with the option in place of the argument of the client."""
+    named = text.replace("argument bootstrap (RAFTLOG", "option --bootstrap (RAFTLOG")
+    return named.replace("(argument bootstrap)", "(--bootstrap)").replace(
+        "bootstrap='", "--bootstrap='"
+    )
 
 
 def main() -> NoReturn:
     """Run the console script."""
+    open_standard_streams()
     interrupts.raise_on_signals()
     sys.exit(run(sys.argv[1:]))

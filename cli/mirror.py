@@ -10,7 +10,7 @@ import click
 
 from raftlog.cli import options, output
 from raftlog.cli.main import STATUS_FAILED
-from raftlog.errors import RaftlogError
+from raftlog.errors import RaftlogError, counted
 from raftlog.mirror import Mirror, Progress
 from raftlog.mirror.source import Source
 
@@ -130,11 +130,12 @@ def run_mirror(
 
 def _sentence(progress: Progress) -> str:
     refused = f", {len(progress.refused)} refused" if progress.refused else ""
-    skipped = f", {progress.skipped} offsets skipped" if progress.skipped else ""
-    groups = f", {progress.groups} groups" if progress.groups else ""
+    skipped = f", {counted(progress.skipped, 'offset')} skipped" if progress.skipped else ""
+    groups = f", {counted(progress.groups, 'group')}" if progress.groups else ""
     return (
-        f"{progress.topics} topics, {progress.partitions} partitions{refused}{groups}: "
-        f"{progress.records} records copied, {progress.size_bytes} bytes{skipped}, "
+        f"{counted(progress.topics, 'topic')}, "
+        f"{counted(progress.partitions, 'partition')}{refused}{groups}: "
+        f"{counted(progress.records, 'record')} copied, {progress.size_bytes} bytes{skipped}, "
         f"lag {progress.lag}"
     )
 

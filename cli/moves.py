@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from raftlog import Admin
-from raftlog.cli import health, output
+from raftlog.cli import formats, health, output
 from raftlog.cli.main import Failed
 from raftlog.client.descriptions import ClusterDescription, PartitionOverview
 from raftlog.replication.rebalancing import PlacedPartition, PlannedMove
@@ -36,12 +35,12 @@ def rows(moves: Iterable[PlannedMove]) -> list[dict[str, Any]]:
     ]
 
 
-def parse(text: str) -> list[PlannedMove]:
+def parse(text: str | bytes) -> list[PlannedMove]:
     """Parse a plan. Raises ``ValueError`` if it is invalid."""
     try:
-        plan = json.loads(text)
+        plan = formats.parse_json(text)
     except ValueError as error:
-        raise ValueError(f"the plan is not JSON: {error}") from None
+        raise ValueError(f"the plan is {error}") from None
     moves = plan.get("moves") if isinstance(plan, dict) else plan
     if not isinstance(moves, list):
         raise ValueError('the plan has no list "moves"')
@@ -53,9 +52,10 @@ def _move(number: int, row: Any) -> PlannedMove:
         move = PlannedMove(
             row["topic"], row["partition"], tuple(row.get("from", ())), tuple(row["to"])
         )
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError):
         raise ValueError(
-            f'move {number} of the plan lacks "topic", "partition" or "to": {error!r}'
+            f'move {number} of the plan is not an object with "topic", "partition" and "to", '
+            'such as {"topic": "clicks", "partition": 0, "to": [1, 2]}'
         ) from None
     if not all(type(each) is int for each in (move.partition, *move.before, *move.after)):
         raise ValueError(f'move {number} of the plan: "partition", "from" and "to" are numbers')

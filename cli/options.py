@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from difflib import get_close_matches
+from functools import partial, wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
+from urllib.parse import urlsplit
 
 import click
 
@@ -24,7 +27,7 @@ from raftlog.client.settings import (
 )
 from raftlog.config.address import BOOTSTRAP_DEFAULT
 from raftlog.config.broker import read_toml
-from raftlog.errors import InvalidConfigError
+from raftlog.errors import InvalidConfigError, RaftlogError, UnknownTopicError
 from raftlog.tls import client_context
 from raftlog.types import TopicPartition
 
@@ -43,8 +46,11 @@ _BYTES: Final = {
 
 
 def bootstrap(command: Command) -> Command:
-    """Add ``--bootstrap`` (or RAFTLOG_BOOTSTRAP), and the security options of all clients."""
-    command = security(command)
+    """Add ``--bootstrap`` (or RAFTLOG_BOOTSTRAP), and the security options of all clients.
+
+    If the command fails because a topic does not exist, the error suggests similar names.
+    """
+    command = security(naming_topics(command))
     return click.option(
         "--bootstrap",
         envvar="RAFTLOG_BOOTSTRAP",
@@ -144,6 +150,53 @@ def _use_profile(context: click.Context, parameter: click.Parameter, profile: st
         _export(f"RAFTLOG_{key.upper()}", context, parameter, values.get(key, ""))
 
 
+_NO_TOPIC: Final = re.compile(r"topic '([^']+)' does not exist|no topic '([^']+)'")
+SIMILAR_MAX: Final = 3
+LOOKUP_MS: Final = 2_000  # limit of a query for names
+
+
+def naming_topics(command: Command) -> Command:
+    """Return ``command`` with similar names in the error that a topic does not exist."""
+
+    @wraps(command)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except UnknownTopicError as error:
+            found = _NO_TOPIC.search(str(error))
+            if found is None:
+                raise
+            name = found[1] or found[2]
+            raise UnknownTopicError(no_topic(name, topics(kwargs["bootstrap"]))) from error
+
+    return cast(Command, called)
+
+
+def no_topic(name: str, existing: Iterable[str], *, create: bool = False) -> str:
+    """Return the error for a topic that does not exist. ``create``: the advice may be that."""
+    similar = get_close_matches(name, existing, SIMILAR_MAX)
+    if similar:
+        advice = f"Did you mean {' or '.join(map(repr, similar))}?"
+    else:
+        advice = "`raftlog topic list` lists all topics"
+    if create and not similar:
+        advice += f", and `raftlog topic create {name}` creates it"
+    return f"topic {name!r} does not exist. {advice}"
+
+
+def topics(bootstrap: str) -> list[str]:
+    """Return the names of the topics; none if no broker responds soon."""
+    from raftlog import Admin
+
+    try:
+        with Admin(
+            bootstrap, request_timeout_ms=LOOKUP_MS, bootstrap_timeout_ms=LOOKUP_MS
+        ) as admin:
+            return admin.list_topics()
+    except RaftlogError:
+        return []
+
+
 def _export(
     variable: str, context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> None:
@@ -183,6 +236,16 @@ def _bytes_per_s(text: str) -> int:
     return int(found[1]) * _BYTES[found[2] or "B"]
 
 
+def read_text(path: Path) -> str:
+    """Return the text of a file. Raises ``BadParameter``."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise click.BadParameter(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"{path}: it is not UTF-8") from error
+
+
 def cluster_secret_file(command: Command) -> Command:
     """Add ``--cluster-secret-file`` (or RAFTLOG_CLUSTER_SECRET_FILE), and ``--config``."""
     from_config = click.option(
@@ -213,8 +276,8 @@ def _take_secret_file(
     if path is None:
         return
     try:
-        secret_file = read_toml(path.read_text(encoding="utf-8")).get("cluster.secret.file")
-    except (OSError, InvalidConfigError) as error:
+        secret_file = read_toml(read_text(path)).get("cluster.secret.file")
+    except InvalidConfigError as error:
         raise click.BadParameter(f"{path}: {error}") from error
     if secret_file is None:
         raise click.BadParameter(
@@ -240,6 +303,15 @@ def ca_file(command: Command) -> Command:
 def https(ca: str | None) -> ssl.SSLContext | None:
     """Return the TLS context for a file of CA certificates; None without a file."""
     return None if ca is None else client_context(ca=ca)
+
+
+def http_url(text: str) -> str:
+    """Return the address of an HTTP port. Raises ``ValueError``."""
+    with suppress(ValueError):
+        parts = urlsplit(text)
+        if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
+            return text
+    raise ValueError(f"{text!r}: write http://HOST:PORT or https://HOST:PORT")
 
 
 def as_json(command: Command) -> Command:
@@ -277,7 +349,9 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
     def callback(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Any:
         try:
             return None if text is None else parse(text)
-        except (ValueError, re.error) as error:
+        except re.error as error:
+            raise click.BadParameter(f"{text!r} is not a regular expression: {error}") from error
+        except ValueError as error:
             raise click.BadParameter(str(error)) from error
 
     return callback

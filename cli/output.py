@@ -10,6 +10,9 @@ from typing import Any
 
 import click
 
+from raftlog.cli.main import in_options
+from raftlog.errors import RaftlogError
+
 
 def to_json(value: Any) -> str:
     """Return one JSON value on one line."""
@@ -23,11 +26,6 @@ def print_json(value: Any) -> None:
 def report(value: Any, text: str, *, as_json: bool) -> None:
     """Print the result of a command in one line: ``value`` as JSON, or ``text``."""
     click.echo(to_json(value) if as_json else text)
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun, such as ``1 record``. ``many``: plural; default: with s."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -72,6 +70,11 @@ def write_bytes(data: bytes) -> None:
 def note(text: str) -> None:
     """Print a line for the user on stderr, apart from the results on stdout."""
     click.echo(text, err=True)
+
+
+def note_error(error: RaftlogError) -> None:
+    """Print an error after which the command continues."""
+    note(f"raftlog: {in_options(str(error))}")
 
 
 Advance = Callable[[int], None]

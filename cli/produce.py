@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -19,7 +20,7 @@ from raftlog.cli import health, options, output
 from raftlog.cli.formats import ReadableStream, parse_json_line, read_lines, split_keys
 from raftlog.cli.main import Failed
 from raftlog.cli.output import Advance
-from raftlog.errors import InvalidRequestError, RaftlogError
+from raftlog.errors import InvalidRequestError, RaftlogError, UnknownTopicError, counted
 from raftlog.types import Headers, Offset, OffsetRange, RecordMetadata
 
 
@@ -101,7 +102,6 @@ def produce(
     if key is not None and key_separator is not None:
         raise click.UsageError("--key cannot be combined with --key-separator")
     started = time.monotonic()
-    pairs = tuple((key, value.encode()) for key, value in headers)
     with (
         Producer(bootstrap, acks=acks, compression=compression) as producer,
         output.progress(f"to {topic}", hidden=source.isatty()) as advance,
@@ -110,8 +110,8 @@ def produce(
             producer,
             topic,
             partition=partition,
-            key=None if key is None else key.encode(),
-            headers=pairs,
+            key=None if key is None else os.fsencode(key),
+            headers=tuple((name, os.fsencode(value)) for name, value in headers),
             rate=rate,
             advance=advance,
         )
@@ -122,15 +122,17 @@ def produce(
                 if jsonl:
                     feed.send_json(source)
                 else:
-                    feed.send_lines(source, key_separator.encode() if key_separator else None)
-                producer.flush()
-                feed.receipts.await_all()
+                    feed.send_lines(source, os.fsencode(key_separator or "") or None)
+                feed.finish()
                 if not feed.sent:
                     check_exists(bootstrap, topic)
+            except UnknownTopicError as error:
+                existing = options.topics(bootstrap)
+                raise Failed(options.no_topic(topic, existing, create=True)) from error
             except RaftlogError as error:
                 feed.receipts.count_all()
                 raise Failed(
-                    f"{error} ({output.counted(feed.receipts.acknowledged, 'record')} acknowledged)"
+                    f"{error} ({counted(feed.receipts.acknowledged, 'record')} acknowledged)"
                 ) from error
     summary = feed.summary(seconds=time.monotonic() - started)
     if as_json:
@@ -146,10 +148,10 @@ def check_exists(bootstrap: str, topic: str) -> None:
 
 
 def _print(summary: dict[str, Any]) -> None:
-    click.echo(f"{output.counted(summary['records'], 'record')} to {summary['topic']}")
+    click.echo(f"{counted(summary['records'], 'record')} to {summary['topic']}")
     for row in summary["partitions"]:
         click.echo(
-            f"partition {row['partition']}: {output.counted(row['records'], 'record')}, "
+            f"partition {row['partition']}: {counted(row['records'], 'record')}, "
             f"offsets {row['first_offset']} to {row['last_offset']}"
         )
 
@@ -250,8 +252,13 @@ class Feed:
                 )
                 self.receipts.expect(future)
 
+    def finish(self) -> None:
+        """Wait until all records are acknowledged."""
+        self._producer.flush()
+        self.receipts.await_all()
+
     def _slices(self, stream: ReadableStream) -> Iterator[list[bytes]]:
-        for lines in read_lines(stream):
+        for lines in _checked(read_lines(stream)):
             for part in self._pacer.slices(lines):
                 yield part
                 self.sent += len(part)
@@ -267,6 +274,14 @@ class Feed:
             "seconds": round(seconds, 3),
             "partitions": self.receipts.rows(),
         }
+
+
+def _checked(chunks: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+    """Yield the chunks. Raises ``InvalidRequestError`` for a line that is too long."""
+    try:
+        yield from chunks
+    except ValueError as error:
+        raise InvalidRequestError(str(error)) from error
 
 
 # -- results ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from raftlog.cli import options, output
-from raftlog.cli.main import Failed
+from raftlog.cli.main import Failed, describe_os_error
 
 INTERVAL_S: Final = 0.5
 REQUEST_S: Final = 3.0
@@ -21,7 +21,7 @@ TIMEOUT_S_DEFAULT: Final = 60.0
 
 
 @click.command()
-@click.argument("url", metavar="URL")
+@click.argument("url", metavar="URL", callback=options.parsed(options.http_url))
 @click.option(
     "--restart", is_flag=True, help="Wait until all partitions accept writes without this broker."
 )
@@ -46,8 +46,6 @@ def ready(url: str, restart: bool, timeout_s: float, ca_file: str | None, as_jso
     Example:
       raftlog ready http://127.0.0.1:9200 --restart && systemctl restart raftlog
     """
-    if not url.startswith(("http://", "https://")):
-        raise click.UsageError(f"{url!r}: write http://HOST:PORT")
     tls = options.https(ca_file)
     deadline = time.monotonic() + timeout_s
     while True:
@@ -83,5 +81,7 @@ def _query(
                     {},
                     f"status {error.code}. Check that this is the http.listen of a broker",
                 )
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        return False, {}, str(error) or type(error).__name__
+    except (ValueError, http.client.HTTPException):
+        return False, {}, "the response is not that of a broker's http.listen"
+    except OSError as error:
+        return False, {}, describe_os_error(error)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from raftlog.client import profiles
 from raftlog.config import Address, parse_address, parse_voters
 from raftlog.disk import DIRECTORY_MODE, Lock, OsDisk
-from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError
+from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError, counted
 from raftlog.server.main import STATUS_REMOVED
 from raftlog.testing import BrokerProcess, Cluster, wait_until
 from raftlog.testing.administrator import CREDENTIALS_FILE, PROFILE_FILE, write_profile
@@ -123,7 +123,10 @@ def recorded_addresses(directory: Path, field: str = "address") -> dict[int, Add
             raise ValueError("a broker has no address")
         return {broker: _parse(text) for broker, text in texts.items() if text is not None}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataDirectoryError(f"{path} cannot be read ({error!r}). Remove it") from error
+        raise DataDirectoryError(
+            f"{path} is not a file of `raftlog up`: it is no JSON, or a broker has no ID or "
+            "address. Remove it"
+        ) from error
 
 
 def console_urls(directory: Path) -> list[str]:
@@ -192,7 +195,7 @@ def choose_addresses(
         return last
     first = PORT_DEFAULT if port is None else port
     if first + count - 1 > PORT_MAX:
-        raise RefusedError(f"{count} brokers need ports {first} to {first + count - 1}")
+        raise RefusedError(f"{counted(count, 'broker')} need ports {first} to {first + count - 1}")
     ports = free_ports(count) if first == 0 else range(first, first + count)
     ids = sorted(last) or range(1, count + 1)  # IDs are not reused: some may be missing
     return {number: Address(HOST, port) for number, port in zip(ids, ports, strict=True)}
@@ -269,7 +272,7 @@ class Supervisor:
         """
         try:
             for broker in self.cluster.brokers:
-                check_free(broker.address)
+                _check_port(broker.address)
             self._record()  # before anything can fail: the directory identifies the cluster
             for broker in self.cluster.brokers:
                 broker.spawn()
@@ -360,10 +363,10 @@ class Supervisor:
 
 def request_start(directory: Path, broker_id: int) -> Address:
     """Request the start of a broker from the supervisor. Returns its address once it responds."""
-    addresses = recorded_addresses(directory)
+    addresses = _recorded_cluster(directory)
     if broker_id not in addresses:
-        known = ", ".join(map(str, addresses)) or "none"
-        raise RefusedError(f"{directory} has no broker {broker_id}; it has: {known}")
+        known = ", ".join(map(str, addresses))
+        raise RefusedError(f"the cluster in {directory} has no broker {broker_id}; it has: {known}")
     _need_supervisor(directory)
     request = directory / f"start-{broker_id}"
     request.touch()
@@ -383,7 +386,7 @@ def request_start(directory: Path, broker_id: int) -> Address:
 
 def request_add(directory: Path, count: int) -> dict[int, Address]:
     """Request new brokers from the supervisor. Returns their addresses once they have joined."""
-    addresses = recorded_addresses(directory)
+    addresses = _recorded_cluster(directory)
     _need_supervisor(directory)
     certificates = certificates_of(directory)
     cluster = _cluster(directory, addresses)
@@ -416,6 +419,27 @@ def request_add(directory: Path, count: int) -> dict[int, Address]:
             request.unlink(missing_ok=True)
     known = recorded_addresses(directory)
     return {broker: known[broker] for broker in ids}
+
+
+def _recorded_cluster(directory: Path) -> dict[int, Address]:
+    """Return the addresses of the last run. Raises ``RefusedError`` without a cluster."""
+    addresses = recorded_addresses(directory)
+    if not addresses:
+        raise RefusedError(
+            f"{directory} has no cluster of `raftlog up`. Pass the directory of the cluster with "
+            "--data-dir"
+        )
+    return addresses
+
+
+def _check_port(address: Address) -> None:
+    try:
+        check_free(address)
+    except BrokerUnavailableError as error:
+        raise BrokerUnavailableError(
+            f"cannot listen on {address}: another process uses this port, or the address is not "
+            "that of this machine. Pass another port with --port, such as --port 0 for free ports"
+        ) from error
 
 
 def _need_supervisor(directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import deque
@@ -67,7 +68,7 @@ COUNT_DEFAULT: Final = 10  # as in tail(1)
     "--grep",
     "pattern",
     metavar="RE",
-    callback=options.parsed(lambda text: re.compile(text.encode())),
+    callback=options.parsed(lambda text: re.compile(os.fsencode(text))),
     help="Print only records whose value matches this regular expression.",
 )
 @click.option(

@@ -16,6 +16,7 @@ import click
 from raftlog import Admin
 from raftlog.cli import options, output
 from raftlog.cli.group import seconds
+from raftlog.cli.main import in_options
 from raftlog.cli.overview import SORTS, Overview, Sample, overview
 from raftlog.client.group_descriptions import GroupDescription
 from raftlog.clock import SystemClock
@@ -138,7 +139,7 @@ def _print_again(source: Source, interval: float, sort: str, *, as_json: bool) -
         try:
             source.read()
         except RaftlogError as error:
-            output.note(f"raftlog: {error}")
+            output.note_error(error)
         else:
             _print_once(source.overview(sort), as_json=as_json)
 
@@ -176,7 +177,7 @@ def _read(source: Source) -> str:
     try:
         source.read()
     except RaftlogError as error:
-        return " ".join(str(error).split())
+        return " ".join(in_options(str(error)).split())
     return ""
 
 

@@ -16,7 +16,7 @@ from raftlog.cli.offsets import TIME_GRAMMAR, parse_time
 from raftlog.cli.overview import topics_of
 from raftlog.client.descriptions import PartitionOverview, ProducerPage
 from raftlog.clock import SystemClock
-from raftlog.errors import TopicExistsError
+from raftlog.errors import TopicExistsError, counted
 from raftlog.replication.rebalancing import change_replication_factor
 from raftlog.types import Offset, TimestampMs, is_internal_topic
 
@@ -257,7 +257,10 @@ def _change_replication_factor(admin: Admin, name: str, factor: int) -> None:
     described = admin.describe_cluster()
     brokers = moves.brokers_of(described, None)
     if factor > len(brokers):
-        raise Failed(f"{factor} replicas require as many brokers, but {len(brokers)} are up")
+        raise Failed(
+            f"{counted(factor, 'replica')} cannot be on {counted(len(brokers), 'broker')}: each "
+            "needs another broker that is up"
+        )
     everything = moves.placed(described.partitions)
     mine = [each for each in everything if each.topic == name]
     planned = change_replication_factor(mine, factor, brokers, all_partitions=everything)
@@ -300,7 +303,9 @@ def add_partitions(name: str, total: int, as_json: bool, bootstrap: str) -> None
     with Admin(bootstrap) as admin:
         admin.add_partitions(name, total)
     output.report(
-        {"name": name, "partitions": total}, f"{name} has {total} partitions", as_json=as_json
+        {"name": name, "partitions": total},
+        f"{name} has {counted(total, 'partition')}",
+        as_json=as_json,
     )
 
 
@@ -435,7 +440,9 @@ def producers(
         )
         left = page.total - skip - len(page.producers)
         if left > 0:
-            output.note(f"{left} more producers: pass --skip {skip + len(page.producers)}")
+            output.note(
+                f"{counted(left, 'more producer')}: pass --skip {skip + len(page.producers)}"
+            )
     if page.problems:
         texts = [f"{name}:{number}: {text}" for number, text in sorted(page.problems.items())]
         raise Failed("the producers of a partition are not known: " + "; ".join(texts[:3]))

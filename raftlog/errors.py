@@ -657,3 +657,8 @@ def from_code(code: int, message: str) -> RaftlogError:
         if first <= code < first + 100:
             return base(f"{message} (error code {code})")
     return RaftlogError(f"{message} (error code {code})")
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun, such as ``1 record``. ``many``: plural; default: with s."""
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from raftlog.cli import options, output
-from raftlog.cli.main import Failed
+from raftlog.cli.main import Failed, describe_os_error
 from raftlog.cli.supervisor import certificates_of, console_urls
 
 TIMEOUT_S: Final = 3.0
@@ -29,6 +29,7 @@ TIMEOUT_S: Final = 3.0
 @click.option(
     "--url",
     metavar="URL",
+    callback=options.parsed(options.http_url),
     help="Address of the console: http:// or https://HOST:PORT of a broker's http.listen.",
 )
 @options.ca_file
@@ -70,13 +71,11 @@ def first_that_responds(urls: Sequence[str], *, tls: ssl.SSLContext | None = Non
     """Return the first URL whose broker responds to /healthz. Raises ``Failed`` if none does."""
     problem = ""
     for url in urls:
-        if not url.startswith(("http://", "https://")):
-            raise click.UsageError(f"--url {url}: write http://HOST:PORT")
         try:
             with urllib.request.urlopen(  # noqa: S310 - only http and https
                 f"{url.rstrip('/')}/healthz", timeout=TIMEOUT_S, context=tls
             ):
                 return f"{url.rstrip('/')}/"
         except OSError as error:
-            problem = str(error)
+            problem = describe_os_error(error)
     raise Failed(f"no broker responds at {', '.join(urls)} ({problem}). Is the cluster running?")

@@ -44,6 +44,7 @@ from raftlog.errors import (
     InvalidRequestError,
     RaftlogError,
     UnknownPartitionError,
+    counted,
 )
 from raftlog.types import Offset, TopicPartition, check_group_id, check_topic_name
 
@@ -365,7 +366,8 @@ class Pages:
         name, new, group = self._new_offsets(form)
         if group.members:
             raise GroupNotEmptyError(
-                f"group {name!r} has {len(group.members)} members. Stop its consumers before the "
+                f"group {name!r} has {counted(len(group.members), 'member')}. Stop its consumers "
+                "before the "
                 "reset"
             )
         self.admin.alter_group_offsets(name, new)

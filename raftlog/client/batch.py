@@ -21,6 +21,7 @@ from raftlog.errors import (
     RaftlogError,
     RecordTooLargeError,
     UnknownPartitionError,
+    counted,
 )
 from raftlog.record import HEADER_BYTES, BatchBody, Codec, encode
 from raftlog.types import NO_BASE_OFFSET, Headers, TimestampMs
@@ -296,8 +297,8 @@ class TopicQueues:
             raise TypeError(f"partition={partition!r} is not an int from 0 to {self.count - 1}")
         if not 0 <= partition < self.count:
             raise UnknownPartitionError(
-                f"topic {self.name!r} has no partition {partition}. It has {self.count} "
-                "partitions, numbered from 0"
+                f"topic {self.name!r} has no partition {partition}. It has "
+                f"{counted(self.count, 'partition')}, numbered from 0"
             )
         return partition
 

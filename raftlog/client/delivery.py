@@ -22,7 +22,7 @@ from threading import RLock
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from raftlog.client.waiting import wait_for
-from raftlog.errors import RaftlogError
+from raftlog.errors import RaftlogError, counted
 from raftlog.types import NO_TIMESTAMP, OffsetRange, RecordMetadata, TimestampMs
 
 logger: Final = logging.getLogger(__name__)
@@ -390,4 +390,6 @@ class RangesFuture(_Future[list[OffsetRange]]):
 
     def __repr__(self) -> str:
         state = "pending" if self._pending() else "done"
-        return f"<RangesFuture of {sum(part[2] for part in self._parts)} records, {state}>"
+        return (
+            f"<RangesFuture of {counted(sum(part[2] for part in self._parts), 'record')}, {state}>"
+        )

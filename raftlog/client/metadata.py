@@ -27,6 +27,7 @@ from raftlog.errors import (
     RetriableError,
     UnknownPartitionError,
     UnknownTopicError,
+    counted,
 )
 from raftlog.protocol.metadata import MetadataResponse, TopicInfo
 from raftlog.types import LeaderEpoch
@@ -79,7 +80,7 @@ class TopicView:
         if not 0 <= partition < len(self.partitions):
             raise UnknownPartitionError(
                 f"topic {self.name!r} has no partition {partition}. It has "
-                f"{len(self.partitions)} partitions, numbered from 0"
+                f"{counted(len(self.partitions), 'partition')}, numbered from 0"
             )
         return partition
 
@@ -304,5 +305,5 @@ def unreachable(reasons: Mapping[Address, RaftlogError]) -> RaftlogError:
     listed = "; ".join(f"{address} ({error})" for address, error in reasons.items())
     return BrokerUnavailableError(
         f"no broker can be reached: {listed}. Start the brokers, for example with `raftlog up`, "
-        "or check --bootstrap / RAFTLOG_BOOTSTRAP"
+        "or check the argument bootstrap (RAFTLOG_BOOTSTRAP)"
     )

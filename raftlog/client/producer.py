@@ -30,6 +30,7 @@ from raftlog.errors import (
     RecordTooLargeError,
     ThrottledError,
     UnknownPartitionError,
+    counted,
 )
 from raftlog.kafka_names import answers_kafka_names
 
@@ -264,7 +265,9 @@ def warn_of_undelivered(cores: Iterable[ProducerCore], reason: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always", ResourceWarning)  # Python hides them by default
             warnings.warn(
-                f"{count:,} records were not delivered: {reason}", ResourceWarning, stacklevel=1
+                f"{counted(count, 'record was', 'records were')} not delivered: {reason}",
+                ResourceWarning,
+                stacklevel=1,
             )
 
 

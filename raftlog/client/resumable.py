@@ -39,6 +39,7 @@ from raftlog.errors import (
     ProducerFencedError,
     RaftlogError,
     RecordTooLargeError,
+    counted,
 )
 from raftlog.protocol.produce import DescribedProducer
 from raftlog.record import BatchBody
@@ -251,7 +252,7 @@ class ResumableProducer(ProducerThread):
         is_mirrored = base_offset != NO_BASE_OFFSET
         if body.size_bytes > queues.max_message_bytes and not is_mirrored:
             raise RecordTooLargeError(
-                f"a batch of {body.record_count} records for topic {tp.topic!r} has "
+                f"a batch of {counted(body.record_count, 'record')} for topic {tp.topic!r} has "
                 f"{body.size_bytes} bytes and exceeds max.message.bytes="
                 f"{queues.max_message_bytes}. Send smaller batches, compress them, or run "
                 f"`raftlog topic alter {tp.topic} --config max.message.bytes=...`"

@@ -594,4 +594,8 @@ def operator_secret(secret: str | None, path: str | None) -> bytes:
         ) from error
     if not found:
         raise InvalidRequestError(f"cluster_secret_file={path} is empty")
+    try:
+        found.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"cluster_secret_file={path} is not UTF-8") from error
     return found

@@ -14,7 +14,7 @@ from raftlog.client.cluster import Cluster
 from raftlog.client.consumer_groups.member import Member
 from raftlog.client.metadata import ClusterView
 from raftlog.client.subscription import Subscription
-from raftlog.errors import InvalidRequestError
+from raftlog.errors import InvalidRequestError, counted
 from raftlog.types import TopicPartition, is_internal_topic
 
 
@@ -104,7 +104,7 @@ def too_many(
 ) -> InvalidRequestError:
     """Return the error for too many topics. ``kept``: number of topics that are still read."""
     what = "" if pattern is None else f"pattern={pattern.pattern!r} matches "
-    now = "" if kept is None else f"This consumer continues with {kept} topics. "
+    now = "" if kept is None else f"This consumer continues with {counted(kept, 'topic')}. "
     return InvalidRequestError(
         f"{what}{count} topics, but a group member can subscribe to up to "
         f"{limits.TOPICS_PER_MEMBER_MAX} (TOPICS_PER_MEMBER_MAX). {now}Divide the topics among "

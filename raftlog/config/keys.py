@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -46,9 +47,14 @@ def hidden(value: str) -> str:
     return HIDDEN if value else ""
 
 
+_NUMBER: Final = re.compile(r"\s*[+-]?[0-9](_?[0-9]){0,99}\s*", re.ASCII)
+
+
 def _integer(minimum: int, maximum: int) -> Callable[[str], int]:
     def parse_integer(text: str) -> int:
-        value = int(text, 10)
+        value = int(text, 10) if _NUMBER.fullmatch(text) else None
+        if value is None:
+            raise ValueError("not a whole number")
         if not minimum <= value <= maximum:
             raise ValueError(f"{value} is not between {minimum} and {maximum}")
         return value

@@ -26,7 +26,10 @@ def _cleanup_policy(text: str) -> str:
 
 
 def _ratio(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("not a number") from None
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"{value} is not between 0 and 1")
     return value

@@ -55,6 +55,7 @@ from raftlog.errors import (
     RaftlogError,
     RebalanceInProgressError,
     UnknownMemberError,
+    counted,
 )
 from raftlog.types import check_instance_id
 
@@ -244,7 +245,7 @@ class ClassicGroup:
             left += 1
             outcomes.append(None)
         if left:
-            self._after_removal(f"{left} members left", now=now)
+            self._after_removal(f"{counted(left, 'member')} left", now=now)
         self._complete_if_all_joined(now=now)
         return outcomes
 
@@ -539,7 +540,7 @@ class ClassicGroup:
         for member in late:
             self._remove(member, "it did not ask for its assignment within the rebalance timeout")
         if late:
-            self._after_removal(f"{len(late)} members did not synchronize", now=now)
+            self._after_removal(f"{counted(len(late), 'member')} did not synchronize", now=now)
 
     def _complete_if_all_joined(self, *, now: float) -> None:
         if self.phase != PREPARING:

@@ -20,6 +20,7 @@ from raftlog.errors import (
     ThrottledError,
     UnknownPartitionError,
     UnknownTopicError,
+    counted,
 )
 from raftlog.types import TopicPartition
 
@@ -53,7 +54,8 @@ def check_committer(
             )
         if group is not None and group.member_count:
             raise GroupNotEmptyError(
-                f"group {group_id!r} has {group.member_count} members, and only members can commit "
+                f"group {group_id!r} has {counted(group.member_count, 'member')}, and only members "
+                "can commit "
                 "its offsets. Stop the members first, or commit as one of them"
             )
         return

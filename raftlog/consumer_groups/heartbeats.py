@@ -31,6 +31,7 @@ from raftlog.errors import (
     InvalidRequestError,
     UnknownAssignorError,
     UnknownMemberError,
+    counted,
 )
 from raftlog.types import check_instance_id
 
@@ -183,7 +184,8 @@ def _stay(group: Group, member: Member, heartbeat: Heartbeat) -> None:
         if claimed:
             raise FencedMemberError(
                 f"member {member.id} of group {group.id!r}, at epoch {epoch} of {member.epoch}, "
-                f"reports {len(claimed)} partitions that it does not own. It must join again"
+                f"reports {counted(len(claimed), 'partition')} that it does not own. It must join "
+                "again"
             )
     else:
         group.release(member, owned)

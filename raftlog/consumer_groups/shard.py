@@ -50,6 +50,7 @@ from raftlog.errors import (
     ThrottledError,
     UnknownGroupError,
     UnknownMemberError,
+    counted,
 )
 from raftlog.types import Offset, TopicPartition, check_group_id
 
@@ -501,7 +502,8 @@ class GroupShard:
         found = self._existing(group)
         if found.member_count:
             raise GroupNotEmptyError(
-                f"group {group!r} has {found.member_count} members. Stop its consumers first"
+                f"group {group!r} has {counted(found.member_count, 'member')}. Stop its consumers "
+                "first"
             )
         return StateChange(None, tuple(self._drop(found)))
 

@@ -52,7 +52,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from raftlog import limits
-from raftlog.errors import CorruptBatchError
+from raftlog.errors import CorruptBatchError, counted
 from raftlog.record import checksum
 from raftlog.record.compression import Codec
 from raftlog.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Buffer
@@ -254,11 +254,11 @@ def _fault_of_producer(header: BatchHeader) -> str:
     if attributes not in _ATTRIBUTES or (is_columns and codec == Codec.SNAPPY):
         return f"unknown attributes {attributes:#06x}"
     if count > limits.RECORDS_PER_BATCH_MAX:
-        return f"{count} records; a batch has 0 to {limits.RECORDS_PER_BATCH_MAX}"
+        return f"{counted(count, 'record')}; a batch has 0 to {limits.RECORDS_PER_BATCH_MAX}"
     if not count and max_ms:
         return f"timestamp {max_ms} without a record"
     if not count - 1 <= delta <= limits.OFFSET_DELTA_MAX:
-        return f"{count} records do not fit {delta + 1} offsets"
+        return f"{counted(count, 'record')} in {counted(delta + 1, 'offset')}"
     if not is_columns and (header.is_compacted or not header.is_dense):
         return "a batch as a Kafka client sent it, and compacted"
     if not 0 <= first_ms <= max_ms <= limits.TIMESTAMP_MS_MAX:
@@ -267,7 +267,7 @@ def _fault_of_producer(header: BatchHeader) -> str:
         if header.append_timestamp >= 0 and not header.log_append_time:
             return "records without timestamps, and not with the time of the append"
     if not count * _RECORD_BYTES_MIN[header.layout] < size <= limits.BATCH_UNCOMPRESSED_BYTES_MAX:
-        return f"a payload of {size} bytes for {count} records"
+        return f"a payload of {size} bytes for {counted(count, 'record')}"
     if not codec and size != header.length - HEADER_BYTES:
         return f"{header.length - HEADER_BYTES} bytes of payload where {size} are promised"
     producer = producer_id, epoch, sequence

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import msgspec
 
 from raftlog import limits
-from raftlog.errors import CorruptBatchError, RecordTooLargeError
+from raftlog.errors import CorruptBatchError, RecordTooLargeError, counted
 from raftlog.record import columns
 from raftlog.record.batch import BatchHeader
 from raftlog.record.columns import U32_BYTES, U64_BYTES
@@ -108,11 +108,11 @@ def _fault_of_rows(payload: Payload, header: BatchHeader) -> str:
     """Return what is invalid in the count, timestamps or offsets; "" if nothing is."""
     count, timestamps, offsets = header.record_count, payload.timestamps, payload.offsets
     if payload.record_count != count:
-        return f"{payload.record_count} records where the header says {count}"
+        return f"{counted(payload.record_count, 'record')} where the header says {count}"
     if not count:
         return "" if offsets is None and not len(timestamps) else "rows where there are none"
     if len(timestamps) != count * U64_BYTES:
-        return f"{len(timestamps)} bytes of timestamps for {count} records"
+        return f"{len(timestamps)} bytes of timestamps for {counted(count, 'record')}"
     (first,), highest = columns.u64(timestamps[:U64_BYTES]), columns.highest(timestamps)
     if first != header.first_timestamp or highest != header.max_timestamp:
         return (
@@ -122,7 +122,7 @@ def _fault_of_rows(payload: Payload, header: BatchHeader) -> str:
     if offsets is None:
         return "" if header.is_dense else f"no offsets, but {header.last_offset_delta + 1} in range"
     if len(offsets) != count * U32_BYTES:
-        return f"{len(offsets)} bytes of offsets for {count} records"
+        return f"{len(offsets)} bytes of offsets for {counted(count, 'record')}"
     if columns.last(offsets) > header.last_offset_delta or not columns.is_increasing(offsets):
         return f"offsets do not ascend within {header.last_offset_delta}"
     return ""
@@ -152,7 +152,7 @@ def _fault_of_column(
 def _fault_of_headers(headers: HeaderColumns, record_count: int) -> str:
     """Return what is invalid in the records' headers; "" if nothing is."""
     if len(headers.counts) != record_count * U32_BYTES:
-        return f"{len(headers.counts)} bytes of header counts for {record_count} records"
+        return f"{len(headers.counts)} bytes of header counts for {counted(record_count, 'record')}"
     count = columns.total(headers.counts)
     if count > limits.HEADERS_PER_BATCH_MAX:
         return f"{count} headers; a batch has at most {limits.HEADERS_PER_BATCH_MAX}"

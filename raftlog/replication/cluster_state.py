@@ -31,6 +31,7 @@ from raftlog.errors import (
     UnsupportedFeatureError,
     UserExistsError,
     WrongClusterError,
+    counted,
 )
 from raftlog.replication.cluster_commands import (
     AddPartitions,
@@ -451,7 +452,7 @@ class ClusterMachine:
             )
         if uses := self.uses_of(command.id):
             raise RefusedError(
-                f"broker {command.id} is a current or future voter of {uses} partitions"
+                f"broker {command.id} is a current or future voter of {counted(uses, 'partition')}"
             )
         records = self._records
         del records.brokers[command.id]
@@ -538,7 +539,8 @@ class ClusterMachine:
         count = len(topic.partitions)
         if command.total <= count:
             raise InvalidPartitionsError(
-                f"topic {command.name!r} has {count} partitions and cannot have {command.total}: "
+                f"topic {command.name!r} has {counted(count, 'partition')} and cannot have "
+                f"{command.total}: "
                 "partitions cannot be removed. Specify a new total that is larger"
             )
         live = self._placeable()
@@ -602,7 +604,8 @@ class ClusterMachine:
         held, name = _assignment(topic, move.partition), f"{topic.name}:{move.partition}"
         if len(move.replicas) != factor:
             raise InvalidPartitionsError(
-                f"{name}: {len(move.replicas)} replicas were requested, and topic {topic.name!r} "
+                f"{name}: {counted(len(move.replicas), 'replica was', 'replicas were')} requested, "
+                f"and topic {topic.name!r} "
                 f"has replication factor {factor}. Change it with `raftlog topic alter "
                 f"{topic.name} --replication-factor {len(move.replicas)}`"
             )
@@ -945,7 +948,8 @@ def _restored(
 def _assignment(topic: TopicRecord, partition: int) -> Assignment:
     if partition >= len(topic.partitions):
         raise UnknownPartitionError(
-            f"topic {topic.name!r} has {len(topic.partitions)} partitions: there is no {partition}"
+            f"topic {topic.name!r} has {counted(len(topic.partitions), 'partition')}: there is no "
+            f"{partition}"
         )
     return topic.partitions[partition]
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
+from raftlog.errors import counted
 from raftlog.replication.commands import BrokerId, DirectoryId, ElectUnclean
 from raftlog.replication.partition_state import Accepted, PartitionState, apply
 from raftlog.types import LeaderEpoch, Offset
@@ -238,7 +239,11 @@ def _price(state: PartitionState, loss: GroupLoss, leader: Report, lost: int) ->
     has = "nothing" if leader.copy is None or not leader.copy.end else (
         f"the records below offset {leader.copy.end}"
     )  # fmt: skip
-    known = f"{lost} records are lost" if lost else "the number of lost records is unknown"
+    known = (
+        f"{counted(lost, 'record is', 'records are')} lost"
+        if lost
+        else "the number of lost records is unknown"
+    )
     is_member = leader.directory_id in (state.isr.get(leader.broker), state.elr.get(leader.broker))
     if is_member:
         return (

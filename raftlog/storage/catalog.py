@@ -22,6 +22,7 @@ from raftlog.errors import (
     InvalidPartitionsError,
     TopicExistsError,
     UnknownTopicError,
+    counted,
 )
 from raftlog.storage import state_file
 from raftlog.storage.faults import storage_error
@@ -209,7 +210,8 @@ class Catalog:
         _check_partitions(partitions)
         if partitions <= topic.partitions:
             raise InvalidPartitionsError(
-                f"topic {name!r} has {topic.partitions} partitions and cannot have {partitions}: "
+                f"topic {name!r} has {counted(topic.partitions, 'partition')} and cannot have "
+                f"{partitions}: "
                 "partitions cannot be removed. Specify a new total that is larger"
             )
         self._check_room(partitions - topic.partitions)

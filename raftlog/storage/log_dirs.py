@@ -24,7 +24,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, Disk, Lock, missing
-from raftlog.errors import DamagedLogError, DataDirectoryError
+from raftlog.errors import DamagedLogError, DataDirectoryError, counted
 from raftlog.storage import state_file
 from raftlog.storage.catalog import Catalog, KnownLogDir, Topic
 from raftlog.storage.identity import Identity
@@ -346,7 +346,8 @@ def _check_unused(catalog: Catalog, removed: Mapping[str, KnownLogDir]) -> None:
             shown = ", ".join(replicas[:_TOPICS_SHOWN_MAX])
             more = ", …" if len(replicas) > _TOPICS_SHOWN_MAX else ""
             raise DataDirectoryError(
-                f"{known.path} is not in log.dirs any longer, and {len(replicas)} replicas of this "
+                f"{known.path} is not in log.dirs any longer, and "
+                f"{counted(len(replicas), 'replica')} of this "
                 f"broker are in it ({shown}{more}). Add it to log.dirs again, and move them to "
                 "other brokers first (raftlog cluster reassign). If its disk is lost, mount an "
                 "empty one there: the replicas are then copied again from other brokers"

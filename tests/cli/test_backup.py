@@ -28,7 +28,7 @@ def test_a_backup_is_verified_and_restored(raftlog: Raftlog, topic: str, tmp_pat
     with cluster(brokers=1) as other:
         ran = raftlog("restore", "--from", tmp_path, "--bootstrap", other.bootstrap)
         assert ran.status == 0, ran.err
-        assert ran.out.startswith(b"1 topics, 2 partitions, 1 groups: 2 records copied")
+        assert ran.out.startswith(b"1 topic, 2 partitions, 1 group: 2 records copied")
         tailed = raftlog("tail", topic, "-o", "earliest", "--bootstrap", other.bootstrap)
         assert tailed.out == b"a\nb\n"
     (file,) = tmp_path.rglob("*.batches")

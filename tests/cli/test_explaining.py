@@ -114,7 +114,7 @@ def cluster_of(
             {"down": frozenset({2, 3})},
             [
                 "is led by broker 1",
-                "acks=all are rejected: 1 replicas are in sync and respond, and min.insync",
+                "acks=all are rejected: replicas that are in sync and respond: 1, and min.insync",
                 "broker 2 is missing",
                 "broker 3 is missing",
             ],
@@ -182,7 +182,7 @@ def test_the_last_events_of_the_partition_end_the_explanation() -> None:
 @pytest.mark.parametrize(
     ("broker", "part", "cluster", "told"),
     [
-        (1, {}, {}, ["is up. It leads 1 partitions and has 1 replicas.", "Nothing is wrong."]),
+        (1, {}, {}, ["is up. It leads 1 partition and has 1 replica.", "Nothing is wrong."]),
         (
             2,
             {"isr": (1, 3)},
@@ -291,7 +291,7 @@ A, B, IDLE = member("a", "0"), member("b", "1"), member("c", "")
         ),
         (
             group_of(A, B, IDLE, lags=[part_lag(0, 4, "a"), part_lag(1, 4, "b")]),
-            ["lags by 8", "1 members have none, because there are more members than partitions."],
+            ["lags by 8", "1 member has none, because there are more members than partitions."],
         ),
         (
             group_of(A, lags=[part_lag(0, 4, "a"), part_lag(1, None, "a")], state="reconciling"),

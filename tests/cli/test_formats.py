@@ -181,21 +181,26 @@ def test_json_lines_are_records(line: bytes, record: InputRecord) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "reason"),
     [
-        b"",
-        b"v",
-        b"[1]",
-        b'{"valeu": "v"}',
-        b'{"value": 1}',
-        b'{"partition": -1}',
-        b'{"partition": true}',
-        b'{"timestamp_ms": "now"}',
-        b'{"headers": "a"}',
-        b'{"headers": [["a"]]}',
-        b'{"value": "\xff"}',
+        (b"", "not JSON: invalid from line 1, column 1 on"),
+        (b"v", "not JSON: invalid from line 1, column 1 on"),
+        (b"[" * 100_000, "not JSON: nested too deeply"),
+        (b'{"partition": ' + b"9" * 5_000 + b"}", "not JSON: a number is too long"),
+        (b'{"value": "\xff"}', "not JSON: byte 12 is not UTF-8"),
+        (b"[1]", "not an object such as"),
+        (b'{"valeu": "v"}', "unknown field 'valeu'"),
+        (b'{"value": 1}', "write text as a string"),
+        (b'{"value": {"base64": "!"}}', "'!' is not base64"),
+        (b'{"value": "\\ud800"}', "a string has half of a surrogate pair"),
+        (b'{"partition": -1}', "partition is -1"),
+        (b'{"partition": true}', "partition is True"),
+        (b'{"timestamp_ms": "now"}', "timestamp_ms is 'now'"),
+        (b'{"headers": "a"}', "headers are an object"),
+        (b'{"headers": [["a"]]}', "is not a .name, value. pair"),
     ],
+    ids=lambda value: str(value)[:40],
 )
-def test_json_lines_that_are_no_records_are_refused(line: bytes) -> None:
-    with pytest.raises(ValueError):
+def test_json_lines_that_are_no_records_are_refused(line: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         parse_json_line(line)

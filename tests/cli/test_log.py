@@ -82,7 +82,7 @@ def test_damage_is_found_shown_and_a_failure(
     assert ran.status == 1
     assert "DAMAGED" in ran.out.decode()
     assert "damage: " in ran.out.decode()
-    assert "1 of 1 partitions are corrupt" in ran.err
+    assert "corrupt partitions: 1 of 1" in ran.err
     dumped = raftlog("log", "dump", copy)
     assert dumped.status == 1
     assert "BAD: " in dumped.out.decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -121,6 +122,43 @@ def test_a_reader_that_has_had_enough_ends_the_command_quietly(spawn: Spawn) -> 
     process.stdout.close()
     assert process.wait(timeout=20) == 0
     assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topic", "--help"]], ids=str)
+def test_output_that_cannot_be_written_is_one_sentence(arguments: list[str]) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment.pop("PYTHONUNBUFFERED", None)
+    with open("/dev/full", "wb") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "raftlog", *arguments],
+            env=environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert ran.returncode == 1
+    assert ran.stderr == b"raftlog: standard output: No space left on device\n"
+
+
+def test_the_help_names_every_exit_status(raftlog: Raftlog) -> None:
+    text = raftlog("--help").out.decode()
+    statuses = text[text.index("Exit status:") :]
+    assert re.findall(r"^ +(\d+)  ", statuses, re.MULTILINE) == ["0", "1", "2", "3", "4", "130"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "option"),
+    [
+        (
+            "no broker: check the argument bootstrap (RAFTLOG_BOOTSTRAP)",
+            "no broker: check the option --bootstrap (RAFTLOG_BOOTSTRAP)",
+        ),
+        ("send it to broker 1 (argument bootstrap)", "send it to broker 1 (--bootstrap)"),
+        ("bootstrap='x': not HOST:PORT", "--bootstrap='x': not HOST:PORT"),
+    ],
+)
+def test_errors_name_options(argument: str, option: str) -> None:
+    assert main.in_options(argument) == option
 
 
 def test_ctrl_c_ends_a_waiting_command_with_130(spawn: Spawn) -> None:

@@ -22,7 +22,7 @@ def test_a_topic_is_copied(raftlog: Raftlog, bootstrap: str, topic: str, other: 
     addresses = ["--from", bootstrap, "--to", other.bootstrap]
     arguments = ["mirror", *addresses, "--topics", topic, "--once"]
     assert raftlog("produce", topic, "-p", 1, stdin=b"1\n2\n").status == 0
-    assert raftlog(*arguments).out.startswith(b"1 topics, 2 partitions: 2 records copied")
+    assert raftlog(*arguments).out.startswith(b"1 topic, 2 partitions: 2 records copied")
     assert raftlog(*arguments, "--json").json_lines[-1] == {
         "topics": 1,
         "partitions": 2,

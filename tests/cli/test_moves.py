@@ -25,11 +25,11 @@ def test_a_printed_plan_is_read_again() -> None:
         (["--topic", "t:0", "--brokers", "1,1"], "", "different broker ids"),
         (["--throttle", "fast"], "", "is not a rate"),
         (["--throttle", "1MB", "--verify"], "", "only prints"),
-        (["--plan", "-"], "{", "not JSON"),
+        (["--plan", "-"], "{", "the plan is not JSON: invalid from line 1, column 2 on"),
         (["--plan", "-"], "{}", 'no list "moves"'),
-        (["--plan", "-"], '[{"topic": "t", "partition": 0}]', "lacks"),
+        (["--plan", "-"], '[{"topic": "t", "partition": 0}]', 'is not an object with "topic"'),
         (["--plan", "-"], '[{"topic": "t", "partition": "0", "to": [1]}]', "are numbers"),
-        (["--plan", "-"], '["t"]', "lacks"),
+        (["--plan", "-"], '["t"]', 'is not an object with "topic"'),
     ],
 )
 def test_what_is_no_plan_is_wrong_usage(

@@ -10,9 +10,12 @@ from click.testing import CliRunner
 
 from raftlog.cli.options import (
     checked,
+    http_url,
     key_and_value,
+    no_topic,
     parsed,
     partition_and_offset,
+    read_text,
     topic_partition,
 )
 from raftlog.cli.options import (
@@ -58,6 +61,31 @@ def test_what_is_no_topic_and_partition_is_refused(text: str) -> None:
 @click.option("--port", callback=checked(int))
 def probe(number: int | None, port: str | None) -> None:
     click.echo(f"{number!r} {port!r}")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("clik", "Did you mean 'clicks' or 'click-log'?"),
+        ("zzzz", "`raftlog topic list` lists all topics, and `raftlog topic create zzzz` creates"),
+    ],
+)
+def test_a_topic_that_does_not_exist_has_similar_names(name: str, advice: str) -> None:
+    assert advice in no_topic(name, ["clicks", "click-log", "orders"], create=True)
+    assert "create" not in no_topic(name, ["clicks", "orders"])
+
+
+@pytest.mark.parametrize("text", ["host:9", "ftp://x", "http://", "http://[::1/", "http://h:x"])
+def test_what_is_no_http_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="write http://HOST:PORT"):
+        http_url(text)
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_bytes(b"\xff")
+    with pytest.raises(click.BadParameter, match="it is not UTF-8"):
+        read_text(file)
 
 
 def test_a_parsed_option_is_its_value_and_a_checked_one_its_text() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,6 +88,13 @@ def test_one_key_is_that_of_every_record_without_one(raftlog: Raftlog, topic: st
     assert sorted(printed) == [b"one 1", b"one 2", b"one 3", b"own 4"]
     ran = raftlog("produce", topic, "-k", "one", "--key-separator", " ")
     assert (ran.status, "--key-separator" in ran.err) == (2, True)
+
+
+@pytest.mark.integration
+def test_bytes_of_arguments_are_sent_as_they_are(raftlog: Raftlog, topic: str) -> None:
+    arguments = ["-k", os.fsdecode(b"\xff"), "--header", os.fsdecode(b"h=\xfe")]
+    assert raftlog("produce", topic, *arguments, stdin=b"v\n").status == 0
+    assert values(raftlog, topic, "--format", "%k %h") == b"\xff h=\xfe\n"
 
 
 @pytest.mark.integration

@@ -19,6 +19,7 @@ from raftlog.cli.supervisor import (
     choose_addresses,
     choose_http,
     recorded_addresses,
+    request_add,
     request_start,
 )
 from raftlog.config import Address
@@ -211,6 +212,14 @@ def test_nobody_starts_a_broker_where_nothing_runs(tmp_path: Path) -> None:
         request_start(tmp_path, 2)
 
 
+@pytest.mark.parametrize("request_", [request_start, request_add])
+def test_a_directory_without_a_cluster_is_named(
+    tmp_path: Path, request_: Callable[[Path, int], object]
+) -> None:
+    with pytest.raises(RefusedError, match=f"{tmp_path} has no cluster .* with --data-dir"):
+        request_(tmp_path, 1)
+
+
 @pytest.mark.integration
 def test_one_of_three_that_is_killed_is_asked_for_and_joins_again(
     supervise: Supervise, tmp_path: Path, notes: list[str]
@@ -271,7 +280,7 @@ def test_a_port_in_use_leaves_no_record(tmp_path: Path) -> None:
     supervisor = make(tmp_path, [], brokers=2)
     with (
         socket.create_server(supervisor.cluster.broker(2).address),
-        pytest.raises(BrokerUnavailableError, match="select another port"),
+        pytest.raises(BrokerUnavailableError, match="Pass another port with --port"),
     ):
         supervisor.start()
     assert not (tmp_path / "cluster.json").exists()

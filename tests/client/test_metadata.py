@@ -101,7 +101,7 @@ def test_what_cannot_be_reached_is_named_with_its_reason_and_what_to_do() -> Non
     assert isinstance(error, BrokerUnavailableError)
     for part in ("a:1 (connection refused)", "[::1]:2 (an HTTP server)", "raftlog up"):
         assert part in str(error)
-    assert "--bootstrap / RAFTLOG_BOOTSTRAP" in str(error)
+    assert "check the argument bootstrap (RAFTLOG_BOOTSTRAP)" in str(error)
 
 
 def test_a_stranger_at_every_address_is_no_reason_to_wait() -> None:

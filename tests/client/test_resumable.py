@@ -284,9 +284,7 @@ def test_topics_and_partitions_that_do_not_exist(fake: FakeCluster) -> None:
 def test_a_batch_that_the_topic_does_not_take_has_no_number(fake: FakeCluster) -> None:
     with producer_of(fake) as producer:
         producer.stored([TP])
-        with pytest.raises(
-            RecordTooLargeError, match=r"batch of 1 records .* exceeds max\.message"
-        ):
+        with pytest.raises(RecordTooLargeError, match=r"batch of 1 record .* exceeds max\.message"):
             producer.append(TP, body(b"x" * (limits.MIB + 100)))
         assert producer.append(TP, body(b"a")).result(TIMEOUT_S).offset == 0
 

@@ -41,7 +41,7 @@ def test_a_dump_shows_that_there_is_a_secret() -> None:
     [
         ("size", "1", "'size' is not a test setting. Settings: age.ms, kind, size.bytes"),
         ("size.bytes", "0", "size.bytes=0 .* 1 to 100"),
-        ("size.bytes", "many", "bytes, 1 to 100"),
+        ("size.bytes", "many", r"\(not a whole number\). Accepted: bytes, 1 to 100"),
         ("size.bytes", "1e3", "1 to 100"),
         ("age.ms", "-2", r"2\^63-1"),
         ("kind", "c", "a or b"),

@@ -365,7 +365,7 @@ def test_a_name_that_no_group_can_have_is_told_apart() -> None:
 def test_a_group_with_members_is_not_deleted() -> None:
     scene = Scene()
     scene.join("m1")
-    with pytest.raises(GroupNotEmptyError, match=r"has 1 members\. Stop its consumers first"):
+    with pytest.raises(GroupNotEmptyError, match=r"has 1 member\. Stop its consumers first"):
         scene.shard.delete_group(GROUP)
     scene.commit("m1", ("t", 0))
     scene.leave("m1")

@@ -126,7 +126,7 @@ def test_a_header_outside_its_bounds_is_refused() -> None:
         ({"attributes": 8}, "attributes"),
         ({"attributes": 1 << 15}, "attributes"),
         ({"record_count": limits.RECORDS_PER_BATCH_MAX + 1}, "records"),
-        ({"record_count": 4}, "4 records do not fit 3 offsets"),
+        ({"record_count": 4}, "4 records in 3 offsets"),
         ({"first_timestamp": -1}, "timestamps"),
         ({"first_timestamp": 10}, "timestamps"),
         ({"max_timestamp": limits.TIMESTAMP_MS_MAX + 1}, "timestamps"),

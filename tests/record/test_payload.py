@@ -96,13 +96,13 @@ def test_the_smallest_proper_payload_is_accepted() -> None:
 
 def test_a_count_that_is_not_the_headers_is_refused() -> None:
     refused(payload_of(2), "2 records where the header says 1")
-    refused(payload_of(1), "1 records where the header says 2", **TWO)
+    refused(payload_of(1), "1 record where the header says 2", **TWO)
     refused(msgpack.packb([-1, *msgpack.unpackb(payload_of(1))[1:]]), "-1 records")
 
 
 @pytest.mark.parametrize("timestamps", [b"", u64(NOW_MS)[:-1], u64(NOW_MS, NOW_MS)])
 def test_timestamps_of_another_number_are_refused(timestamps: bytes) -> None:
-    refused(payload_of(1, timestamps=timestamps), "bytes of timestamps for 1 records")
+    refused(payload_of(1, timestamps=timestamps), "bytes of timestamps for 1 record")
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_a_broker_is_removed_once_it_has_no_part_in_anything() -> None:
     leaving = held.replicas[0]
     refused(machine, removal(machine, leaving), RefusedError, "is not being decommissioned")
     done(machine, DecommissionBroker(id=leaving))
-    refused(machine, removal(machine, leaving), RefusedError, "voter of 1 partitions")
+    refused(machine, removal(machine, leaving), RefusedError, "voter of 1 partition")
     others = [broker for broker in (1, 2, 3, 4) if broker not in held.replicas]
     change = SetReplicas(
         topic_id=topic.id,

@@ -509,7 +509,7 @@ def test_a_move_to_the_stored_replicas_ends_with_the_same_version() -> None:
         ({"topic_id": "gone"}, UnknownTopicError, "id gone"),
         ({"partition": 1}, UnknownPartitionError, "there is no 1"),
         ({"replicas": ()}, InvalidPartitionsError, "0 replicas were requested"),
-        ({"replicas": (4,)}, InvalidPartitionsError, "1 replicas were requested"),
+        ({"replicas": (4,)}, InvalidPartitionsError, "1 replica was requested"),
         ({"replicas": (4, 4)}, InvalidPartitionsError, "listed twice"),
         ({"replicas": (4, 9)}, InvalidPartitionsError, "[9]"),
         ({"version": 1}, RefusedError, "was made for version 1"),

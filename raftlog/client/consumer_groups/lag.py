@@ -17,7 +17,7 @@ from raftlog.client.cluster import Cluster
 from raftlog.client.group_descriptions import PartitionLag
 from raftlog.client.metadata import ClusterView
 from raftlog.client.partition_requests import try_offsets
-from raftlog.errors import LeaderNotAvailableError, RaftlogError
+from raftlog.errors import LeaderNotAvailableError, RaftlogError, counted
 from raftlog.protocol import api as apis
 from raftlog.protocol.attachments import slices
 from raftlog.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, OffsetAnswer
@@ -93,7 +93,7 @@ def _absence(view: ClusterView, tp: TopicPartition) -> str:
     if topic is None:
         return f"topic {tp.topic!r} does not exist"
     if tp.partition >= topic.partition_count:
-        return f"the topic has only {topic.partition_count} partitions"
+        return f"the topic has only {counted(topic.partition_count, 'partition')}"
     return ""
 
 

@@ -17,6 +17,7 @@ from raftlog.errors import (
     ThrottledError,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailedError,
+    counted,
 )
 from raftlog.replication.cluster_state import ClusterChange
 from raftlog.security.acl import (
@@ -101,7 +102,8 @@ class AccessControl:
         limit = self.quotas.rate("connections", user)
         if limit is not None and self._counts[user] >= limit:
             raise ThrottledError(
-                f"user {user} has {self._counts[user]} connections to this broker, and its quota "
+                f"user {user} has {counted(self._counts[user], 'connection')} to this broker, and "
+                "its quota "
                 f"is {limit:g}. Close some, or increase the quota with `raftlog quota set`"
             )
         self._users[connection] = user

@@ -17,6 +17,7 @@ from raftlog.errors import (
     RefusedError,
     UnknownPartitionError,
     UnknownTopicError,
+    counted,
 )
 from raftlog.protocol.cluster import (
     BrokerStatus,
@@ -220,7 +221,7 @@ class ClusterOperations:
             who = "its replicas" if state is None else f"one of brokers {list(state.replicas)}"
             raise InvalidRequestError(
                 f"this broker is not a voter of {topic}:{partition}. Send the request to {who} "
-                "(--bootstrap)"
+                "(argument bootstrap)"
             )
         return hosted
 
@@ -367,7 +368,8 @@ class ClusterOperations:
                     continue
                 if topic.replication_factor > len(live):
                     return (
-                        f"topic {name} has {topic.replication_factor} replicas, and only brokers "
+                        f"topic {name} has {counted(topic.replication_factor, 'replica')}, and "
+                        "only brokers "
                         f"{live} are available. Start or add a broker"
                     )
                 state = node.state_of(topic.id, partition)

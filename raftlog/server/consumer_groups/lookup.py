@@ -20,6 +20,7 @@ from raftlog.errors import (
     RefusedError,
     ThrottledError,
     TopicExistsError,
+    counted,
 )
 from raftlog.protocol.groups import CoordinatorInfo
 from raftlog.protocol.metadata import BrokerInfo
@@ -142,6 +143,8 @@ class Lookup:
         missing = self._missing_brokers()
         if missing and self._now() - self._first_request_at < PATIENCE_SECONDS:
             raise ClusterNotReadyError(
-                f"{missing} brokers of the cluster have not joined yet: {OFFSETS_TOPIC} is created "
-                f"when they have, or {PATIENCE_SECONDS:g} s after the first request for it"
+                f"{counted(missing, 'broker of the cluster has', 'brokers of the cluster have')} "
+                "not "
+                f"joined yet: {OFFSETS_TOPIC} is created when they have, or {PATIENCE_SECONDS:g} s "
+                "after the first request for it"
             )

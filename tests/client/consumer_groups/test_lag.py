@@ -103,7 +103,7 @@ async def test_what_is_gone_is_told_beside_the_others(fake: FakeCluster) -> None
     assert found[A].lag == 1
     assert (found[gone].offset, found[gone].lag) == (3, None)
     assert found[gone].problem == "topic 'gone' does not exist"
-    assert found[beyond].problem == "the topic has only 1 partitions"
+    assert found[beyond].problem == "the topic has only 1 partition"
 
 
 @runs(run)

@@ -17,6 +17,7 @@ from raftlog.errors import (
     RaftlogError,
     UnknownTopicError,
     UnsupportedFeatureError,
+    counted,
 )
 from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
@@ -107,7 +108,8 @@ def handle_create(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
         replicas = topic.replication_factor
         if replicas != DEFAULT and not 1 <= replicas <= brokers:
             raise _ReplicationError(
-                f"replication factor {replicas} of topic {topic.name}: there are {brokers} brokers"
+                f"replication factor {replicas} of topic {topic.name}: there are "
+                f"{counted(brokers, 'broker')}"
             )
         settings = own_settings({each.name: each.value for each in topic.configs})
         return await requests.create(
@@ -249,7 +251,7 @@ def handle_extend(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
         known = context.topics.topic(topic.name)
         if topic.count <= len(known.hosts):
             raise InvalidPartitionsError(
-                f"topic {topic.name} has {len(known.hosts)} partitions; it cannot have "
+                f"topic {topic.name} has {counted(len(known.hosts), 'partition')}; it cannot have "
                 f"{topic.count}"
             )
         if message.validate_only:
