@@ -12,6 +12,7 @@ from raftlog.cli.main import STATUS_FAILED
 from raftlog.cli.mirror import run_mirror
 from raftlog.clock import SystemClock
 from raftlog.errors import counted
+from raftlog.mirror.groups import Policy
 
 _TOPICS = options.pattern("--topics", "topic names. Internal topics are excluded", default=".*")
 _GROUPS = options.pattern("--groups", "names of consumer groups", default=".*")
@@ -67,6 +68,11 @@ def backup(url: str, topics: str, groups: str, as_json: bool, bootstrap: str) ->
 @_TOPICS
 @_GROUPS
 @click.option("--prefix", default="", help="Prefix of the topic names in the cluster.")
+@click.option(
+    "--overwrite-groups",
+    is_flag=True,
+    help="Also set the offsets of groups that exist in the cluster and have no members.",
+)
 @click.option("--verify", "only_verify", is_flag=True, help="Verify the files; restore nothing.")
 @options.as_json
 @options.bootstrap
@@ -75,6 +81,7 @@ def restore(
     topics: str,
     groups: str,
     prefix: str,
+    overwrite_groups: bool,
     only_verify: bool,
     as_json: bool,
     bootstrap: str,
@@ -84,6 +91,9 @@ def restore(
     Records keep their offsets. Topics are created with their settings. A topic that exists must be
     empty or partly restored. Repeat the command to continue an interrupted restore. Exits with
     status 1 if a partition was not restored, or a file is corrupt.
+
+    The offsets of groups are restored at the end, under the same group names, also with --prefix. A
+    group that exists in the cluster keeps its offsets, and the command prints its name.
 
     \b
     Example:
@@ -99,6 +109,7 @@ def restore(
         topics=topics,
         groups=groups,
         prefix=prefix,
+        existing_groups=Policy.OVERWRITE if overwrite_groups else Policy.KEEP,
         once=True,
         as_json=as_json,
     )

@@ -11,6 +11,7 @@ from typing import Final
 from raftlog.client.environment import ClientEnvironment
 from raftlog.client.settings import Bootstrap
 from raftlog.errors import InvalidRequestError, RaftlogError
+from raftlog.mirror.groups import Policy
 from raftlog.mirror.session import MirrorSettings, Progress, Session
 from raftlog.mirror.source import ClusterSource, Source
 
@@ -37,6 +38,7 @@ class Mirror:
         topics: str | re.Pattern[str],
         prefix: str = "",
         groups: str | re.Pattern[str] | None = None,
+        existing_groups: Policy = Policy.ADVANCE,
         on_progress: Callable[[Progress], object] = lambda _progress: None,
         on_error: Callable[[RaftlogError], object] = lambda _error: None,
         source_host: ClientEnvironment | None = None,
@@ -49,8 +51,10 @@ class Mirror:
         ``topics``: regular expression that matches whole topic names. Internal topics are excluded.
         ``prefix``: of the topic names in the target cluster. Default: the same names.
         ``groups``: regular expression that matches whole names of consumer groups. Their committed
-            offsets are copied every 10 s and at the end of ``once``. They never move back, and a
-            group with members in the target keeps its offsets. Default: no group.
+            offsets are copied every 10 s and at the end of ``once``. A group with members in the
+            target keeps its offsets. Default: no group.
+        ``existing_groups``: what happens to the offsets of groups that exist in the target.
+            Default: they never move back.
         ``on_progress``: called after each step. ``on_error``: called after a failed session; the
             mirror then starts another one.
         """
@@ -60,6 +64,7 @@ class Mirror:
             topics=re.compile(topics),
             prefix=prefix,
             groups=None if groups is None else re.compile(groups),
+            existing_groups=existing_groups,
             target_host=target_host,
         )
         self._on_progress, self._on_error = on_progress, on_error

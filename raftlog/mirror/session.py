@@ -32,11 +32,13 @@ from raftlog.errors import (
     UnknownGroupError,
 )
 from raftlog.mirror import batches, groups, positions, topics
+from raftlog.mirror.groups import Policy
 from raftlog.mirror.positions import Place
 from raftlog.mirror.source import ClusterSource, Source, SourceAdmin
 from raftlog.record import BatchBody
 from raftlog.types import NewTopic, Offset, TopicPartition
 
+EXISTS: Final = "the group exists in the cluster. --overwrite-groups sets its offsets"
 logger: Final = logging.getLogger(__name__)
 
 REFRESH_S: Final = 2.0  # interval of the checks for new records, topics and partitions
@@ -52,8 +54,9 @@ _DELIVERY_MS: Final = 30_000  # timeout of a batch, which ends the session
 class MirrorSettings:
     """``target``: addresses of the cluster. ``topics``: pattern of whole topic names.
     ``prefix``: of the names of the copies. ``groups``: pattern of whole names of consumer groups
-    whose committed offsets are copied; None for no group. ``target_host``: environment of the
-    clients of the target.
+    whose committed offsets are copied; None for no group. ``existing_groups``: what happens to
+    those that exist in the target; except with ADVANCE, offsets are copied only at the end of
+    ``once``. ``target_host``: environment of the clients of the target.
     """
 
     source: Source
@@ -61,6 +64,7 @@ class MirrorSettings:
     topics: re.Pattern[str]
     prefix: str = ""
     groups: re.Pattern[str] | None = None
+    existing_groups: Policy = Policy.ADVANCE
     target_host: ClientEnvironment | None = None
 
 
@@ -300,7 +304,9 @@ class Session:
         for tp, copy in self._copies.items():
             copy.source_end = max(copy.source_end, ends[tp])
         self._raise_starts()
-        if time.monotonic() >= self._groups_at:
+        # An interrupted restore must not leave a group, which the next run would not change.
+        is_advancing = self._settings.existing_groups is Policy.ADVANCE
+        if is_advancing and time.monotonic() >= self._groups_at:
             self._copy_groups()
         self._count_lag()
         return _known(self._selected()) == self._topics
@@ -385,7 +391,10 @@ class Session:
             copy.starts_with_hole &= copy.target not in ready
 
     def _copy_groups(self) -> None:
-        """Copy committed offsets. A group with members in the target keeps its offsets."""
+        """Copy committed offsets. A group with members in the target keeps its offsets.
+
+        Other groups that exist there are processed as ``existing_groups`` specifies.
+        """
         if self._settings.groups is None:
             return
         self._groups_at = time.monotonic() + GROUPS_S
@@ -394,12 +403,15 @@ class Session:
         found = [listing.group for listing in self._source.list_groups()]
         names = list(filter(self._settings.groups.fullmatch, found))
         refused: dict[str, str] = {}
+        policy = self._settings.existing_groups
         for name in names:
             try:
                 theirs = self._source.group_offsets(name)
                 ours = self._target.group_offsets(name) if name in there else {}
-                due = groups.advanced(theirs, ours, copied)
-                if due:
+                due = groups.due(theirs, ours, copied, policy)
+                if due and name in there and policy is Policy.KEEP:
+                    refused[name] = EXISTS
+                elif due:
                     self._target.commit_offsets(name, due)
             except (GroupNotEmptyError, UnknownGroupError) as error:
                 refused[name] = str(error)

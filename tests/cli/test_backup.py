@@ -12,6 +12,12 @@ from tests.cli.conftest import Raftlog
 pytestmark = pytest.mark.integration
 
 
+def topics_of(raftlog: Raftlog) -> set[str]:
+    """Topics of which the group has offsets."""
+    described = raftlog("group", "describe", "readers", "--json").json
+    return {part["topic"] for part in described["partitions"]}
+
+
 def test_a_backup_is_verified_and_restored(raftlog: Raftlog, topic: str, tmp_path: Path) -> None:
     assert raftlog("produce", topic, "-p", 0, stdin=b"a\nb\n").status == 0
     ran = raftlog(
@@ -25,6 +31,12 @@ def test_a_backup_is_verified_and_restored(raftlog: Raftlog, topic: str, tmp_pat
         f"{topic}:0: offsets 0 to 2: ok",
         f"{topic}:1: offsets 0 to 0: ok",
     ]
+    again = ("restore", "--from", tmp_path, "--prefix", "r-")
+    ran = raftlog(*again)
+    assert (ran.status, "the offsets of group readers are not copied" in ran.err) == (0, True)
+    assert topics_of(raftlog) == {topic}, "the live group is unchanged"
+    assert raftlog(*again, "--overwrite-groups").err == ""
+    assert topics_of(raftlog) == {topic, f"r-{topic}"}
     with cluster(brokers=1) as other:
         ran = raftlog("restore", "--from", tmp_path, "--bootstrap", other.bootstrap)
         assert ran.status == 0, ran.err

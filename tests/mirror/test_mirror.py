@@ -16,6 +16,7 @@ from raftlog.client.resumable import ResumableProducer
 from raftlog.embedded import ADDRESS, EmbeddedLog
 from raftlog.mirror import Mirror, Progress
 from raftlog.mirror.batches import SPAN_MAX, hole_of
+from raftlog.mirror.groups import Policy
 from raftlog.mirror.session import MirrorSettings, Session
 from raftlog.mirror.source import ClusterSource
 from raftlog.testing import wait_until
@@ -233,6 +234,35 @@ def test_a_group_with_members_in_the_target_keeps_its_offsets_and_is_reported(
     assert progress.groups == 1
     assert list(progress.refused_groups) == ["busy"]
     assert "members" in progress.refused_groups["busy"]
+
+
+def test_a_group_that_exists_is_changed_only_on_request(
+    source: EmbeddedLog, target: EmbeddedLog
+) -> None:
+    source.create_topic("t")
+    send(source, [b"1", b"2", b"3"])
+    copy, other = TopicPartition("r-t", 0), TopicPartition("live", 0)
+    target.create_topic("live")
+    send(target, [b"1"], "live")
+    with source.admin() as admin:
+        for group in ("live", "readers"):
+            admin.commit_offsets(group, {TP: 2})
+    with target.admin() as admin:
+        admin.commit_offsets("live", {other: 1})
+        for _ in range(2):  # the second run repeats the first one
+            progress = mirrored(
+                source, target, prefix="r-", groups=".*", existing_groups=Policy.KEEP
+            )
+            assert (progress.groups, list(progress.refused_groups)) == (1, ["live"])
+            assert admin.group_offsets("readers")[copy].offset == 2
+            assert list(admin.group_offsets("live")) == [other]
+        admin.commit_offsets("readers", {copy: 3})
+        overwrite = Policy.OVERWRITE
+        progress = mirrored(source, target, prefix="r-", groups=".*", existing_groups=overwrite)
+        assert (progress.groups, progress.refused_groups) == (2, {})
+        assert admin.group_offsets("readers")[copy].offset == 2
+        offsets = {tp: found.offset for tp, found in admin.group_offsets("live").items()}
+        assert offsets == {copy: 2, other: 1}
 
 
 def test_holes_of_any_size_survive_restarts_and_compaction(
