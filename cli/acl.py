@@ -217,6 +217,7 @@ def _filter(
 
 @acl.command(name="list")
 @filter_options
+@options.wide
 @options.as_json
 @options.bootstrap
 def list_acls(as_json: bool, bootstrap: str, **chosen: Any) -> None:
@@ -234,6 +235,7 @@ def list_acls(as_json: bool, bootstrap: str, **chosen: Any) -> None:
 @acl.command()
 @filter_options
 @click.option("--all", "everything", is_flag=True, help="Delete all rules.")
+@options.wide
 @options.as_json
 @options.cluster_secret_file
 @options.bootstrap

@@ -50,7 +50,7 @@ def scope(
 
     ``records``: default of --records; 0: no such option.
     """
-    bundle = [_DIRECTORY, options.as_json]
+    bundle = [_DIRECTORY, options.as_json, options.wide]
     bundle += [_ROUNDS] * has_rounds + [_SIZE] * has_size
     if records:
         bundle.append(

@@ -304,7 +304,7 @@ def print_kinds(*, without_root: bool, as_json: bool) -> None:
         (kind.name, kind.description, f"no: {kind.why_not}" if kind.why_not else "yes")
         for kind in found
     ]
-    output.print_table(("kind", "what it does", "here"), rows)
+    output.print_table(("kind", "what it does", "here"), rows, prose="what it does")
 
 
 def print_selftest(results: Sequence[Result], *, as_json: bool) -> None:
@@ -342,6 +342,7 @@ def chaos() -> None:
 
 @chaos.command()
 @of_a_run
+@options.wide
 @options.as_json
 @click.pass_context
 def run(context: click.Context, /, as_json: bool, kinds: bool, quiet: bool, **given: Any) -> None:
@@ -392,6 +393,7 @@ def run(context: click.Context, /, as_json: bool, kinds: bool, quiet: bool, **gi
     help="Write report.html to this directory.",
 )
 @click.option("--all", "zeros", is_flag=True, help="Also list kinds of anomaly with count zero.")
+@options.wide
 @options.as_json
 @click.pass_context
 def check(
@@ -424,6 +426,7 @@ def check(
 
 
 @chaos.command()
+@options.wide
 @options.as_json
 @click.pass_context
 def selftest(context: click.Context, as_json: bool) -> None:

@@ -123,6 +123,7 @@ def _print_status(described: ClusterDescription, *, as_json: bool) -> None:
 
 
 @cluster.command()
+@options.wide
 @options.as_json
 @options.bootstrap
 def brokers(as_json: bool, bootstrap: str) -> None:
@@ -141,7 +142,9 @@ def brokers(as_json: bool, bootstrap: str) -> None:
     columns = ("id", "address", "rack", "state", "leads", "replicas", "directory", "controller")
     output.print_table(
         (*columns, "disk free"),
-        [
+        if_set=("rack",),
+        drop=("directory", "controller"),
+        rows=[
             (
                 row["id"],
                 f"{row['host']}:{row['port']}",
@@ -167,6 +170,7 @@ def brokers(as_json: bool, bootstrap: str) -> None:
 )
 @click.option("--at-min-isr", is_flag=True, help="List only partitions at min.insync.replicas.")
 @options.internal
+@options.wide
 @options.as_json
 @options.bootstrap
 def partitions(
@@ -202,7 +206,12 @@ def partitions(
         output.print_json([health.partition_row(partition) for partition in found])
         return
     columns = ("partition", "leader", "epoch", "replicas", "isr", "min", "witnesses", "lag")
-    output.print_table((*columns, "high watermark", "state"), list(map(_partition_cells, found)))
+    output.print_table(
+        (*columns, "high watermark", "state"),
+        list(map(_partition_cells, found)),
+        if_set=("witnesses",),
+        drop=("high watermark", "epoch", "min", "witnesses", "replicas"),
+    )
 
 
 def _partition_cells(partition: PartitionOverview) -> tuple[Any, ...]:
@@ -227,6 +236,7 @@ def _partition_cells(partition: PartitionOverview) -> tuple[Any, ...]:
     help="Require the newest protocol between brokers, after all brokers were updated. Brokers of "
     "earlier releases are then rejected.",
 )
+@options.wide
 @options.as_json
 @options.cluster_secret_file
 @options.bootstrap
@@ -277,6 +287,7 @@ def _print_features(found: ClusterFeatures) -> None:
     output.print_table(
         ("broker", "software"),
         [(each.id, each.problem or each.software) for each in found.brokers],
+        prose="software",
     )
     click.echo()
     differing = [
@@ -350,6 +361,7 @@ def transfer_leader(
 @click.option("--dry-run", is_flag=True, help="Print the moves, and move nothing.")
 @click.option("--no-wait", is_flag=True, help="Return when the moves are stored.")
 @options.throttle
+@options.wide
 @options.as_json
 @options.cluster_secret_file
 @options.bootstrap
@@ -470,6 +482,7 @@ def _execute(
 @click.option("--dry-run", is_flag=True, help="Print the moves, and move nothing.")
 @click.option("--no-wait", is_flag=True, help="Return when the moves are stored.")
 @options.throttle
+@options.wide
 @options.as_json
 @options.cluster_secret_file
 @options.bootstrap
@@ -567,6 +580,7 @@ def decommission(
 @click.option("--topic", "topics", multiple=True, help="Recover only this topic; may be repeated.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and its losses, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@options.wide
 @options.as_json
 @options.cluster_secret_file
 @options.bootstrap
@@ -674,4 +688,4 @@ def _print_recovery(done: RecoveryDescription, *, dry_run: bool) -> None:
         for part in done.partitions
     ]
     what = "planned" if dry_run else "done"
-    output.print_table(("partition", "leader", "log end", "may lose", what), rows)
+    output.print_table(("partition", "leader", "log end", "may lose", what), rows, prose=what)

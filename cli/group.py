@@ -60,6 +60,7 @@ def group() -> None:
     help="List only groups in this state; repeatable.",
 )
 @options.quiet
+@options.wide
 @options.as_json
 @options.bootstrap
 def list_groups(states: Sequence[str], quiet: bool, as_json: bool, bootstrap: str) -> None:
@@ -122,6 +123,7 @@ def _described(admin: Admin, name: str) -> list[GroupDescription]:
     "--offsets", is_flag=True, help="Print only the offsets and the lag of each partition."
 )
 @click.option("--watch", is_flag=True, help="Repeat every 2 seconds until interrupted.")
+@options.wide
 @options.as_json
 @options.bootstrap
 def describe(
@@ -164,10 +166,16 @@ def _print_group(
     click.echo(summary(described))
     if members and described.members:
         rows = [member_row(member) for member in described.members]
-        output.print_table(MEMBER_COLUMNS, rows)
+        output.print_table(MEMBER_COLUMNS, rows, drop=("epoch", "host", "client", "instance"))
     if partitions and described.partitions:
         rows = [partition_row(part) for part in described.partitions]
-        output.print_table(PARTITION_COLUMNS, rows)
+        output.print_table(
+            PARTITION_COLUMNS,
+            rows,
+            if_set=("metadata", "problem"),
+            drop=("metadata", "start", "member", "end"),
+            prose="problem",
+        )
 
 
 @group.command()
@@ -501,6 +509,7 @@ def check_in_range(
 )
 @click.option("--execute", is_flag=True, help="Change the offsets; without it, only print them.")
 @click.option("--dry-run", is_flag=True, help="Change nothing (default).")
+@options.wide
 @options.as_json
 @options.bootstrap
 def reset(

@@ -117,6 +117,7 @@ def _record_lines(row: BatchRow) -> Iterator[str]:
 @click.option(
     "--topic", "topics", multiple=True, help="With --cluster: only this topic; repeatable."
 )
+@options.wide
 @options.as_json
 @options.bootstrap
 @click.pass_context

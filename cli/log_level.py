@@ -20,6 +20,7 @@ INHERIT = "default"
 @click.option(
     "--broker", type=click.IntRange(min=0), help="Only this broker.  [default: all that respond]"
 )
+@options.wide
 @options.as_json
 @options.cluster_secret_file
 @options.bootstrap

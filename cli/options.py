@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from raftlog.cli.output import WIDE
 from raftlog.client import profiles
 from raftlog.client.settings import (
     OAUTHBEARER,
@@ -329,6 +330,17 @@ def internal(command: Command) -> Command:
 def quiet(command: Command) -> Command:
     """Add ``-q``: print names only."""
     return click.option("-q", "--quiet", is_flag=True, help="Print only the names.")(command)
+
+
+def wide(command: Command) -> Command:
+    """Add ``--wide``: print tables with all columns, also if they do not fit the terminal."""
+    return click.option(
+        "--wide",
+        is_flag=True,
+        expose_value=False,
+        callback=lambda context, _parameter, value: context.meta.update({WIDE: value}),
+        help="Print all columns of tables, also if they do not fit the terminal.",
+    )(command)
 
 
 def topic_config(command: Command) -> Command:

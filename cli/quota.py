@@ -119,6 +119,7 @@ def set_quota(
 
 
 @quota.command(name="list")
+@options.wide
 @options.as_json
 @options.bootstrap
 def list_quotas(as_json: bool, bootstrap: str) -> None:

@@ -94,6 +94,7 @@ def create(
     metavar="PRINCIPAL",
     help="Only tokens of this user, such as User:alice; may be repeated.",
 )
+@options.wide
 @options.as_json
 @options.bootstrap
 def list_(owners: tuple[str, ...], as_json: bool, bootstrap: str) -> None:

@@ -6,10 +6,11 @@ import os
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -21,17 +22,16 @@ from raftlog.cli.overview import SORTS, Overview, Sample, overview
 from raftlog.client.group_descriptions import GroupDescription
 from raftlog.clock import SystemClock
 from raftlog.errors import RaftlogError, UnknownGroupError
+from raftlog.types import is_internal_topic
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.layout import Layout
-    from rich.table import Table
-    from rich.text import Text
 
 INTERVAL_S_DEFAULT: Final = 2.0
 INTERVAL_S_MIN: Final = 0.5
 GROUPS_MAX: Final = 100  # described per display: each costs one request to its coordinator
-WIDTH_OF_FILES: Final = 200  # characters per line if stdout is no terminal
+WIDTH_OF_FILES: Final = 10_000  # characters per line if stdout is no terminal, and for --wide
 ROWS_ONCE: Final = 1_000  # rows of a table that is printed once
 ROWS_LIVE_MIN: Final = 4  # rows of topics and groups on a live display, also on a small terminal
 FINDINGS_MAX: Final = 6  # on a live display
@@ -62,16 +62,21 @@ STYLES: Final = {
     show_default=True,
     help="Order of topics and groups. problems: worst state first, then highest rate.",
 )
+@options.internal
 @click.option("--once", is_flag=True, help="Print one display, after one interval, and exit.")
+@options.wide
 @options.as_json
 @options.bootstrap
-def top(interval: float, sort: str, once: bool, as_json: bool, bootstrap: str) -> None:
+def top(
+    interval: float, sort: str, internal: bool, once: bool, as_json: bool, bootstrap: str
+) -> None:
     """Show brokers, topics, consumer groups and problems, live, with the next step for each.
 
     \b
     Keys:  q  quit      s  change the order      p  pause
 
-    With --json, one JSON value per interval. At most 100 groups are described.
+    Internal topics are shown with --internal, or if they have a problem. With --json, one JSON
+    value per interval, with all topics. At most 100 groups are described.
 
     \b
     Example:
@@ -79,7 +84,7 @@ def top(interval: float, sort: str, once: bool, as_json: bool, bootstrap: str) -
       raftlog top --once --json
     """
     with Admin(bootstrap) as admin:
-        source = Source(admin)
+        source = Source(admin, has_internal=internal or as_json)
         source.read()
         if once:
             time.sleep(interval)
@@ -94,8 +99,10 @@ def top(interval: float, sort: str, once: bool, as_json: bool, bootstrap: str) -
 class Source:
     """The last two samples of the cluster, and its groups."""
 
-    def __init__(self, admin: Admin) -> None:
+    def __init__(self, admin: Admin, *, has_internal: bool) -> None:
+        """``has_internal``: show internal topics without a problem."""
         self._admin = admin
+        self._has_internal = has_internal
         self._clock = SystemClock()
         self._before: Sample | None = None
         self._now: Sample | None = None
@@ -118,9 +125,16 @@ class Source:
 
     def overview(self, sort: str) -> Overview:
         assert self._now is not None, "read() must be called first"
-        return overview(
+        found = overview(
             self._now, self._before, self._groups, sort=sort, groups_omitted=self._omitted
         )
+        return found if self._has_internal else without_internal(found)
+
+
+def without_internal(found: Overview) -> Overview:
+    """Return the overview without internal topics that have no problem."""
+    topics = [row for row in found.topics if row.state != "ok" or not is_internal_topic(row.name)]
+    return replace(found, topics=topics)
 
 
 def _print_once(shown: Overview, *, as_json: bool) -> None:
@@ -129,8 +143,11 @@ def _print_once(shown: Overview, *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else WIDTH_OF_FILES
-    Console(width=width).print(render(shown, rows_max=ROWS_ONCE, now_ms=SystemClock().wall_ms()))
+    is_limited = sys.stdout.isatty() and not output.is_wide()
+    console = Console(width=None if is_limited else WIDTH_OF_FILES)
+    width = console.size.width if is_limited else None
+    now_ms = SystemClock().wall_ms()
+    console.print(render(shown, rows_max=ROWS_ONCE, now_ms=now_ms, width=width))
 
 
 def _print_again(source: Source, interval: float, sort: str, *, as_json: bool) -> None:
@@ -195,33 +212,43 @@ def screen(console: Console, shown: Overview, *, now_ms: int, footer: str) -> La
     from rich.layout import Layout
     from rich.text import Text
 
-    without_rows = render(shown, rows_max=0, now_ms=now_ms, is_live=True)
+    live: dict[str, Any] = {"now_ms": now_ms, "is_live": True}
+    live["width"] = None if output.is_wide() else console.size.width
+    without_rows = render(shown, rows_max=0, **live)
     free = console.size.height - 1 - len(console.render_lines(without_rows))
-    body = render(shown, rows_max=max(free, ROWS_LIVE_MIN), now_ms=now_ms, is_live=True)
+    body = render(shown, rows_max=max(free, ROWS_LIVE_MIN), **live)
     layout = Layout()
-    layout.split_column(Layout(body), Layout(Text(printable(footer), style="dim"), size=1))
+    layout.split_column(Layout(body), Layout(Text(output.printable(footer), style="dim"), size=1))
     return layout
 
 
-def render(shown: Overview, *, rows_max: int, now_ms: int, is_live: bool = False) -> RenderableType:
-    """Return the display. ``rows_max``: of topics and groups together."""
+def render(
+    shown: Overview,
+    *,
+    rows_max: int,
+    now_ms: int,
+    width: int | None = None,
+    is_live: bool = False,
+) -> RenderableType:
+    """Return the display. ``rows_max``: of topics and groups together. ``width``: of tables; None:
+    no limit.
+    """
     from rich.console import Group
     from rich.text import Text
 
     groups = min(len(shown.groups), max(rows_max // 3, rows_max - len(shown.topics)))
     topics = min(len(shown.topics), rows_max - groups)
     parts: list[RenderableType] = [_headline(shown, now_ms), *_findings(shown, is_live=is_live)]
-    parts.append(_brokers(shown, is_live=is_live))
+    parts += _table(BROKERS, _brokers(shown), width)
     if shown.topics:
-        parts += [
-            _topics(shown, topics, is_live=is_live),
-            *_omitted("topics", len(shown.topics) - topics),
-        ]
+        parts += _table(TOPICS, _topics(shown, topics), width)
+        parts += _omitted("topics", len(shown.topics) - topics)
     else:
         parts.append(Text("No topics. Create one: raftlog topic create NAME\n", style="dim"))
     if shown.groups:
         omitted = len(shown.groups) - groups + shown.groups_omitted
-        parts += [_groups(shown, groups, is_live=is_live), *_omitted("groups", omitted)]
+        parts += _table(GROUPS, _groups(shown, groups), width)
+        parts += _omitted("groups", omitted)
     return Group(*parts)
 
 
@@ -249,8 +276,8 @@ def _findings(shown: Overview, *, is_live: bool) -> Iterator[RenderableType]:
     found = list(shown.findings)[: FINDINGS_MAX if is_live else None]
     for finding in found:
         style = "bold red" if finding.is_critical else "bold yellow"
-        text = Text.assemble(("! ", style), (printable(finding.what), style))
-        text.append(f" {printable(finding.do)}", style="default")
+        text = Text.assemble(("! ", style), (output.printable(finding.what), style))
+        text.append(f" {output.printable(finding.do)}", style="default")
         yield text
     yield from _omitted("problems", len(shown.findings) - len(found))
 
@@ -262,94 +289,109 @@ def _omitted(what: str, count: int) -> Iterator[RenderableType]:
         yield Text(f"  {count:,} more {what}", style="dim")
 
 
-def _table(*columns: tuple[str, bool], is_live: bool) -> Table:
-    """Return an empty table. ``columns``: names, and whether they are numeric (never wrapped).
+BORDER: Final = 1  # terminal columns at each side of a table
+COLUMN_GAP: Final = 3
 
-    Long text is folded. On a live display, where each row is one line, it ends with an ellipsis.
+Row = Sequence[tuple[str, str]]  # text and style of each cell
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns of a table; those whose values are texts; the order of omission."""
+
+    names: Sequence[str]
+    texts: Collection[str]
+    drop: Sequence[str]
+
+
+BROKERS: Final = Columns(
+    ("broker", "address", "state", "leads", "replicas", "role"),
+    ("address", "state", "role"),
+    ("replicas", "leads", "role"),
+)
+TOPICS: Final = Columns(
+    ("topic", "partitions", "records", "records/s", "not in sync", "no leader", "state"),
+    ("topic", "state"),
+    ("records", "partitions", "no leader", "not in sync", "records/s"),
+)
+GROUPS: Final = Columns(
+    ("group", "state", "members", "lag", "lag (s)"), ("group", "state"), ("members", "lag (s)")
+)
+
+
+def _table(columns: Columns, rows: Sequence[Row], width: int | None) -> Iterator[RenderableType]:
+    """Return a table of at most ``width`` columns of the terminal, and a line for omitted ones.
+
+    Long values are shortened. ``width``: None for a table with all columns and complete values.
     """
     from rich import box
     from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1))
-    for name, is_number in columns:
-        table.add_column(
-            name,
-            overflow="ellipsis" if is_live else "fold",
-            justify="right" if is_number else "left",
-            no_wrap=is_number or is_live,
-        )
-    return table
-
-
-def _brokers(shown: Overview, *, is_live: bool) -> RenderableType:
-    table = _table(
-        *(("broker", True), ("address", False), ("state", False), ("leads", True)),
-        *(("replicas", True), ("", False)),
-        is_live=is_live,
-    )
-    for row in shown.brokers:
-        table.add_row(
-            str(row["id"]),
-            _text(f"{row['host']}:{row['port']}"),
-            _text(row["state"], STYLES[row["state"]]),
-            f"{row['leads']:,}",
-            f"{row['replicas']:,}",
-            "controller" if row["controller"] else "",
-        )
-    return table
-
-
-def _topics(shown: Overview, count: int, *, is_live: bool) -> RenderableType:
-    table = _table(
-        *(("topic", False), ("partitions", True), ("records", True), ("records/s", True)),
-        *(("not in sync", True), ("no leader", True), ("state", False)),
-        is_live=is_live,
-    )
-    for row in shown.topics[:count]:
-        table.add_row(
-            _text(row.name),
-            f"{row.partitions:,}",
-            f"{row.records:,}",
-            "-" if row.rate is None else number(row.rate),
-            f"{row.under_replicated:,}",
-            f"{row.unavailable:,}",
-            _text(row.state, STYLES[row.state]),
-        )
-    return table
-
-
-def _groups(shown: Overview, count: int, *, is_live: bool) -> RenderableType:
-    table = _table(
-        *(("group", False), ("state", False), ("members", True)),
-        *(("lag", True), ("lag (s)", True)),
-        is_live=is_live,
-    )
-    for row in shown.groups[:count]:
-        table.add_row(
-            _text(row.name),
-            row.state,
-            f"{row.members:,}",
-            f"{row.lag:,}",
-            "-" if row.lag_seconds is None else seconds(row.lag_seconds),
-        )
-    return table
-
-
-def _text(text: str, style: str = "") -> Text:
-    """Return a cell without markup and escape sequences."""
     from rich.text import Text
 
-    return Text(printable(text), style=style)
+    limit = None if width is None else max(output.CELL_WIDTH_MIN, width // 2)
+    cells = [[output.shortened(output.printable(text), limit) for text, _ in row] for row in rows]
+    shown = list(range(len(columns.names)))
+    if width is not None:
+        drop = [columns.names.index(name) for name in columns.drop]
+        table_width = width - 2 * BORDER
+        shown = output.fit([columns.names, *cells], shown, table_width, drop, gap=COLUMN_GAP)
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1))
+    for index in shown:
+        name = columns.names[index]
+        table.add_column(name, justify="left" if name in columns.texts else "right", no_wrap=True)
+    for row, texts in zip(rows, cells, strict=True):
+        table.add_row(*(Text(texts[index], style=row[index][1]) for index in shown))
+    yield table
+    omitted = [name for index, name in enumerate(columns.names) if index not in shown]
+    if omitted:
+        yield Text(f"  not shown: {', '.join(omitted)} (--wide shows all)", style="dim")
+
+
+def _brokers(shown: Overview) -> list[Row]:
+    return [
+        (
+            (str(row["id"]), ""),
+            (f"{row['host']}:{row['port']}", ""),
+            (row["state"], STYLES[row["state"]]),
+            (f"{row['leads']:,}", ""),
+            (f"{row['replicas']:,}", ""),
+            ("controller" if row["controller"] else "", ""),
+        )
+        for row in shown.brokers
+    ]
+
+
+def _topics(shown: Overview, count: int) -> list[Row]:
+    return [
+        (
+            (row.name, ""),
+            (f"{row.partitions:,}", ""),
+            (f"{row.records:,}", ""),
+            ("-" if row.rate is None else number(row.rate), ""),
+            (f"{row.under_replicated:,}", ""),
+            (f"{row.unavailable:,}", ""),
+            (row.state, STYLES[row.state]),
+        )
+        for row in shown.topics[:count]
+    ]
+
+
+def _groups(shown: Overview, count: int) -> list[Row]:
+    return [
+        (
+            (row.name, ""),
+            (row.state, ""),
+            (f"{row.members:,}", ""),
+            (f"{row.lag:,}", ""),
+            ("-" if row.lag_seconds is None else seconds(row.lag_seconds), ""),
+        )
+        for row in shown.groups[:count]
+    ]
 
 
 def number(value: float) -> str:
     """Return a rate with one decimal below 10, without decimals from 10 on."""
     return f"{value:.1f}" if 0 < value < 10 else f"{value:,.0f}"
-
-
-def printable(text: str) -> str:
-    """Return ``text`` without control characters, such as escape sequences."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 # -- keys ------------------------------------------------------------------------------------------

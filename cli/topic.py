@@ -85,6 +85,7 @@ def create(
 @topic.command(name="list")
 @options.internal
 @options.quiet
+@options.wide
 @options.as_json
 @options.bootstrap
 def list_names(internal: bool, quiet: bool, as_json: bool, bootstrap: str) -> None:
@@ -128,6 +129,7 @@ def list_names(internal: bool, quiet: bool, as_json: bool, bootstrap: str) -> No
 @topic.command()
 @click.argument("name", required=False)
 @options.internal
+@options.wide
 @options.as_json
 @options.bootstrap
 def describe(name: str | None, internal: bool, as_json: bool, bootstrap: str) -> None:
@@ -200,7 +202,13 @@ def _print_topic(entry: dict[str, Any]) -> None:
         )
         for part in entry["partitions"]
     ]
-    output.print_table((*columns, "bytes", "witnesses", "damage"), rows)
+    output.print_table(
+        (*columns, "bytes", "witnesses", "damage"),
+        rows,
+        if_set=("witnesses", "damage"),
+        drop=("epoch", "bytes", "witnesses", "start"),
+        prose="damage",
+    )
 
 
 @topic.command()
@@ -319,6 +327,7 @@ def add_partitions(name: str, total: int, as_json: bool, bootstrap: str) -> None
     callback=lambda _context, _parameter, texts: list(map(options.partition_and_offset, texts)),
     help="First offset that partition P keeps; may be repeated.",
 )
+@options.wide
 @options.as_json
 @options.bootstrap
 def delete_records(
@@ -357,6 +366,7 @@ def _time(_context: click.Context, _parameter: click.Parameter, text: str) -> st
     callback=_time,
     help=f"earliest, latest (the end), or a time, for the first record from it on: {TIME_GRAMMAR}.",
 )
+@options.wide
 @options.as_json
 @options.bootstrap
 def offsets(name: str, at: Any, as_json: bool, bootstrap: str) -> None:
@@ -402,6 +412,7 @@ def _print_offsets(
     help="Number of producers.",
 )
 @click.option("--skip", type=click.IntRange(min=0), default=0, help="Omit this number first.")
+@options.wide
 @options.as_json
 @options.bootstrap
 def producers(

@@ -123,6 +123,7 @@ def delete(name: str, as_json: bool, cluster_secret_file: str | None, bootstrap:
 
 
 @user.command(name="list")
+@options.wide
 @options.as_json
 @options.secret_file
 @options.bootstrap

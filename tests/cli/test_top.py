@@ -17,8 +17,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
+from raftlog.cli.output import printable
 from raftlog.cli.overview import Overview, Sample, overview
-from raftlog.cli.top import number, printable, render, screen
+from raftlog.cli.top import number, render, screen, without_internal
 from raftlog.client.descriptions import ClusterDescription
 from raftlog.client.group_descriptions import GroupDescription, PartitionLag
 from tests.cli.conftest import Raftlog
@@ -49,6 +50,27 @@ def printed(display: RenderableType, console: Console | None = None) -> str:
 
 def shown(cluster: ClusterDescription, *names: str, rows_max: int = 20) -> str:
     return printed(render(described(cluster, *names), rows_max=rows_max, now_ms=NOW_MS))
+
+
+def test_tables_fit_without_folding() -> None:
+    cluster = ClusterDescription("c", (UP,), 1, (replace(WELL, topic="t" * 200),))
+    for width in (40, 60, 80):
+        console = Console(file=io.StringIO(), width=width, force_terminal=False)
+        overview_ = described(cluster, "g" * 200)
+        display = render(overview_, rows_max=20, now_ms=NOW_MS, width=width)
+        text = printed(display, console)
+        assert max(map(len, text.splitlines())) <= width
+        headings = [line.split() for line in text.splitlines() if line.startswith(" topic ")]
+        assert headings[0][-1] == "state"
+        assert "ok" in text
+    assert "not shown: partitions, records, no leader (--wide" in " ".join(words(text))
+
+
+def test_internal_topics_are_hidden_unless_they_have_a_problem() -> None:
+    for partition, names in ((WELL, {"t"}), (GONE, {"t", "__consumer_offsets"})):
+        internal = replace(partition, topic="__consumer_offsets", topic_id="o")
+        found = described(ClusterDescription("c", (UP, DOWN), 1, (WELL, internal)))
+        assert {row.name for row in without_internal(found).topics} == names
 
 
 def words(text: str) -> list[str]:

@@ -14,6 +14,7 @@ from raftlog import Admin, Consumer, Producer, TopicPartition
 from raftlog.cli.console.pages import change, fullest, leader_skew, points
 from raftlog.client.descriptions import BrokerDescription, DiskDescription
 from raftlog.testing import wait_until
+from tests.cli.conftest import Raftlog
 from tests.cli.console.conftest import Browser, Consoles
 
 integration = pytest.mark.integration
@@ -148,6 +149,16 @@ def test_records_are_read_searched_followed_and_downloaded(
 
 def consumer_of(bootstrap: str, group: str) -> Consumer:
     return Consumer(bootstrap, group=group, client_id="<i>id</i>", auto_commit=False)
+
+
+@integration
+def test_a_long_name_is_complete_in_its_title(
+    browser: Browser, raftlog: Raftlog, bootstrap: str
+) -> None:
+    name = "n" * 200
+    assert raftlog("topic", "create", name, "--bootstrap", bootstrap).status == 0
+    link = f'<a class="cut" title="{name}" href="/topics/{name}">{name}</a>'
+    assert link in browser.get("/topics?q=nnnn")
 
 
 @integration
