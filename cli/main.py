@@ -129,22 +129,26 @@ class Root(click.Group):
             return super().shell_complete(ctx, incomplete)
         return [CompletionItem(name, help=COMMANDS[name].help) for name in names]
 
-    # click would end the process with status 1 for a closed pipe.
+    # click would print a newline for an interrupt, and return status 1 for a closed pipe.
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with ending_at_closed_pipe():
+        with ending_quietly():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with ending_at_closed_pipe():
+        with ending_quietly():
             return super().invoke(ctx)
 
 
 @contextmanager
-def ending_at_closed_pipe() -> Iterator[None]:
-    """End the command without an error if the reader has closed the pipe, as in `| head`."""
+def ending_quietly() -> Iterator[None]:
+    """End the command without a message when it is interrupted, or when the reader has closed the
+    pipe, as in `| head`.
+    """
     try:
         yield
+    except KeyboardInterrupt as interrupt:
+        raise click.exceptions.Exit(interrupts.status_of(interrupt)) from None
     except BrokenPipeError:
         discard(sys.stdout)
         raise click.exceptions.Exit(0) from None

@@ -77,7 +77,7 @@ def test_brokers_are_listed_with_what_they_hold(well: Cluster, raftlog: Raftlog)
     assert {row["replicas"] for row in rows} == {2}
     assert sum(row["controller"] for row in rows) == 1
     lines = raftlog("cluster", "brokers").out.decode().splitlines()
-    assert lines[0].split()[:3] == ["id", "address", "rack"]
+    assert lines[0].split()[:3] == ["id", "address", "state"]
     assert str(well.broker(3).address) in lines[3]
 
 

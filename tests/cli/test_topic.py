@@ -185,5 +185,5 @@ def test_producers_are_listed(raftlog: Raftlog, topic: str) -> None:
     heading, row = ran.out.decode().splitlines()
     assert heading.split()[:3] == ["partition", "producer", "id"]
     assert row.split()[:3] == ["1", str(newest["producer_id"]), "idempotent"]
-    assert "1 more producers: pass --skip 1" in ran.err
+    assert "1 more producer: pass --skip 1" in ran.err
     assert "no partition 9" in raftlog("topic", "producers", topic, "-p", 9).err

@@ -158,7 +158,7 @@ def test_a_long_name_is_complete_in_its_title(
     name = "n" * 200
     assert raftlog("topic", "create", name, "--bootstrap", bootstrap).status == 0
     link = f'<a class="cut" title="{name}" href="/topics/{name}">{name}</a>'
-    assert link in browser.get("/topics?q=nnnn")
+    wait_until(lambda: link in browser.get("/topics?q=nnnn"), what="the next description")
 
 
 @integration
