@@ -9,7 +9,8 @@ import click
 from msgspec.structs import asdict
 
 from raftlog import Admin
-from raftlog.cli import options, output
+from raftlog.cli import completing, options, output
+from raftlog.cli.main import Commands
 from raftlog.security.acl import (
     ANY,
     CLUSTER_NAME,
@@ -36,7 +37,7 @@ class Resource(NamedTuple):
     pattern: PatternType
 
 
-@click.group()
+@click.group(cls=Commands)
 def acl() -> None:
     """Create, list, delete and check access rules.
 
@@ -58,7 +59,9 @@ def resource_options(command: Command) -> Command:
             ("--transactional-id-prefix", "PREFIX", "Producers whose names begin with this."),
         )
     ):
-        command = click.option(name, metavar=metavar, help=text)(command)
+        complete = {"--topic": completing.topics, "--group": completing.groups}.get(name)
+        option = click.option(name, metavar=metavar, shell_complete=complete, help=text)
+        command = option(command)
     return click.option("--cluster", is_flag=True, help="The cluster itself.")(command)
 
 
@@ -260,7 +263,7 @@ def delete(
     _print(gone, as_json=as_json)
 
 
-@acl.command()
+@acl.command(short_help="Check whether an operation is allowed, and by which rule.")
 @principal_option(required=True)
 @operation_option(required=True)
 @resource_options

@@ -12,6 +12,7 @@ import click
 
 from raftlog.bench.figures import Figure
 from raftlog.cli import options, output
+from raftlog.cli.main import Commands
 from raftlog.errors import counted
 from raftlog.limits import MIB
 
@@ -104,7 +105,7 @@ _SIZE: Final = click.option(
 # -- one broker ------------------------------------------------------------------------------------
 
 
-@click.group()
+@click.group(cls=Commands, short_help="Measure raftlog on this machine, compared with a baseline.")
 def bench() -> None:
     """Measure raftlog on this machine, compared with a baseline (the floor).
 
@@ -117,7 +118,7 @@ def bench() -> None:
     """
 
 
-@bench.command()
+@bench.command(short_help="Measure the acknowledged records per second of one producer.")
 @click.option("--one-by-one", is_flag=True, help="Call send() for each record, not send_many().")
 @click.option(
     "--compression",
@@ -175,7 +176,7 @@ def consume(run: Scope, arrow: bool) -> None:
     run.show(figure)
 
 
-@bench.command()
+@bench.command(short_help="Measure the round trip of one record, with one in flight.")
 @click.option(
     "--count",
     default=2_000,
@@ -236,7 +237,7 @@ def memory(run: Scope, stream_mib: int, partitions: int, connections: int) -> No
     run.show(*figures)
 
 
-@bench.command()
+@bench.command(short_help="Measure the CPU time per request with and without metrics.")
 @click.option(
     "--pairs",
     default=1_000,
@@ -267,7 +268,7 @@ def metrics(run: Scope, pairs: int, count: int) -> None:
     run.show(measure(run.directory, pairs=pairs, count=count))
 
 
-@bench.command()
+@bench.command(short_help="Measure the baseline only: large and small frames.")
 @scope()
 def floor(run: Scope) -> None:
     """Measure the baseline only: 1 MiB frames with 5 in flight, and small frames.
@@ -318,7 +319,7 @@ def compact(run: Scope, trips: int) -> None:
 # -- clusters --------------------------------------------------------------------------------------
 
 
-@bench.command()
+@bench.command(short_help="Measure three brokers with acks=all: throughput and latency.")
 @scope(records=3 * MILLION)
 def cluster(run: Scope) -> None:
     """Measure three brokers, acks=all, synced on three disks: throughput and latency.
@@ -343,7 +344,7 @@ def cluster(run: Scope) -> None:
         run.show(figure)
 
 
-@bench.command()
+@bench.command(short_help="Measure the time to create and delete a topic, and its cost.")
 @click.option(
     "--partitions",
     default=1_000,
@@ -413,7 +414,7 @@ def groups(run: Scope, partitions: int, members: int, groups: int) -> None:
         run.show(bench.idle(run.directory, groups=groups))
 
 
-@bench.command()
+@bench.command(short_help="Measure how fast Spark reads and writes topics.")
 @click.option(
     "--partitions",
     default=4,
@@ -448,7 +449,7 @@ def spark(run: Scope, partitions: int) -> None:
         run.show(*figures)
 
 
-@bench.command()
+@bench.command(short_help="Measure a Kafka client (confluent-kafka).")
 @click.option(
     "--trips",
     default=1_000,

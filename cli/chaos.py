@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from raftlog.cli import options, output
-from raftlog.cli.main import STATUS_FAILED, Failed, describe_os_error
+from raftlog.cli.main import STATUS_FAILED, Commands, Failed, describe_os_error
 
 if TYPE_CHECKING:
     from raftlog.jepsen_like.plan import ClientName
@@ -326,7 +326,7 @@ def print_selftest(results: Sequence[Result], *, as_json: bool) -> None:
 CLIENTS_LOG: Final = "clients.log"
 
 
-@click.group()
+@click.group(cls=Commands, short_help="Inject faults, and check what the clients observed.")
 def chaos() -> None:
     """Inject faults into a cluster, and check what its clients observed.
 
@@ -340,7 +340,7 @@ def chaos() -> None:
     """
 
 
-@chaos.command()
+@chaos.command(short_help="Start a cluster, inject faults under load, check the history.")
 @of_a_run
 @options.wide
 @options.as_json
@@ -444,7 +444,7 @@ def selftest(context: click.Context, as_json: bool) -> None:
     context.exit(0 if all(result.passed for result in results) else STATUS_FAILED)
 
 
-@chaos.command()
+@chaos.command(short_help="Run different mixes of faults, and summarize the verdicts.")
 @click.option(
     "--time",
     "time_s",

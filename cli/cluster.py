@@ -9,10 +9,10 @@ from typing import Any, BinaryIO, Final
 import click
 
 from raftlog import Admin, TopicPartition
-from raftlog.cli import health, moves, options, output, removal
+from raftlog.cli import completing, health, moves, options, output, removal
 from raftlog.cli.events import events
 from raftlog.cli.log_level import log_level
-from raftlog.cli.main import STATUS_FAILED, Failed
+from raftlog.cli.main import STATUS_FAILED, Commands, Failed
 from raftlog.client.descriptions import (
     ClusterDescription,
     ClusterFeatures,
@@ -28,7 +28,7 @@ ANY_LOSS: Final = "any"  # --accept-loss without an ID
 STATUS_DEGRADED: Final = 3  # exit status of `status` if there are problems
 
 
-@click.group()
+@click.group(cls=Commands, short_help="Show the cluster, move leaders and replicas, recover it.")
 def cluster() -> None:
     """Show the cluster, transfer leaders, move replicas, recover from a lost majority.
 
@@ -42,7 +42,7 @@ cluster.add_command(events)
 cluster.add_command(log_level)
 
 
-@cluster.command()
+@cluster.command(short_help="Show the health of the cluster, and all problems.")
 @click.option("--watch", is_flag=True, help="Repeat every second until interrupted.")
 @options.as_json
 @options.bootstrap
@@ -122,7 +122,7 @@ def _print_status(described: ClusterDescription, *, as_json: bool) -> None:
         )
 
 
-@cluster.command()
+@cluster.command(short_help="List the brokers with state, leaderships and disk space.")
 @options.wide
 @options.as_json
 @options.bootstrap
@@ -161,7 +161,7 @@ def brokers(as_json: bool, bootstrap: str) -> None:
     )
 
 
-@cluster.command()
+@cluster.command(short_help="List the partitions of all topics.")
 @click.option(
     "--under-replicated", is_flag=True, help="List only partitions with a lagging replica."
 )
@@ -229,7 +229,7 @@ def _partition_cells(partition: PartitionOverview) -> tuple[Any, ...]:
     )
 
 
-@cluster.command()
+@cluster.command(short_help="Show releases of brokers, and versions of formats.")
 @click.option(
     "--upgrade",
     is_flag=True,
@@ -311,13 +311,19 @@ def _print_features(found: ClusterFeatures) -> None:
 # -- changes -------------------------------------------------------------------------------
 
 
-@cluster.command()
+@cluster.command(short_help="Transfer the leadership of a partition.")
 @click.argument(
     "partition",
     metavar="TOPIC:P",
+    shell_complete=completing.partitions,
     callback=lambda _context, _parameter, text: options.topic_partition(text),
 )
-@click.option("--to", type=click.IntRange(min=0), help="Broker that becomes the leader.")
+@click.option(
+    "--to",
+    type=click.IntRange(min=0),
+    shell_complete=completing.brokers,
+    help="Broker that becomes the leader.",
+)
 @options.as_json
 @options.cluster_secret_file
 @options.bootstrap
@@ -345,8 +351,13 @@ def transfer_leader(
     )
 
 
-@cluster.command()
-@click.option("--topic", metavar="T[:P]", help="Topic, or one partition of it.")
+@cluster.command(short_help="Move replicas to other brokers.")
+@click.option(
+    "--topic",
+    metavar="T[:P]",
+    shell_complete=completing.topics,
+    help="Topic, or one partition of it.",
+)
 @click.option(
     "--brokers",
     metavar="IDS",
@@ -478,7 +489,9 @@ def _execute(
         moves.wait(admin, {move.topic for move in planned})
 
 
-@cluster.command(name="rebalance")
+@cluster.command(
+    name="rebalance", short_help="Distribute replicas and leaders evenly over the brokers."
+)
 @click.option("--dry-run", is_flag=True, help="Print the moves, and move nothing.")
 @click.option("--no-wait", is_flag=True, help="Return when the moves are stored.")
 @options.throttle
@@ -509,8 +522,10 @@ def rebalance_cluster(
         _execute(admin, planned, dry_run=dry_run, no_wait=no_wait, as_json=as_json)
 
 
-@cluster.command()
-@click.argument("broker", metavar="ID", type=click.IntRange(min=0))
+@cluster.command(short_help="Remove a broker after its replicas and votes have moved.")
+@click.argument(
+    "broker", metavar="ID", type=click.IntRange(min=0), shell_complete=completing.brokers
+)
 @click.option("--cancel", is_flag=True, help="Keep the broker, and cancel the moves in progress.")
 @click.option("--no-wait", is_flag=True, help="Return when the request is stored.")
 @options.throttle
@@ -568,7 +583,7 @@ def decommission(
     )
 
 
-@cluster.command()
+@cluster.command(short_help="Recover the cluster after a majority of brokers is lost.")
 @click.option(
     "--accept-loss",
     is_flag=False,
@@ -577,7 +592,13 @@ def decommission(
     help="Continue even if acknowledged records are or may be lost. With =ID, only if --dry-run "
     "printed this ID for the loss.",
 )
-@click.option("--topic", "topics", multiple=True, help="Recover only this topic; may be repeated.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    shell_complete=completing.topics,
+    help="Recover only this topic; may be repeated.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan and its losses, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @options.wide

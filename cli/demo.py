@@ -31,7 +31,7 @@ def _not_two(_context: click.Context, _parameter: click.Parameter, count: int) -
     return count
 
 
-@click.command()
+@click.command(short_help="Write records, kill two leaders, and compare what is read back.")
 @click.option(
     "--brokers",
     type=click.IntRange(1, limits.VOTERS_PER_CLUSTER_MAX),

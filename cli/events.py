@@ -31,7 +31,7 @@ def parse_since(text: str) -> TimestampMs:
     return found
 
 
-@click.command()
+@click.command(short_help="Print elections, ISR changes, joined and failed brokers.")
 @click.option(
     "--since",
     metavar="@TIME",

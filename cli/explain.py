@@ -10,13 +10,16 @@ from dataclasses import asdict
 import click
 
 from raftlog import Admin, TopicPartition
-from raftlog.cli import explaining, options, output
+from raftlog.cli import completing, explaining, options, output
+from raftlog.cli.main import Commands
 from raftlog.client.group_descriptions import GroupDescription
 from raftlog.errors import InvalidRequestError, UnknownPartitionError
 from raftlog.types import check_group_id
 
 
-@click.group()
+@click.group(
+    cls=Commands, short_help="Explain a lag, a partition, a broker, a rebalance or a disk."
+)
 def explain() -> None:
     """Explain why a group lags, a partition or broker does not work, or a disk is full.
 
@@ -27,7 +30,7 @@ def explain() -> None:
 
 
 @explain.command()
-@click.argument("group")
+@click.argument("group", shell_complete=completing.groups)
 @options.as_json
 @options.bootstrap
 def lag(group: str, as_json: bool, bootstrap: str) -> None:
@@ -41,7 +44,7 @@ def lag(group: str, as_json: bool, bootstrap: str) -> None:
 
 
 @explain.command()
-@click.argument("group")
+@click.argument("group", shell_complete=completing.groups)
 @options.as_json
 @options.bootstrap
 def rebalance(group: str, as_json: bool, bootstrap: str) -> None:
@@ -54,10 +57,11 @@ def rebalance(group: str, as_json: bool, bootstrap: str) -> None:
     _print(explaining.explain_rebalance(_group(group, bootstrap)), as_json=as_json)
 
 
-@explain.command()
+@explain.command(short_help="Explain why a partition has no leader or few in-sync replicas.")
 @click.argument(
     "partition",
     metavar="TOPIC:P",
+    shell_complete=completing.partitions,
     callback=lambda _context, _parameter, text: options.topic_partition(text),
 )
 @options.as_json
@@ -79,7 +83,9 @@ def partition(partition: TopicPartition, as_json: bool, bootstrap: str) -> None:
 
 
 @explain.command()
-@click.argument("broker_id", metavar="ID", type=click.IntRange(min=0))
+@click.argument(
+    "broker_id", metavar="ID", type=click.IntRange(min=0), shell_complete=completing.brokers
+)
 @options.as_json
 @options.bootstrap
 def broker(broker_id: int, as_json: bool, bootstrap: str) -> None:
@@ -99,8 +105,14 @@ def broker(broker_id: int, as_json: bool, bootstrap: str) -> None:
     _print(explaining.explain_broker(described, found[0], events), as_json=as_json)
 
 
-@explain.command()
-@click.argument("broker_id", metavar="[BROKER]", type=click.IntRange(min=0), required=False)
+@explain.command(short_help="Explain what uses the disks of brokers, and how to free space.")
+@click.argument(
+    "broker_id",
+    metavar="[BROKER]",
+    type=click.IntRange(min=0),
+    required=False,
+    shell_complete=completing.brokers,
+)
 @options.as_json
 @options.bootstrap
 def disk(broker_id: int | None, as_json: bool, bootstrap: str) -> None:

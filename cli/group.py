@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 import click
 
 from raftlog import Admin
-from raftlog.cli import options, output
+from raftlog.cli import completing, options, output
+from raftlog.cli.main import Commands
 from raftlog.cli.offsets import GRAMMAR, Bound, Extent, parse_offsets, resolve_all
 from raftlog.client.group_descriptions import (
     GroupDescription,
@@ -41,7 +42,7 @@ STATES: Final = (
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def group() -> None:
     """List, describe, reset and delete consumer groups.
 
@@ -51,7 +52,7 @@ def group() -> None:
     """
 
 
-@group.command(name="list")
+@group.command(name="list", short_help="List consumer groups with state, members and lag.")
 @click.option(
     "--state",
     "states",
@@ -116,8 +117,8 @@ def _described(admin: Admin, name: str) -> list[GroupDescription]:
     return []
 
 
-@group.command()
-@click.argument("name")
+@group.command(short_help="Show the members of a group, their partitions and the lag.")
+@click.argument("name", shell_complete=completing.groups)
 @click.option("--members", is_flag=True, help="Print only the members and their partitions.")
 @click.option(
     "--offsets", is_flag=True, help="Print only the offsets and the lag of each partition."
@@ -178,13 +179,16 @@ def _print_group(
         )
 
 
-@group.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@group.command(short_help="Delete groups without members, and their offsets.")
+@click.argument(
+    "names", metavar="NAME...", nargs=-1, required=True, shell_complete=completing.groups
+)
 @click.option(
     "--topic",
     "topics",
     multiple=True,
     metavar="TOPIC",
+    shell_complete=completing.topics,
     help="Delete only the committed offsets of this topic.",
 )
 @options.as_json
@@ -483,7 +487,7 @@ def check_in_range(
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completing.groups)
 @click.option(
     "--to",
     metavar="OFFSETS",
@@ -498,6 +502,7 @@ def check_in_range(
     "selections",
     multiple=True,
     metavar="TOPIC[:P,...]",
+    shell_complete=completing.topics,
     callback=lambda _context, _parameter, texts: tuple(map(parse_selection, texts)),
     help="Reset only these partitions; repeatable.  [default: all with committed offsets]",
 )

@@ -9,9 +9,9 @@ from typing import Any, Final
 import click
 
 from raftlog import Admin
-from raftlog.cli import health, options, output
+from raftlog.cli import completing, health, options, output
 from raftlog.cli.formats import bytes_to_json
-from raftlog.cli.main import Failed
+from raftlog.cli.main import Commands, Failed
 from raftlog.client.descriptions import PartitionVerification
 from raftlog.disk import OsDisk
 from raftlog.storage import inspect
@@ -33,7 +33,7 @@ _HEADINGS: Final = (
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def log() -> None:
     """Inspect and verify the files of partitions.
 
@@ -43,7 +43,7 @@ def log() -> None:
     """
 
 
-@log.command()
+@log.command(short_help="Print the batches of a segment, or of all below a directory.")
 @click.argument("path", type=click.Path(exists=True))
 @click.option("--records", is_flag=True, help="Also print the records of each batch.")
 @options.as_json
@@ -111,11 +111,15 @@ def _record_lines(row: BatchRow) -> Iterator[str]:
         yield f"{'':>12} {record['offset']:>12} {record['timestamp_ms']} {key!r} {value!r}"
 
 
-@log.command()
+@log.command(short_help="Verify batches, hash chains and indexes, or all copies.")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False), required=False)
 @click.option("--cluster", is_flag=True, help="Verify and compare all copies on running brokers.")
 @click.option(
-    "--topic", "topics", multiple=True, help="With --cluster: only this topic; repeatable."
+    "--topic",
+    "topics",
+    multiple=True,
+    shell_complete=completing.topics,
+    help="With --cluster: only this topic; repeatable.",
 )
 @options.wide
 @options.as_json

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from raftlog import Admin
-from raftlog.cli import options, output
+from raftlog.cli import completing, options, output
 from raftlog.config.broker_keys import LOGGING_LEVELS
 from raftlog.errors import InvalidRequestError
 
@@ -18,7 +18,10 @@ INHERIT = "default"
 @click.argument("logger", required=False)
 @click.argument("level", required=False, type=click.Choice([*LOGGING_LEVELS, INHERIT]))
 @click.option(
-    "--broker", type=click.IntRange(min=0), help="Only this broker.  [default: all that respond]"
+    "--broker",
+    type=click.IntRange(min=0),
+    shell_complete=completing.brokers,
+    help="Only this broker.  [default: all that respond]",
 )
 @options.wide
 @options.as_json

@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 COMMANDS: Final[dict[str, Entry]] = {
     "demo": Entry(
         "raftlog.cli.demo:demo",
-        "Write records, kill two leaders, read all records back and compare them.",
+        "Write records, kill two leaders, and compare what is read back.",
     ),
     "up": Entry("raftlog.cli.up:up", "Run a local cluster in the foreground."),
     "broker": Entry("raftlog.cli.broker:broker", "Run one broker."),
@@ -46,15 +46,15 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "cluster": Entry(
         "raftlog.cli.cluster:cluster",
-        "Show the cluster, transfer leaders, move replicas, recover from a lost majority.",
+        "Show the cluster, move leaders and replicas, recover it.",
     ),
     "explain": Entry(
         "raftlog.cli.explain:explain",
-        "Explain why a group lags, a partition or broker does not work, or a disk is full.",
+        "Explain a lag, a partition, a broker, a rebalance or a disk.",
     ),
     "top": Entry(
         "raftlog.cli.top:top",
-        "Show brokers, topics, consumer groups and problems, live, with the next step for each.",
+        "Show brokers, topics, groups and problems, live.",
     ),
     "console": Entry(
         "raftlog.cli.console.command:console",
@@ -86,11 +86,11 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "bench": Entry(
         "raftlog.cli.bench:bench",
-        "Measure raftlog on this machine, compared with a baseline (the floor).",
+        "Measure raftlog on this machine, compared with a baseline.",
     ),
     "chaos": Entry(
         "raftlog.cli.chaos:chaos",
-        "Inject faults into a cluster, and check what its clients observed.",
+        "Inject faults, and check what the clients observed.",
     ),
     "completion": Entry("raftlog.cli.main:completion", "Print the completion script of a shell."),
 }
@@ -105,7 +105,23 @@ class Failed(click.ClickException):
         click.echo(f"raftlog: {' '.join(self.message.split())}", file=file, err=file is None)
 
 
-class Root(click.Group):
+class Commands(click.Group):
+    """Group whose usage errors suggest similar commands, with any release of click."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, known = args[0], self.list_commands(ctx)
+        is_option = name.startswith("-")
+        if not (is_option or ctx.resilient_parsing or self.get_command(ctx, name)):
+            from difflib import get_close_matches
+
+            similar = " or ".join(f"'{each}'" for each in get_close_matches(name, known))
+            ctx.fail(f"No such command '{name}'.{f' Did you mean {similar}?' if similar else ''}")
+        return super().resolve_command(ctx, args)
+
+
+class Root(Commands):
     """Command table as a click group."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -187,7 +203,7 @@ def show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) 
         ctx.exit()
 
 
-@click.command(cls=Root)
+@click.command(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     is_flag=True,

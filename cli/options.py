@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from raftlog.cli import completing
 from raftlog.cli.output import WIDE
 from raftlog.client import profiles
 from raftlog.client.settings import (
@@ -46,6 +47,36 @@ _BYTES: Final = {
 }
 
 
+class ConnectionOption(click.Option):
+    """Option of the connection to a cluster: listed by ``--help-connection``, not by ``--help``."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        return super().get_help_record(ctx) if ctx.meta.get(_CONNECTION_HELP) else None
+
+
+_CONNECTION_HELP: Final = "raftlog.help-connection"  # key in the context of a command
+
+
+def _show_connection_help(
+    context: click.Context, _parameter: click.Parameter, wanted: bool
+) -> None:
+    if not wanted or context.resilient_parsing:
+        return
+    click.echo(connection_help(context))
+    context.exit()
+
+
+def connection_help(context: click.Context) -> str:
+    """Return the help of the options of the connection."""
+    context.meta[_CONNECTION_HELP] = True
+    formatter = context.make_formatter()
+    formatter.write_usage(context.command_path, "[OPTIONS] ...")
+    with formatter.section("Connection options"):
+        options = [p for p in context.command.params if isinstance(p, ConnectionOption)]
+        formatter.write_dl([found for p in options if (found := p.get_help_record(context))])
+    return formatter.getvalue().rstrip("\n")
+
+
 def bootstrap(command: Command) -> Command:
     """Add ``--bootstrap`` (or RAFTLOG_BOOTSTRAP), and the security options of all clients.
 
@@ -54,6 +85,7 @@ def bootstrap(command: Command) -> Command:
     command = security(naming_topics(command))
     return click.option(
         "--bootstrap",
+        cls=ConnectionOption,
         envvar="RAFTLOG_BOOTSTRAP",
         default=lambda: Security({}).bootstrap or BOOTSTRAP_DEFAULT,
         show_default=BOOTSTRAP_DEFAULT,
@@ -125,14 +157,24 @@ def security(command: Command) -> Command:
         variable = f"RAFTLOG_{name.replace('-', '_').upper()}"
         command = click.option(
             f"--{name}",
+            cls=ConnectionOption,
             type=kind,
             metavar=metavar,
             expose_value=False,
             callback=partial(_export, variable),
             help=f"{text}  [env var: {variable}]",
         )(command)
+    command = click.option(
+        "--help-connection",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_connection_help,
+        help="Show the options of the connection: addresses, profile, TLS, authentication.",
+    )(command)
     return click.option(
         "--profile",
+        cls=ConnectionOption,
         metavar="NAME|FILE",
         is_eager=True,  # the options above override the profile
         expose_value=False,
@@ -350,6 +392,7 @@ def topic_config(command: Command) -> Command:
         "config",
         multiple=True,
         metavar="KEY=VALUE",
+        shell_complete=completing.assignments,
         callback=lambda _context, _parameter, pairs: dict(map(key_and_value, pairs)),
         help="A setting, such as retention.ms=86400000; may be repeated.",
     )(command)

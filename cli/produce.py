@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import click
 
 from raftlog import Admin, Producer, RangesFuture
-from raftlog.cli import health, options, output
+from raftlog.cli import completing, health, options, output
 from raftlog.cli.formats import ReadableStream, parse_json_line, read_lines, split_keys
 from raftlog.cli.main import Failed
 from raftlog.cli.output import Advance
@@ -25,7 +25,7 @@ from raftlog.types import Headers, Offset, OffsetRange, RecordMetadata
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=completing.topics)
 @click.option(
     "--file",
     "source",

@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 
 from raftlog import Admin
 from raftlog.cli import options, output
+from raftlog.cli.main import Commands
 from raftlog.security.quota import DEFAULT, QuotaEntity, QuotaKey
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -24,7 +25,7 @@ LIMITS: Final[Mapping[str, tuple[QuotaKey, str]]] = {
 }
 
 
-@click.group()
+@click.group(cls=Commands)
 def quota() -> None:
     """Set, list and delete quotas.
 

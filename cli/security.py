@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from raftlog.cli import options, output
+from raftlog.cli.main import Commands
 from raftlog.cli.supervisor import PORT_DEFAULT
 from raftlog.client import profiles
 from raftlog.config import Address
@@ -19,7 +20,7 @@ from raftlog.testing.administrator import (
 from raftlog.testing.certificates import DAYS_DEFAULT, LOCAL_HOSTS, create
 
 
-@click.group()
+@click.group(cls=Commands)
 def security() -> None:
     """Create certificates for TLS, and the administrator of a cluster.
 
@@ -29,7 +30,7 @@ def security() -> None:
     """
 
 
-@security.command()
+@security.command(short_help="Create a CA, certificates, and an administrator.")
 @click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--hosts",

@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 
 from raftlog import Consumer
-from raftlog.cli import options, output
+from raftlog.cli import completing, options, output
 from raftlog.cli.formats import Formatter, compile_format, format_json, format_values
 from raftlog.cli.interrupts import HeldInterrupt
 from raftlog.cli.offsets import (
@@ -36,7 +36,7 @@ COUNT_DEFAULT: Final = 10  # as in tail(1)
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=completing.topics)
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Print only this partition.")
 @click.option(
     "-o",
@@ -55,6 +55,7 @@ COUNT_DEFAULT: Final = 10  # as in tail(1)
 @click.option(
     "--group",
     metavar="G",
+    shell_complete=completing.groups,
     help="Read as a member of this consumer group, from its committed offsets.",
 )
 @click.option(

@@ -10,11 +10,12 @@ import click
 
 from raftlog import Admin, limits
 from raftlog.cli import options, output
+from raftlog.cli.main import Commands
 from raftlog.cli.options import Command
 from raftlog.client import profiles
 
 
-@click.group()
+@click.group(cls=Commands)
 def token() -> None:
     """Create, list, renew and remove delegation tokens.
 
@@ -86,7 +87,7 @@ def create(
     click.echo(profiles.dump(values), nl=False)
 
 
-@token.command(name="list")
+@token.command(name="list", short_help="List the tokens that the user owns or may renew, or all.")
 @click.option(
     "--owner",
     "owners",

@@ -47,7 +47,7 @@ STYLES: Final = {
 }
 
 
-@click.command()
+@click.command(short_help="Show brokers, topics, groups and problems, live.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=INTERVAL_S_MIN),

@@ -9,19 +9,19 @@ from typing import Any
 import click
 
 from raftlog import Admin, NewTopic, TopicPartition, limits
-from raftlog.cli import health, moves, options, output
+from raftlog.cli import completing, health, moves, options, output
 from raftlog.cli.events import utc_time
-from raftlog.cli.main import Failed
+from raftlog.cli.main import Commands, Failed
 from raftlog.cli.offsets import TIME_GRAMMAR, parse_time
 from raftlog.cli.overview import topics_of
 from raftlog.client.descriptions import PartitionOverview, ProducerPage
 from raftlog.clock import SystemClock
-from raftlog.errors import TopicExistsError, counted
+from raftlog.errors import InvalidTopicError, RaftlogError, RefusedError, TopicExistsError, counted
 from raftlog.replication.rebalancing import change_replication_factor
 from raftlog.types import Offset, TimestampMs, is_internal_topic
 
 
-@click.group()
+@click.group(cls=Commands)
 def topic() -> None:
     """Create, list, describe, alter and delete topics.
 
@@ -32,8 +32,9 @@ def topic() -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option(
+    "-p",
     "--partitions",
     type=click.IntRange(min=1),
     default=1,
@@ -41,6 +42,7 @@ def topic() -> None:
     help="Number of partitions.",
 )
 @click.option(
+    "-r",
     "--replication-factor",
     type=click.IntRange(0, limits.REPLICATION_FACTOR_MAX),
     default=0,
@@ -52,7 +54,7 @@ def topic() -> None:
 @options.as_json
 @options.bootstrap
 def create(
-    name: str,
+    names: Sequence[str],
     partitions: int,
     replication_factor: int,
     config: dict[str, str],
@@ -60,29 +62,48 @@ def create(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Create a topic.
+    """Create topics.
+
+    With several names, the others are created if one of them fails. --json then prints a list.
 
     \b
     Example:
       raftlog topic create clicks --partitions 6 --config retention.ms=86400000
+      raftlog topic create views orders -p 3 -r 3
     """
-    new = NewTopic(name, partitions, replication_factor, config)
-    created = True
+    failures: list[RaftlogError] = []
+    created: list[dict[str, Any]] = []
     with Admin(bootstrap) as admin:
-        try:
-            topic_id = admin.create_topics([new])[name]
-        except TopicExistsError:
-            if not if_not_exists:
-                raise
-            created = False
-            topic_id = admin.describe_topics([name])[0].id
-    if as_json:
-        output.print_json({"name": name, "id": topic_id, "created": created})
-    else:
-        click.echo(f"created {name}" if created else f"{name} exists")
+        for name in dict.fromkeys(names):
+            new = NewTopic(name, partitions, replication_factor, config)
+            try:
+                found = _create(admin, new, if_not_exists=if_not_exists)
+            except (RefusedError, InvalidTopicError) as error:
+                failures.append(error)
+                continue
+            created.append(found)
+            if not as_json:
+                click.echo(f"created {name}" if found["created"] else f"{name} exists")
+    if as_json and (created or len(names) > 1):
+        output.print_json(created if len(names) > 1 else created[0])
+    for failure in failures[1:]:
+        output.note_error(failure)
+    if failures:
+        raise failures[0]
 
 
-@topic.command(name="list")
+def _create(admin: Admin, new: NewTopic, *, if_not_exists: bool) -> dict[str, Any]:
+    try:
+        topic_id = admin.create_topics([new])[new.name]
+    except TopicExistsError:
+        if not if_not_exists:
+            raise
+        topic_id = admin.describe_topics([new.name], partitions=range(1))[0].id
+        return {"name": new.name, "id": topic_id, "created": False}
+    return {"name": new.name, "id": topic_id, "created": True}
+
+
+@topic.command(name="list", short_help="List topics with partitions, replication factor and size.")
 @options.internal
 @options.quiet
 @options.wide
@@ -127,7 +148,7 @@ def list_names(internal: bool, quiet: bool, as_json: bool, bootstrap: str) -> No
 
 
 @topic.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing.topics)
 @options.internal
 @options.wide
 @options.as_json
@@ -212,9 +233,15 @@ def _print_topic(entry: dict[str, Any]) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completing.topics)
 @options.topic_config
-@click.option("--reset", multiple=True, metavar="KEY", help="Reset a setting to its default.")
+@click.option(
+    "--reset",
+    multiple=True,
+    metavar="KEY",
+    shell_complete=completing.settings,
+    help="Reset a setting to its default.",
+)
 @click.option(
     "--replication-factor",
     type=click.IntRange(1, limits.REPLICATION_FACTOR_MAX),
@@ -278,7 +305,7 @@ def _change_replication_factor(admin: Admin, name: str, factor: int) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completing.topics)
 @options.as_json
 @options.bootstrap
 def delete(name: str, as_json: bool, bootstrap: str) -> None:
@@ -297,7 +324,7 @@ def delete(name: str, as_json: bool, bootstrap: str) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completing.topics)
 @click.argument("total", metavar="N", type=click.IntRange(min=1))
 @options.as_json
 @options.bootstrap
@@ -318,7 +345,7 @@ def add_partitions(name: str, total: int, as_json: bool, bootstrap: str) -> None
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completing.topics)
 @click.option(
     "--before",
     multiple=True,
@@ -356,7 +383,7 @@ def _time(_context: click.Context, _parameter: click.Parameter, text: str) -> st
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completing.topics)
 @click.option(
     "--time",
     "at",
@@ -394,8 +421,8 @@ def _print_offsets(
 # -- producers -------------------------------------------------------------------------------------
 
 
-@topic.command()
-@click.argument("name")
+@topic.command(short_help="Show the producers that wrote to a topic in the last week.")
+@click.argument("name", shell_complete=completing.topics)
 @click.option(
     "--partition",
     "-p",

@@ -11,11 +11,12 @@ import click
 
 from raftlog import Admin, limits
 from raftlog.cli import options, output
+from raftlog.cli.main import Commands
 
 PASSWORD_BYTES: Final = 24  # random bytes of a created password
 
 
-@click.group()
+@click.group(cls=Commands)
 def user() -> None:
     """Create, list and delete users, and change their passwords.
 

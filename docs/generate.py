@@ -26,6 +26,7 @@ import click  # noqa: E402 - the repository has to be importable first
 import raftlog  # noqa: E402
 from raftlog import errors, limits  # noqa: E402
 from raftlog.cli.main import root  # noqa: E402
+from raftlog.cli.options import connection_help  # noqa: E402
 from raftlog.config import BROKER_KEYS, TOPIC_KEYS, ConfigKey  # noqa: E402
 from raftlog.server.http.series import METRICS  # noqa: E402
 from tests.scenarios.index import SCENARIOS  # noqa: E402
@@ -55,10 +56,17 @@ def pages() -> dict[Path, str]:
 # -- commands -------------------------------------------------------------------------------------
 
 
+SETTINGS: dict[str, Any] = dict(root.context_settings)
+
+
 def commands(command: click.Command, names: tuple[str, ...]) -> Iterator[tuple[str, click.Context]]:
     """Each command below ``command``, itself first, with the context that its help needs."""
-    parent = click.Context(click.Group(), info_name=" ".join(names[:-1])) if names[:-1] else None
-    context = click.Context(command, parent=parent, info_name=names[-1])
+    parent = (
+        click.Context(click.Group(), info_name=" ".join(names[:-1]), **SETTINGS)
+        if names[:-1]
+        else None
+    )
+    context = click.Context(command, parent=parent, info_name=names[-1], **SETTINGS)
     context.terminal_width = HELP_WIDTH
     yield " ".join(names), context
     if isinstance(command, click.Group):
@@ -77,6 +85,10 @@ def cli_page() -> str:
     parts = [NOTICE, f"<!-- click {click_version()} -->\n", "# Commands\n"]
     for name, context in commands(root, ("raftlog",)):
         parts.append(f"## {name}\n\n```text\n{context.get_help().strip()}\n```\n")
+    for name, context in commands(root, ("raftlog",)):
+        if name == "raftlog tail":
+            text = connection_help(context).partition("\n")[2].strip()
+            parts.append(f"## Connection options\n\n```text\n{text}\n```\n")
     return "\n".join(parts)
 
 

@@ -60,6 +60,35 @@ def test_wrong_usage_is_status_2(raftlog: Raftlog, arguments: list[str]) -> None
     assert ran.out == b""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["topc"], "No such command 'topc'. Did you mean 'topic'"),
+        (["topic", "lst"], "No such command 'lst'. Did you mean 'list'?"),
+        (["zzz"], "No such command 'zzz'.\n"),
+    ],
+)
+def test_a_mistyped_command_gets_similar_ones(
+    raftlog: Raftlog, arguments: list[str], hint: str
+) -> None:
+    assert hint in raftlog(*arguments).err
+
+
+@pytest.mark.parametrize("arguments", [["-h"], ["topic", "-h"], ["topic", "list", "-h"]], ids=str)
+def test_h_is_help_everywhere(raftlog: Raftlog, arguments: list[str]) -> None:
+    ran = raftlog(*arguments)
+    assert (ran.status, ran.out[:6]) == (0, b"Usage:")
+
+
+def test_options_of_the_connection_have_a_help_of_their_own(raftlog: Raftlog) -> None:
+    names = (b"--bootstrap", b"--profile", b"--ssl-cafile", b"--sasl-oauthbearer-token-command")
+    normal, connection = raftlog("tail", "-h").out, raftlog("tail", "--help-connection").out
+    assert [name in normal for name in names] == [False] * 4
+    assert [name in connection for name in names] == [True] * 4
+    assert b"--help-connection" in normal
+    assert b"--follow" not in connection
+
+
 class Raising(click.Command):
     """A command that ends with the given error."""
 

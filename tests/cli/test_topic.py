@@ -25,6 +25,18 @@ def test_a_topic_is_made_as_asked(raftlog: Raftlog, bootstrap: str) -> None:
     assert promised <= described["partitions"][0].keys()
 
 
+def test_several_topics_are_made_and_one_that_exists_does_not_prevent_others(
+    raftlog: Raftlog, topic: str
+) -> None:
+    first, second = f"{topic}-1", f"{topic}-2"
+    ran = raftlog("topic", "create", first, topic, second, "-p", 3, "-r", 1)
+    assert (ran.status, ran.out.decode()) == (1, f"created {first}\ncreated {second}\n")
+    assert f"topic '{topic}' already exists" in ran.err
+    assert len(raftlog("topic", "describe", second, "--json").json["partitions"]) == 3
+    again = raftlog("topic", "create", first, second, "--if-not-exists", "--json").json
+    assert [(row["name"], row["created"]) for row in again] == [(first, False), (second, False)]
+
+
 def test_an_existing_topic_is_refused_unless_that_is_fine(raftlog: Raftlog, topic: str) -> None:
     ran = raftlog("topic", "create", topic)
     assert ran.status == 1

@@ -47,9 +47,18 @@ def test_every_command_has_help_with_an_example() -> None:
 
 
 def test_the_command_table_has_the_first_line_of_each_help() -> None:
-    for name in COMMANDS:
-        text = ALL_COMMANDS[f"raftlog {name}"].command.help or ""
-        assert COMMANDS[name].help == text.partition("\n")[0]
+    for name, entry in COMMANDS.items():
+        command = ALL_COMMANDS[f"raftlog {name}"].command
+        assert entry.help == (command.short_help or (command.help or "").partition("\n")[0])
+
+
+def test_the_help_has_one_line_for_each_command() -> None:
+    for context in ALL_COMMANDS.values():
+        if isinstance(context.command, click.Group):
+            text = context.get_help()
+            rows = text[text.index("Commands:\n") :].splitlines()[1:]
+            assert [row.split()[0] for row in rows] == context.command.list_commands(context)
+            assert not [row for row in rows if row.endswith("...") or len(row) > 80]
 
 
 def test_every_command_takes_json_or_prints_no_result() -> None:
