@@ -30,7 +30,6 @@ from raftlog.errors import (
     RecordTooLargeError,
     ThrottledError,
     UnknownPartitionError,
-    counted,
 )
 from raftlog.kafka_names import answers_kafka_names
 
@@ -265,7 +264,8 @@ def warn_of_undelivered(cores: Iterable[ProducerCore], reason: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always", ResourceWarning)  # Python hides them by default
             warnings.warn(
-                f"{counted(count, 'record was', 'records were')} not delivered: {reason}",
+                f"{count:,} {'record was' if count == 1 else 'records were'} not delivered: "
+                f"{reason}",
                 ResourceWarning,
                 stacklevel=1,
             )
