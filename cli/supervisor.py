@@ -7,13 +7,11 @@ a file ``start-ID``. So every broker is a child of the supervisor, and no other 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,11 +20,11 @@ from raftlog.config import Address, parse_address, parse_voters
 from raftlog.disk import DIRECTORY_MODE, Lock, OsDisk
 from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError, counted
 from raftlog.server.main import STATUS_REMOVED
-from raftlog.testing import BrokerProcess, Cluster
+from raftlog.testing import BrokerProcess, Cluster, wait_until
 from raftlog.testing.administrator import CREDENTIALS_FILE, PROFILE_FILE, write_profile
 from raftlog.testing.certificates import Certificates
 from raftlog.testing.cluster import TLS_DIRECTORY, free_address, local_cluster, reserve_ids
-from raftlog.testing.probes import HOST, answers, check_free, free_ports, members
+from raftlog.testing.probes import HOST, answers, check_free, free_ports, members, progress
 from raftlog.tls import client_context
 
 # -- cluster.json ----------------------------------------------------------------------------------
@@ -210,59 +208,9 @@ LOCK_FILE: Final = "up.lock"
 POLL_INTERVAL_S: Final = 0.05
 RESTART_DELAY_S: Final = 1.0  # limits the restarts of a broker that cannot run
 STALLED_S: Final = 30.0  # without progress, a start has failed
-START_S_MAX: Final = 900.0  # also with progress, such as of brokers that repeat an election
-PROGRESS_CPU_S: Final = 0.1  # CPU time of a process that works, also if it gets little of it
-PROC: Final = Path("/proc")
 ADD_PREFIX: Final = "add-"  # of a request to add a broker; the rest is its ID
 
 Note = Callable[[str], None]
-
-
-class Progress:
-    """Whether processes that start make progress. Time is an argument: monotonic seconds."""
-
-    def __init__(self, now: float) -> None:
-        self._began = self._since = now
-        self._cpu_s = 0.0
-        self._log_bytes = 0
-
-    def problem(self, now: float, *, cpu_s: float, log_bytes: int) -> str:
-        """Return why to wait no longer; empty while the processes use CPU or write their logs.
-
-        ``cpu_s``, ``log_bytes``: CPU time and size of the logs, of all processes together.
-        """
-        if cpu_s - self._cpu_s >= PROGRESS_CPU_S or log_bytes != self._log_bytes:
-            self._since, self._cpu_s, self._log_bytes = now, cpu_s, log_bytes
-        if now - self._since >= STALLED_S:
-            return f"no progress for {STALLED_S:g} s"
-        return f"not within {START_S_MAX:g} s" if now - self._began >= START_S_MAX else ""
-
-
-def wait_while_progressing(
-    condition: Callable[[], bool],
-    pids: Callable[[], Iterable[int]],
-    logs: Iterable[Path],
-    what: str,
-) -> None:
-    """Return once ``condition()`` is true. Raises ``TimeoutError`` if the processes stall."""
-    logs = list(logs)
-    progress = Progress(time.monotonic())
-    while not condition():
-        sizes = (path.stat().st_size for path in logs if path.exists())
-        used_s = sum(map(cpu_seconds, pids()))
-        problem = progress.problem(time.monotonic(), cpu_s=used_s, log_bytes=sum(sizes))
-        if problem:
-            raise TimeoutError(f"{what}: {problem} (see {', '.join(map(str, logs))})")
-        time.sleep(POLL_INTERVAL_S)
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used; 0 if it has ended, or without /proc."""
-    try:
-        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system
 
 
 class Supervisor:
@@ -329,7 +277,7 @@ class Supervisor:
             for broker in self.cluster.brokers:
                 broker.spawn()
             self._await_ready()
-            self._wait(self._has_members, self.cluster.brokers, "the brokers form a cluster")
+            self.cluster.wait_members()
         except BaseException:
             self.stop()
             raise
@@ -339,35 +287,13 @@ class Supervisor:
         failed: list[BrokerUnavailableError] = []
         for broker in self.cluster.brokers:
             try:
-                self._wait(partial(_responds, broker), [broker], f"{_name(broker)} responds")
+                broker.wait_ready()
             except BrokerUnavailableError as error:
                 failed.append(error)
                 if self._is_new or 2 * len(failed) >= len(self.cluster.brokers):
                     raise
                 self._note(str(error))
                 broker.kill()
-
-    def _has_members(self) -> bool:
-        try:
-            self.cluster.wait_members(timeout_s=0)
-        except TimeoutError:
-            return False
-        return True
-
-    def _wait(
-        self, condition: Callable[[], bool], brokers: Iterable[BrokerProcess], what: str
-    ) -> None:
-        """Wait for brokers that start. Raises ``BrokerUnavailableError``."""
-        waiting = list(brokers)
-        try:
-            wait_while_progressing(
-                condition,
-                lambda: [broker.pid for broker in waiting if broker.pid is not None],
-                [broker.log_path for broker in waiting],
-                what,
-            )
-        except TimeoutError as error:
-            raise BrokerUnavailableError(str(error)) from error
 
     def run(self, stopping: threading.Event) -> None:
         """Watch the brokers and the requests in the directory until ``stopping`` is set."""
@@ -435,27 +361,11 @@ class Supervisor:
             write_cluster_file(self._directory, self.cluster)
 
 
-def _name(broker: BrokerProcess) -> str:
-    return f"broker {broker.id} at {broker.address}"
-
-
-def _responds(broker: BrokerProcess) -> bool:
-    """Return whether the broker responds. Raises ``BrokerUnavailableError`` if it has ended."""
-    if answers(broker.address, tls=broker.tls):
-        return True
-    if broker.exit_status is not None:
-        broker.wait_ready(timeout_s=0)  # raises with the final log output
-    return False
-
-
-def _pids_of(directory: Path, ids: Iterable[int]) -> list[int]:
-    """Return the processes of brokers of the last run in ``directory``."""
+def _progress(directory: Path, ids: Iterable[int]) -> list[tuple[int, int]]:
+    """Return a value that changes while these brokers of the last run work."""
     rows = json.loads((directory / CLUSTER_FILE).read_bytes())["brokers"]
-    return [row["pid"] for row in rows if row["id"] in ids and row["pid"] is not None]
-
-
-def _logs_of(directory: Path, ids: Iterable[int]) -> list[Path]:
-    return [directory / f"broker-{broker}.log" for broker in ids]
+    pids = {row["id"]: row["pid"] for row in rows}
+    return [progress(pids.get(broker), directory / f"broker-{broker}.log") for broker in ids]
 
 
 def request_start(directory: Path, broker_id: int) -> Address:
@@ -471,11 +381,11 @@ def request_start(directory: Path, broker_id: int) -> Address:
     certificates = certificates_of(directory)
     tls = None if certificates is None else client_context(ca=str(certificates.ca))
     try:
-        wait_while_progressing(
+        wait_until(
             lambda: not request.exists() and answers(address, tls=tls),
-            lambda: _pids_of(directory, [broker_id]),
-            _logs_of(directory, [broker_id]),
-            f"broker {broker_id} at {address} responds",
+            timeout_s=STALLED_S,
+            progress=lambda: _progress(directory, [broker_id]),
+            what=f"broker {broker_id} at {address} responds",
         )
     finally:
         request.unlink(missing_ok=True)
@@ -507,11 +417,11 @@ def request_add(directory: Path, count: int) -> dict[int, Address]:
         )
 
     try:
-        wait_while_progressing(
+        wait_until(
             have_joined,
-            lambda: _pids_of(directory, ids),
-            _logs_of(directory, ids),
-            f"brokers {ids} have joined",
+            timeout_s=STALLED_S,
+            progress=lambda: _progress(directory, ids),
+            what=f"brokers {ids} have joined",
         )
     finally:
         for request in requests:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from raftlog.config.address import Address
@@ -43,6 +44,7 @@ ANSWER_TIMEOUT_S: Final = 2.0
 PORTS: Final = range(10_000, 32_000)
 PORT_TRIES_MAX: Final = 1_000
 PROGRESS_FACTOR: Final = 10
+PROGRESS_CPU_TICKS: Final = 10  # 0.1 s of CPU; an idle broker needs it in 10 s or more
 PORTS_RESERVED_MAX: Final = 200  # by one process
 
 
@@ -82,14 +84,16 @@ class Stall:
         return has_ended or now - self._since > self._limit_s
 
 
-def cpu_ticks(pid: int | None) -> int:
-    """Return the CPU time that a process has used, in ticks of the system; 0 without /proc."""
+def progress(pid: int | None, log: Path) -> tuple[int, int]:
+    """Return a value that changes while a process works: its CPU time in units of
+    ``PROGRESS_CPU_TICKS`` (0 without /proc), and the bytes of its log."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
             fields = stat.read().rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])  # utime, stime; see proc(5)
     except OSError:
-        return 0
-    return int(fields[11]) + int(fields[12])  # utime, stime; see proc(5)
+        ticks = 0
+    return ticks // PROGRESS_CPU_TICKS, log.stat().st_size if log.exists() else 0
 
 
 _reserved: Final[deque[int]] = deque()  # file descriptors of UDP sockets

@@ -29,7 +29,7 @@ from raftlog.disk import FILE_MODE
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing import fork_server
 from raftlog.testing.fork_server import ForkedProcess
-from raftlog.testing.probes import POLL_INTERVAL_S, Stall, answers, check_free, cpu_ticks
+from raftlog.testing.probes import POLL_INTERVAL_S, Stall, answers, check_free, progress
 from raftlog.tls import client_context
 
 READY_TIMEOUT_S: Final = 30.0
@@ -198,8 +198,7 @@ class BrokerProcess:
 
     def progress(self) -> tuple[int, int]:
         """Return a value that changes while the broker works: CPU time, and bytes of its log."""
-        size = self.log_path.stat().st_size if self.log_path.exists() else 0
-        return cpu_ticks(self.broker_pid), size
+        return progress(self.broker_pid, self.log_path)
 
     def kill(self) -> None:
         """Send SIGKILL: no warning, no flush. Returns when the process has ended."""

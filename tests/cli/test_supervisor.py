@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,11 +15,9 @@ import pytest
 
 from raftlog.cli import supervisor as supervisor_module
 from raftlog.cli.supervisor import (
-    Progress,
     Supervisor,
     choose_addresses,
     choose_http,
-    cpu_seconds,
     recorded_addresses,
     request_add,
     request_start,
@@ -95,29 +91,6 @@ def test_an_unreadable_record_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "cluster.json").write_text(text)
     with pytest.raises(DataDirectoryError, match=r"cluster\.json"):
         recorded_addresses(tmp_path)
-
-
-def test_a_start_has_failed_after_a_time_without_progress() -> None:
-    progress = Progress(now=100.0)
-    assert progress.problem(129.0, cpu_s=0.5, log_bytes=0) == "", "it has used CPU"
-    assert progress.problem(158.0, cpu_s=0.55, log_bytes=10) == "", "its log has grown"
-    assert progress.problem(187.0, cpu_s=0.7, log_bytes=10) == ""
-    assert progress.problem(216.0, cpu_s=0.71, log_bytes=10) == ""
-    assert progress.problem(217.0, cpu_s=0.71, log_bytes=10) == "no progress for 30 s"
-
-
-def test_a_start_that_never_ends_has_a_limit() -> None:
-    progress = Progress(now=0.0)
-    assert progress.problem(899.0, cpu_s=1.0, log_bytes=0) == ""
-    assert progress.problem(900.0, cpu_s=2.0, log_bytes=0) == "not within 900 s"
-
-
-def test_cpu_time_is_that_of_the_process() -> None:
-    before = cpu_seconds(os.getpid())
-    while time.process_time() < before + 0.1:
-        pass
-    assert cpu_seconds(os.getpid()) > before
-    assert cpu_seconds(2**30) == 0.0
 
 
 def test_an_http_port_is_kept_while_it_is_free(tmp_path: Path) -> None:
