@@ -495,7 +495,7 @@ def kafka(run: Scope, trips: int, brokers: int) -> None:
 # -- start-up ------------------------------------------------------------------------------------
 
 
-@bench.command(name="imports")
+@bench.command(name="imports", short_help="Measure how long imports take.")
 @click.option(
     "--rounds",
     default=7,

@@ -38,8 +38,8 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("ci", settings.get_profile("dev"), max_examples=300)
-settings.register_profile("nightly", settings.get_profile("dev"), max_examples=50_000)
+settings.register_profile("ci", settings.get_profile("dev"), max_examples=100)
+settings.register_profile("nightly", settings.get_profile("dev"), max_examples=2_000)
 settings.load_profile(PROFILE)
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raftlog.bench.imports import imports
 
 
+@pytest.mark.integration
 def test_modules_and_cpu_time_of_an_import() -> None:
     cases = {"nothing": "pass", "raftlog": "import raftlog.limits"}
     empty, raftlog = imports(rounds=2, cases=cases)

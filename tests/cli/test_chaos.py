@@ -242,6 +242,7 @@ def test_a_judge_that_misses_something_fails_its_test(
     assert ran.out.decode().endswith("wrong verdicts: 1\n")
 
 
+@pytest.mark.integration
 def test_help_loads_nothing_of_the_harness() -> None:
     code = (
         "import sys; from cli.main import run; run(['chaos', 'run', '--help']); "

@@ -27,6 +27,7 @@ def test_help_lists_every_command_with_its_line(raftlog: Raftlog) -> None:
         assert entry.help.split()[0].encode() in ran.out
 
 
+@pytest.mark.integration
 def test_help_loads_neither_numpy_nor_rich_nor_any_command() -> None:
     code = (
         "import sys; from cli.main import run; run(['--help']); "
@@ -144,6 +145,7 @@ def test_our_own_mistakes_keep_their_traceback(
         ending_with(AssertionError("a broken invariant"))
 
 
+@pytest.mark.integration
 def test_a_reader_that_has_had_enough_ends_the_command_quietly(spawn: Spawn) -> None:
     process = spawn("completion", "zsh")
     assert process.stdout is not None
@@ -153,6 +155,7 @@ def test_a_reader_that_has_had_enough_ends_the_command_quietly(spawn: Spawn) -> 
     assert process.stderr.read() == b""
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topic", "--help"]], ids=str)
 def test_output_that_cannot_be_written_is_one_sentence(arguments: list[str]) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -190,6 +193,7 @@ def test_errors_name_options(argument: str, option: str) -> None:
     assert main.in_options(argument) == option
 
 
+@pytest.mark.integration
 def test_ctrl_c_ends_a_waiting_command_with_130(spawn: Spawn) -> None:
     process = spawn("produce", "nowhere", "--bootstrap", "127.0.0.1:1", stdin=subprocess.PIPE)
     assert process.stderr is not None

@@ -112,16 +112,19 @@ SCRIPT = """
 """
 
 
+@pytest.mark.integration
 def test_the_end_of_the_program_waits_for_a_daemon_that_closes() -> None:
     done = python(SCRIPT.format(takes_s=20, at_exit="atexit.register(ends.set)"))
     assert (done.returncode, done.stdout) == (0, "committed"), done.stderr
 
 
+@pytest.mark.integration
 def test_it_does_not_wait_for_ever() -> None:
     done = python(SCRIPT.format(takes_s=0.01, at_exit=""))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_does_not_wait_for_its_parents_threads() -> None:
     at_exit = """

@@ -304,6 +304,7 @@ def test_an_unclosed_consumer_warns_and_goes(fake: FakeCluster) -> None:
     assert not io_thread.is_alive()
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not hasattr(signal, "SIGCHLD"), reason="needs fork")
 def test_a_forked_child_is_told_to_make_its_own() -> None:
     done = python(

@@ -138,6 +138,7 @@ def test_what_is_abandoned_is_closed_and_ends_the_thread() -> None:
     assert not io_thread.is_alive()
 
 
+@pytest.mark.integration
 def test_the_interpreter_ends_with_a_thread_still_running() -> None:
     done = python(
         """
@@ -153,6 +154,7 @@ def test_the_interpreter_ends_with_a_thread_still_running() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not hasattr(signal, "SIGCHLD"), reason="needs fork")
 def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
     done = python(

@@ -317,6 +317,7 @@ def test_a_bad_setting_leaves_nothing_behind() -> None:
     gc.collect()
 
 
+@pytest.mark.integration
 def test_an_interpreter_ends_with_a_producer_unclosed() -> None:
     done = python(
         """
@@ -335,6 +336,7 @@ def test_an_interpreter_ends_with_a_producer_unclosed() -> None:
     assert "ResourceWarning: unclosed" in done.stderr
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not hasattr(signal, "SIGCHLD"), reason="needs fork")
 def test_a_forked_child_is_told_to_make_its_own() -> None:
     done = python(

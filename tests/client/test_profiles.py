@@ -133,6 +133,7 @@ def test_a_wrong_argument_is_named(arguments: dict[str, object], words: str) -> 
         Security(arguments).sasl_settings()  # type: ignore[arg-type]
 
 
+@pytest.mark.integration
 def test_a_profile_has_a_source_of_bearer_tokens(tmp_path: Path) -> None:
     text = "security_protocol = 'SASL_SSL'\nsasl_mechanism = 'OAUTHBEARER'\n"
     file = private(tmp_path / "file.toml", text + "sasl_oauthbearer_token_file = 'token'\n")

@@ -162,6 +162,7 @@ print(digest.hexdigest())
 """
 
 
+@pytest.mark.integration
 def test_hash_order_does_not_matter() -> None:
     outputs = set()
     for hash_seed in ("0", "1", "2"):

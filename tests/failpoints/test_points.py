@@ -65,6 +65,7 @@ def test_each_action_does_what_it_says() -> None:
     assert made.counts == {ONE: 3, OTHER: 2}
 
 
+@pytest.mark.integration
 def test_a_crash_is_a_sigkill_to_itself() -> None:
     program = f"from raftlog.failpoints import Failpoints; Failpoints('*=crash').hit({ONE!r})"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)

@@ -26,7 +26,14 @@ from tests.integration.load import TOPIC
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-SAMPLE: Final = 5  # sites of each run of the quick tests
+# Every broker that has records to store comes by these: no tour has to be recorded for them.
+STORING: Final = tuple(
+    f"{what}.{operation}.{when}"
+    for what in ("segment", "journal")
+    for operation in ("write", "sync")
+    for when in ("before", "after")
+)
+SAMPLE: Final = 2  # sites of each run of the quick test
 SHARDS: Final = 8
 
 Recording = Mapping[str, Sequence[Step]]  # the steps that come by a site
@@ -59,6 +66,7 @@ def steps_by_site(noted: Sequence[Hit]) -> dict[str, list[Step]]:
     return found
 
 
+@pytest.mark.nightly
 def test_the_list_of_failpoints_is_what_a_broker_comes_by(recording: Recording) -> None:
     assert sorted(recording) == sorted(SITES)
 
@@ -88,10 +96,9 @@ def crash_at_all(directory: Path, sites: Sequence[str], recording: Recording) ->
             crash(made, site, recording[site])
 
 
-def test_a_crash_at_a_failpoint_loses_nothing(
-    tmp_path: Path, recording: Recording, seed: int
-) -> None:
-    crash_at_all(tmp_path, Random(seed).sample(sorted(SITES), SAMPLE), recording)
+def test_a_crash_at_a_failpoint_loses_nothing(tmp_path: Path, seed: int) -> None:
+    traffic = STEPS[:1]
+    crash_at_all(tmp_path, Random(seed).sample(STORING, SAMPLE), dict.fromkeys(STORING, traffic))
 
 
 @pytest.mark.nightly

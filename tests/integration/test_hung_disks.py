@@ -52,7 +52,12 @@ def with_switches(
 
 
 @pytest.mark.parametrize(
-    "rules", [[LOGS], [JOURNAL], [LOGS, JOURNAL]], ids=["logs", "journal", "both"]
+    "rules",
+    [
+        pytest.param([LOGS], id="logs"),
+        pytest.param([JOURNAL], id="journal", marks=pytest.mark.nightly),
+        pytest.param([LOGS, JOURNAL], id="both", marks=pytest.mark.nightly),
+    ],
 )
 def test_s36_slow_leader_disk_that_hangs(
     tmp_path: Path, rules: list[str], say: Callable[[str], None]

@@ -11,6 +11,7 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
+@pytest.mark.integration
 def test_the_manual_builds(tmp_path: Path) -> None:
     pytest.importorskip("sphinx")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]

@@ -90,7 +90,9 @@ def recover(running: Cluster, load: Load, left: int) -> None:
     load.goes_on(count=100)
 
 
-@pytest.mark.parametrize("survivor", ["leader", "follower"])
+@pytest.mark.parametrize(
+    "survivor", ["leader", pytest.param("follower", marks=pytest.mark.nightly)]
+)
 def test_the_last_of_three_serves_what_is_committed_and_recovers_everything(
     tmp_path: Path, survivor: str, say: Callable[[str], None]
 ) -> None:

@@ -90,7 +90,7 @@ def successor(running: Cluster, old: int) -> None:
     )
 
 
-@pytest.mark.parametrize("min_isr", [1, 2])
+@pytest.mark.parametrize("min_isr", [2, pytest.param(1, marks=pytest.mark.nightly)])
 def test_s13_a_leader_that_was_paused(
     tmp_path: Path, min_isr: int, say: Callable[[str], None]
 ) -> None:
@@ -115,7 +115,7 @@ def test_s13_a_leader_that_was_paused(
     say(f"SIGSTOP of the leader, without an acknowledgement: {silence:.2f} s")
 
 
-@pytest.mark.parametrize("min_isr", [1, 2])
+@pytest.mark.parametrize("min_isr", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_s13_a_leader_that_would_be_alone_in_the_isr(tmp_path: Path, min_isr: int) -> None:
     """Cut off, it wants to be the only one in sync, and may be asked to commit alone.
 

@@ -63,6 +63,7 @@ def options(directory: Path) -> CampaignOptions:
     return CampaignOptions(directory=directory / "reports", time_s=1e9, run_s=7)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("status", "verdict"),
     [(0, "valid"), (1, "invalid"), (3, "unknown"), (9, "exit status 9"), (-9, "exit status -9")],
@@ -88,6 +89,7 @@ def test_the_exit_status_is_the_verdict_and_only_what_was_right_is_thrown_away(
     assert row.summary == json.loads(json.dumps(SUMMARY))
 
 
+@pytest.mark.integration
 def test_options_that_are_refused_end_the_campaign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +118,7 @@ def test_the_table_has_every_run_and_the_sums() -> None:
     assert lines[10] == "Effects observed: SIGKILLs of brokers 8."
 
 
+@pytest.mark.integration
 def test_runs_go_on_until_the_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = stand_in(tmp_path, 0, SUMMARY)
     monkeypatch.setattr(campaign_module.sys, "executable", str(program))

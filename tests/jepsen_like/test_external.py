@@ -72,6 +72,7 @@ def calls(path: Path) -> list[str]:
 # -- the script
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("text", "error", "says"),
     [
@@ -91,6 +92,7 @@ def test_a_script_that_does_not_do_it_says_why(
     assert script.cannot("pause") == ""
 
 
+@pytest.mark.integration
 def test_what_a_script_cannot_do_is_not_asked_again(tmp_path: Path) -> None:
     path = script_of(tmp_path, RECORD + "exit 3\n")
     script = Script(path)
@@ -100,6 +102,7 @@ def test_what_a_script_cannot_do_is_not_asked_again(tmp_path: Path) -> None:
     assert calls(path) == ["pause 1"]
 
 
+@pytest.mark.integration
 def test_without_a_script_nothing_can_be_done(tmp_path: Path) -> None:
     script = Script(None)
     assert script.cannot("kill") == "no control script. Set --control"
@@ -109,6 +112,7 @@ def test_without_a_script_nothing_can_be_done(tmp_path: Path) -> None:
         Script(tmp_path / "nowhere").do("kill", 1)
 
 
+@pytest.mark.integration
 def test_a_script_says_what_it_says(tmp_path: Path) -> None:
     script = Script(script_of(tmp_path, '#!/bin/sh\necho "  $1 of $2 "\n'))
     assert script.do("state", 2) == "state of 2"
@@ -116,6 +120,7 @@ def test_a_script_says_what_it_says(tmp_path: Path) -> None:
     assert script.do_all("state", []) == []
 
 
+@pytest.mark.integration
 def test_what_is_cut_is_what_the_script_was_told(tmp_path: Path) -> None:
     path = script_of(tmp_path, RECORD)
     net = ScriptNet(Script(path), {1: Address("127.0.0.1", free_port())})

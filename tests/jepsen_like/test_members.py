@@ -71,6 +71,7 @@ def whats(entries: list[AnyEntry], process: str) -> list[str]:
     return [e.what for e in entries if isinstance(e, Member) and e.process == process]
 
 
+@pytest.mark.integration
 def test_what_a_member_says_is_in_the_history(stage: Stage) -> None:
     stage.members.start([1])
     stage.wait_for_all(1)
@@ -96,6 +97,7 @@ def test_what_a_member_says_is_in_the_history(stage: Stage) -> None:
     assert times == sorted(times)
 
 
+@pytest.mark.integration
 def test_who_is_killed_stays_away_until_it_is_started(stage: Stage) -> None:
     stage.members.start([1, 2])
     stage.wait_for_all(1, 2)
@@ -113,6 +115,7 @@ def test_who_is_killed_stays_away_until_it_is_started(stage: Stage) -> None:
     assert not [e for e in entries if isinstance(e, Note)]
 
 
+@pytest.mark.integration
 def test_who_is_stopped_is_not_at_work(stage: Stage) -> None:
     stage.members.start([1])
     stage.wait_for_all(1)
@@ -126,6 +129,7 @@ def test_who_is_stopped_is_not_at_work(stage: Stage) -> None:
     assert whats(entries, "g/m1.1")[3:6] == ["paused", "resumed", "cut"]
 
 
+@pytest.mark.integration
 def test_one_that_ends_by_itself_is_trouble_and_has_a_successor(tmp_path: Path) -> None:
     stage = Stage(tmp_path, FAILING)
     stage.members.start([1])

@@ -64,6 +64,7 @@ def passing(net: NamespaceNet) -> set[tuple[int, int]]:
         return {pair for pair, passes in looks if passes}
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_a_cut_is_silent_and_of_one_direction() -> None:
     with namespaced() as (net, _):
@@ -79,6 +80,7 @@ def test_a_cut_is_silent_and_of_one_direction() -> None:
         assert passing(net) == PAIRS
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_a_connection_that_was_made_before_stalls_and_goes_on() -> None:
     with namespaced() as (net, spaces), connected(spaces, 1, 2) as (near, far):
@@ -92,6 +94,7 @@ def test_a_connection_that_was_made_before_stalls_and_goes_on() -> None:
         assert far.recv(100) == b"lost and sent again"
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_connections_need_both_directions() -> None:
     with namespaced() as (net, spaces):
@@ -108,6 +111,7 @@ def test_connections_need_both_directions() -> None:
         assert net.reaches(1, 2), "who refuses is reached"
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_a_cable_can_be_pulled_out() -> None:
     with namespaced() as (net, _):
@@ -117,6 +121,7 @@ def test_a_cable_can_be_pulled_out() -> None:
         assert passing(net) == PAIRS, "neighbours are known as before"
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_a_cut_outlasts_a_cable() -> None:
     with namespaced() as (net, _):
@@ -126,6 +131,7 @@ def test_a_cut_outlasts_a_cable() -> None:
         assert passing(net) == PAIRS - {(2, 1)}
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_the_bridge_keeps_some_apart() -> None:
     with namespaced() as (net, _):
@@ -137,6 +143,7 @@ def test_the_bridge_keeps_some_apart() -> None:
         assert passing(net) == PAIRS
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_a_slow_cable_passes_all_but_slowly() -> None:
     with namespaced() as (net, spaces), connected(spaces, CONTROL, 2) as (near, far):
@@ -162,6 +169,7 @@ def test_a_slow_cable_passes_all_but_slowly() -> None:
         assert "tbf" not in said
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_healing_makes_cables_fast_again() -> None:
     with namespaced() as (net, spaces):
@@ -172,6 +180,7 @@ def test_healing_makes_cables_fast_again() -> None:
         assert "tbf" not in spaces.run(CONTROL, "tc", "qdisc", "show", "dev", "v1")
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_what_cannot_be_cut_is_refused() -> None:
     with namespaced() as (net, _):
@@ -181,6 +190,7 @@ def test_what_cannot_be_cut_is_refused() -> None:
         assert passing(net) == PAIRS
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_relays_in_the_diallers_place_suffer_what_it_suffers() -> None:
     with Namespaces(2) as spaces, contextlib.ExitStack() as stack:

@@ -66,6 +66,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert outcome.report.read_text().startswith("<!")
 
 
+@pytest.mark.integration
 def test_a_cluster_that_does_not_start_is_no_verdict(tmp_path: Path) -> None:
     (tmp_path / "source" / "raftlog").mkdir(parents=True)
     (tmp_path / "source" / "raftlog" / "__init__.py").write_text("raise SystemExit('too old')\n")

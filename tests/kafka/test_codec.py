@@ -77,7 +77,7 @@ def _read(kind: Kind, api: Api, version: int) -> Callable[[memoryview, int], tup
 
 
 @pytest.mark.parametrize("api", apis.APIS.values(), ids=lambda api: api.name)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=max(5, settings().max_examples // 10))
 @given(data=st.data())
 def test_what_is_written_is_read_again(api: Api, data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(("request", "response")))
@@ -90,7 +90,7 @@ def test_what_is_written_is_read_again(api: Api, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("api", apis.APIS.values(), ids=lambda api: api.name)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=max(8, settings().max_examples // 6))
 @given(data=st.data())
 def test_tampered_bytes_are_refused_or_read(api: Api, data: st.DataObject) -> None:
     version = data.draw(st.integers(api.version_min, api.version_max))

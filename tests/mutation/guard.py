@@ -19,6 +19,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from tests.mutation.address import Place, StaleAddressError, line_of, parsed
 from tests.mutation.change import Change, names_needed
@@ -52,8 +53,11 @@ class Guard:
 
     def line(self, text: str) -> int:
         """The line of ``text``, from 1, that is changed first. Raises ``StaleGuardError``."""
-        place = self._place(text)
-        found = self.change.find(place)
+        try:
+            place = unchanged(text, self.function)
+            found = self.change.find(place)
+        except StaleAddressError as error:
+            raise StaleGuardError(f"{self.name}: {error}") from error
         return min(line_of(node, place.parents) for nodes in found for node in nodes)
 
     def _place(self, text: str) -> Place:
@@ -72,12 +76,23 @@ class Guard:
         """A name that is gone would fail every test, for no reason of the guard's."""
         for edit in self.change.edits:
             needed = names_needed(edit.replacement)
-            unknown = needed and needed - place.locals - set(_defined(tree))
+            unknown = needed and needed - place.locals - _defined(tree)
             if unknown:
                 raise StaleAddressError(f"{edit.replacement!r} names {', '.join(sorted(unknown))}")
 
 
-def _defined(tree: ast.Module) -> Iterator[str]:
+@cache
+def unchanged(text: str, function: str) -> Place:
+    """The place of a guard. Not to be changed: others get the same."""
+    return Place(parsed(text), function)
+
+
+@cache
+def _defined(tree: ast.Module) -> frozenset[str]:
+    return frozenset(_names_defined(tree))
+
+
+def _names_defined(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name

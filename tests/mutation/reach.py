@@ -41,6 +41,7 @@ class Reach:
     def __init__(self, texts: Mapping[str, str], *, entries: Collection[str] = ENTRIES) -> None:
         self.texts = texts
         self._trees = {path: ast.parse(text) for path, text in texts.items()}
+        self._functions: dict[str, list[Function]] = {}
         self._entries = tuple(entries)
         self._foreign = _with_foreign_bases(self._trees.values())
         self._uses: dict[str, set[str]] = {}  # by a function's name: what functions so called name
@@ -94,11 +95,13 @@ class Reach:
 
     def dead(self, path: str, line: int) -> str:
         """The function around ``line`` that nothing reaches, or "" if all of them are reached."""
+        if path not in self._functions:
+            every = ast.walk(self._trees[path])
+            self._functions[path] = [node for node in every if isinstance(node, Function)]
         around = [
             function
-            for function in ast.walk(self._trees[path])
-            if isinstance(function, Function)
-            and function.lineno <= line <= (function.end_lineno or 0)
+            for function in self._functions[path]
+            if function.lineno <= line <= (function.end_lineno or 0)
         ]
         return next((each.name for each in around if each.name not in self.names), "")
 

@@ -6,8 +6,7 @@ import ast
 from functools import cache
 
 from tests.mutation import page
-from tests.mutation.address import Place, parsed
-from tests.mutation.guard import Guard, StaleGuardError
+from tests.mutation.guard import Guard, StaleGuardError, unchanged
 from tests.mutation.guards import GUARDS
 from tests.mutation.run import COPIED, ROOT, unreachable
 
@@ -47,13 +46,8 @@ def address_problem(guard: Guard) -> str:
         compile(without, guard.module, "exec")
     except (StaleGuardError, SyntaxError) as error:
         return str(error)
-    return "the change changes nothing" if without == unchanged(text, guard.function) else ""
-
-
-@cache
-def unchanged(text: str, function: str) -> str:
-    """The module's text with the function written as the syntax tree is, without a change."""
-    return Place(parsed(text), function).put_into(text)
+    as_it_is = unchanged(text, guard.function).put_into(text)
+    return "the change changes nothing" if without == as_it_is else ""
 
 
 def test_every_guard_is_reached_by_what_runs_in_production() -> None:

@@ -19,15 +19,15 @@ from raftlog.testing.simulator.scenario import Mode, Scenario, Verdict, run
 pytestmark = pytest.mark.simulated
 
 SEEDS_PER_TEST = 4
-CONSENSUS_SEEDS_PER_TEST = 20
+CONSENSUS_SEEDS_PER_TEST = 10
 NIGHTLY_S = 300  # of each kind
 
 # Of whole clusters: mode, brokers, compacted topics, tests of `make test`, of `make seeds`.
 KINDS: list[tuple[Mode, int, bool, int, int]] = [
-    ("safety", 3, False, 3, 20),
+    ("safety", 3, False, 4, 20),
     ("safety", 5, False, 1, 5),
     ("liveness", 3, False, 1, 8),
-    ("liveness", 5, False, 1, 2),
+    ("liveness", 5, False, 0, 3),
     ("safety", 3, True, 1, 6),
     ("safety", 1, True, 1, 2),
     ("liveness", 3, True, 0, 2),
@@ -76,7 +76,7 @@ def test_a_cluster_keeps_its_promises(
 
 
 @pytest.mark.parametrize(
-    "number", [0, *(pytest.param(n, marks=pytest.mark.seeds) for n in range(1, 12))]
+    "number", [0, *(pytest.param(n, marks=pytest.mark.seeds) for n in range(1, 20))]
 )
 def test_consensus_keeps_its_promises(seed: int, number: int) -> None:
     first = seed + number * CONSENSUS_SEEDS_PER_TEST

@@ -103,6 +103,7 @@ def test_a_forked_child_makes_clients_of_its_own(lender: ClientPool[FakeClient])
     assert not parents.closed
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_every_lender_hears_of_a_fork() -> None:
     script = """

@@ -36,6 +36,7 @@ def python(script: str) -> str:
     return done.stdout
 
 
+@pytest.mark.integration
 def test_registering_by_itself_imports_nothing_heavy() -> None:
     """Every Spark session of whoever has raftlog installed imports it."""
     loaded = python(
@@ -51,6 +52,7 @@ def test_registering_by_itself_imports_nothing_heavy() -> None:
     assert loaded == "['pyspark_raftlog']\n"
 
 
+@pytest.mark.integration
 def test_the_package_imports_neither_arrow_nor_the_client_before_it_has_to() -> None:
     loaded = python(
         """
@@ -64,6 +66,7 @@ def test_the_package_imports_neither_arrow_nor_the_client_before_it_has_to() -> 
     assert loaded == "[]\n"
 
 
+@pytest.mark.integration
 def test_spark_finds_the_format_by_itself() -> None:
     """By the very function that Spark's driver calls to look for formats."""
     found = python(

@@ -29,6 +29,7 @@ def test_free_ports_are_different_and_can_be_listened_on() -> None:
         check_free(Address("127.0.0.1", port))
 
 
+@pytest.mark.integration
 def test_another_process_does_not_get_a_port_that_this_one_has_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -71,9 +71,9 @@ def test_the_cluster_and_its_broker(browser: Browser, topic: str) -> None:
     assert "Brokers 1 / 1 up" in text
     assert re.search(r"Fullest disk [\d.]+ \S+ free of [\d.]+ \S+, broker 1 ", text)
     assert "Disk free" in text
-    text = text_of(browser.get("/broker?id=1"))
-    assert "Broker 1 at" in text
-    assert f"{topic}:0" in text
+    # The list is that of a description, which is kept for a second.
+    wait_until(lambda: f"{topic}:0" in text_of(browser.get("/broker?id=1")), what="the new topic")
+    assert "Broker 1 at" in text_of(browser.get("/broker?id=1"))
     assert "no broker 9" in browser.get("/broker?id=9", 400)
 
 

@@ -139,6 +139,7 @@ def test_the_base_of_a_process_is_read() -> None:
         assert clocks.base_s(os.getpid()) == pytest.approx(0.0)
 
 
+@pytest.mark.integration
 def test_the_base_of_a_time_namespace_is_read() -> None:
     command = ["unshare", "--time", "--monotonic", "1000", "--fork", "cat"]
     try:

@@ -85,6 +85,7 @@ def harm(root: Path, random: Random) -> None:
 # -- power
 
 
+@pytest.mark.integration
 def test_a_power_cut_takes_what_was_not_synced_and_nothing_else(disk: LoopDisk) -> None:
     random = Random(1)
     for _ in range(20):
@@ -105,6 +106,7 @@ def test_a_power_cut_takes_what_was_not_synced_and_nothing_else(disk: LoopDisk) 
         assert disk.dirty_bytes() == 0
 
 
+@pytest.mark.integration
 def test_with_the_journal_kept_names_are_there_and_data_is_not(disk: LoopDisk) -> None:
     root = disk.mount_point
     for name in ("over", "longer", "shorter", "before", "replaced", "removed"):
@@ -124,6 +126,7 @@ def test_with_the_journal_kept_names_are_there_and_data_is_not(disk: LoopDisk) -
     assert (root / "folder").is_dir()
 
 
+@pytest.mark.integration
 def test_a_power_cut_leaves_what_the_file_under_the_disk_has(
     disk: LoopDisk, tmp_path: Path
 ) -> None:
@@ -144,12 +147,14 @@ def test_a_power_cut_leaves_what_the_file_under_the_disk_has(
         subprocess.run(["umount", place], check=True)
 
 
+@pytest.mark.integration
 def test_a_mark_takes_the_room_that_is_said(disk: LoopDisk) -> None:
     assert disk.dirty_bytes() == 0
     disk.mark()
     assert disk.dirty_bytes() == disks.MARK_ROOM
 
 
+@pytest.mark.integration
 def test_one_of_two_disks_loses_power(disk: LoopDisk, tmp_path: Path) -> None:
     with LoopDisk(tmp_path / "run", "disk-2", SIZE_BYTES) as other:
         disk.mark()
@@ -158,6 +163,7 @@ def test_one_of_two_disks_loses_power(disk: LoopDisk, tmp_path: Path) -> None:
         assert (disk.marked(), other.marked()) == (False, True)
 
 
+@pytest.mark.integration
 def test_what_is_synced_is_not_counted_as_lost(disk: LoopDisk) -> None:
     """So a machine that writes back by itself is found out."""
     disk.mark()
@@ -169,6 +175,7 @@ def test_what_is_synced_is_not_counted_as_lost(disk: LoopDisk) -> None:
 # -- room
 
 
+@pytest.mark.integration
 def test_a_full_disk_takes_nothing_until_it_is_freed(disk: LoopDisk) -> None:
     disk.free()  # nothing to free
     room = disk.free_bytes()
@@ -182,6 +189,7 @@ def test_a_full_disk_takes_nothing_until_it_is_freed(disk: LoopDisk) -> None:
     assert disk.probe(1 << 20) == ""
 
 
+@pytest.mark.integration
 def test_some_room_is_left_if_it_is_to_be(disk: LoopDisk) -> None:
     write(disk.mount_point / "file", bytes(1 << 20), sync=True)
     disk.fill(leave_bytes=16384)
@@ -194,6 +202,7 @@ def test_some_room_is_left_if_it_is_to_be(disk: LoopDisk) -> None:
     assert disk.free_bytes() < 8192
 
 
+@pytest.mark.integration
 def test_room_that_was_given_back_stays_so_without_power(disk: LoopDisk) -> None:
     disk.fill()
     disk.cut_power()
@@ -206,6 +215,7 @@ def test_room_that_was_given_back_stays_so_without_power(disk: LoopDisk) -> None
 # -- errors
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("harming", "error"),
     [(LoopDisk.trigger_error, errno.EROFS), (LoopDisk.shutdown, errno.EIO)],
@@ -229,6 +239,7 @@ def test_who_has_files_open_gets_errors_until_the_disk_is_mounted_again(
     assert path.read_bytes() == b"synced"
 
 
+@pytest.mark.integration
 def test_a_sync_of_what_was_written_before_fails_too(disk: LoopDisk) -> None:
     with (disk.mount_point / "file").open("wb", buffering=0) as file:
         file.write(b"x")
@@ -240,6 +251,7 @@ def test_a_sync_of_what_was_written_before_fails_too(disk: LoopDisk) -> None:
 # -- there or not
 
 
+@pytest.mark.integration
 def test_nothing_is_done_to_the_directory_of_a_disk_that_is_not_mounted(disk: LoopDisk) -> None:
     disk.unmount()
     disk.unmount()
@@ -252,6 +264,7 @@ def test_nothing_is_done_to_the_directory_of_a_disk_that_is_not_mounted(disk: Lo
     assert disk.probe() == ""
 
 
+@pytest.mark.integration
 def test_what_holds_a_disk_may_be_kept(disk: LoopDisk, tmp_path: Path) -> None:
     with LoopDisk(tmp_path / "run", "kept", SIZE_BYTES) as other:
         other.close(keep=True)
@@ -261,12 +274,14 @@ def test_what_holds_a_disk_may_be_kept(disk: LoopDisk, tmp_path: Path) -> None:
         assert not other.mount_point.exists()
 
 
+@pytest.mark.integration
 def test_a_disk_that_cannot_be_made_leaves_nothing(disk: LoopDisk, tmp_path: Path) -> None:
     with pytest.raises(LoopDiskError, match=r"mkfs\.ext4 ended with status 1: .+"):
         LoopDisk(tmp_path / "run", "tiny", 1 << 10)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"disk-1", "disk-1.img"}
 
 
+@pytest.mark.integration
 def test_a_file_system_that_others_have_mounted_is_not_mounted_again(
     disk: LoopDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +298,7 @@ def test_a_file_system_that_others_have_mounted_is_not_mounted_again(
     assert disk.probe() == ""
 
 
+@pytest.mark.integration
 def test_a_file_system_that_others_only_know_of_is_unmounted_there(disk: LoopDisk) -> None:
     """A mount namespace begins with a copy of all mounts."""
     with piped(["unshare", "--mount", sys.executable, "-c", WAIT]) as other:
@@ -344,6 +360,7 @@ def test_writeback_is_off_in_the_block_and_then_as_before(value: Path) -> None:
         assert value.read_text() == "700"
 
 
+@pytest.mark.integration
 def test_the_last_of_two_puts_it_back(value: Path) -> None:
     with writeback(value):
         with holder(value):
@@ -352,6 +369,7 @@ def test_the_last_of_two_puts_it_back(value: Path) -> None:
     assert value.read_text() == "700"
 
 
+@pytest.mark.integration
 def test_the_first_may_leave_first(value: Path) -> None:
     with contextlib.ExitStack() as later:
         with writeback(value):
@@ -361,6 +379,7 @@ def test_the_first_may_leave_first(value: Path) -> None:
         assert value.read_text() == "700"
 
 
+@pytest.mark.integration
 def test_what_a_killed_process_left_is_put_back(value: Path) -> None:
     with holder(value) as process:
         process.kill()
@@ -380,5 +399,6 @@ def test_a_zero_that_nobody_noted_is_not_kept(value: Path, noted: str) -> None:
     assert value.read_text() == WRITEBACK_DEFAULT
 
 
+@pytest.mark.integration
 def test_the_machine_writes_nothing_back_while_there_is_a_disk(disk: LoopDisk) -> None:
     assert WRITEBACK.read_text().strip() == "0"

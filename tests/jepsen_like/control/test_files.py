@@ -157,6 +157,7 @@ def test_a_directory_is_emptied_and_stays(data_dir: Path) -> None:
     assert files.empty(data_dir / "none") == 0
 
 
+@pytest.mark.integration
 def test_disks_are_exchanged(tmp_path: Path) -> None:
     one_dir, other_dir = tmp_path / "one", tmp_path / "other"
     make_data(one_dir, 1)

@@ -75,6 +75,7 @@ def group_of(controller: Controller) -> Group:
 # -- file descriptors
 
 
+@pytest.mark.integration
 def test_no_file_is_opened_above_the_limit_and_all_are_after_it(child: Child) -> None:
     count = limits.open_files(child.pid)
     before = limits.limit_files(child.pid, count + 2)
@@ -87,6 +88,7 @@ def test_no_file_is_opened_above_the_limit_and_all_are_after_it(child: Child) ->
 # -- control groups
 
 
+@pytest.mark.integration
 def test_memory_runs_out_and_kills_in_its_own_group_only(child: Child) -> None:
     group = group_of("memory")
     try:
@@ -104,6 +106,7 @@ def test_memory_runs_out_and_kills_in_its_own_group_only(child: Child) -> None:
     assert not group.path.exists()
 
 
+@pytest.mark.integration
 def test_a_limit_that_was_lifted_is_none(child: Child) -> None:
     group = group_of("memory")
     try:
@@ -115,6 +118,7 @@ def test_a_limit_that_was_lifted_is_none(child: Child) -> None:
         group.close()
 
 
+@pytest.mark.integration
 def test_cpu_time_is_rationed_and_the_group_goes_with_its_process_alive(child: Child) -> None:
     group = group_of("cpu")
     try:
@@ -193,6 +197,7 @@ def test_where_there_are_no_groups_it_is_said(
 # -- neighbours
 
 
+@pytest.mark.integration
 def test_neighbours_take_turns_with_a_process_and_go(child: Child) -> None:
     allowed = os.sched_getaffinity(child.pid)
     before = limits.waited_ns(child.pid)

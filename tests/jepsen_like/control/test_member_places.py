@@ -26,6 +26,7 @@ def listening(spaces: Namespaces, broker: int) -> socket.socket:
     return ear
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_a_member_reaches_brokers_until_it_is_cut_off() -> None:
     with (
@@ -46,6 +47,7 @@ def test_a_member_reaches_brokers_until_it_is_cut_off() -> None:
         places.mend(1)
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_commands_run_in_a_members_place_and_this_thread_stays_where_it_is() -> None:
     with Namespaces(1) as spaces:

@@ -26,6 +26,7 @@ def own_namespace() -> str:
     return os.readlink("/proc/thread-self/ns/net")
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_everybody_reaches_everybody() -> None:
     with Namespaces(3) as spaces:
@@ -41,6 +42,7 @@ def test_everybody_reaches_everybody() -> None:
                             assert there.getpeername()[0] == spaces.address(other)
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_nobody_has_to_ask_where_others_are() -> None:
     with Namespaces(2) as spaces:
@@ -53,6 +55,7 @@ def test_nobody_has_to_ask_where_others_are() -> None:
             assert spaces.mac(place) in link
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_commands_run_where_they_should() -> None:
     with Namespaces(2) as spaces:
@@ -63,6 +66,7 @@ def test_commands_run_where_they_should() -> None:
             assert "127.0.0.1/8" in spaces.run(broker, "ip", "-brief", "addr", "show", "lo")
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_work_in_another_place_leaves_this_thread_where_it_is() -> None:
     with Namespaces(2) as spaces:
@@ -75,6 +79,7 @@ def test_work_in_another_place_leaves_this_thread_where_it_is() -> None:
         assert own_namespace() == here
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_an_error_in_another_place_is_raised_here() -> None:
     def fail() -> None:
@@ -84,6 +89,7 @@ def test_an_error_in_another_place_is_raised_here() -> None:
         spaces.within(1, fail)
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_nothing_is_left() -> None:
     mounts, links = Path("/proc/thread-self/mounts").read_text(), socket.if_nameindex()
@@ -94,6 +100,7 @@ def test_nothing_is_left() -> None:
     assert socket.if_nameindex() == links
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_nothing_is_left_of_what_could_not_be_made() -> None:
     mounts = Path("/proc/thread-self/mounts").read_text()
@@ -108,6 +115,7 @@ def test_nothing_is_left_of_what_could_not_be_made() -> None:
     assert Path("/proc/thread-self/mounts").read_text() == mounts
 
 
+@pytest.mark.integration
 @in_its_own_network
 def test_other_tests_see_nothing_of_it() -> None:
     with Namespaces(1):
@@ -140,6 +148,7 @@ def test_addresses_are_those_of_the_manual() -> None:
     assert len({spaces.mac(place) for place in (0, 1, 2)}) == 3
 
 
+@pytest.mark.integration
 def test_a_command_that_fails_says_why() -> None:
     with pytest.raises(OSError, match=r"sh -c echo so it is >&2; exit 3: so it is"):
         run("sh", "-c", "echo so it is >&2; exit 3")
@@ -147,6 +156,7 @@ def test_a_command_that_fails_says_why() -> None:
         run("sh", "-c", "exit 3")
 
 
+@pytest.mark.integration
 def test_commands_side_by_side_all_end_before_the_first_complaint(tmp_path: Path) -> None:
     done = tmp_path / "done"
     commands = [(("sh", "-c", "exit 1"), ""), (("sh", "-c", f"cat > {done}"), "read")]
@@ -169,6 +179,7 @@ def test_a_machine_without_the_commands_says_so(
     assert "Linux" in namespaces.why_not.__wrapped__()
 
 
+@pytest.mark.integration
 def test_a_machine_that_refuses_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for command in namespaces.COMMANDS:
         script = tmp_path / command

@@ -73,6 +73,7 @@ def loop_devices(image: Path) -> list[str]:
     return found
 
 
+@pytest.mark.integration
 def test_a_command_in_it_is_the_same_process_with_the_same_streams() -> None:
     process = popen("sh", "-c", 'read line; echo "$$ $line"; echo oops >&2; exit 7')
     said, complaint = process.communicate("hello\n")
@@ -81,6 +82,7 @@ def test_a_command_in_it_is_the_same_process_with_the_same_streams() -> None:
     assert process.returncode == 7
 
 
+@pytest.mark.integration
 def test_an_interrupt_reaches_the_command() -> None:
     process = popen(sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)")
     try:
@@ -94,6 +96,7 @@ def test_an_interrupt_reaches_the_command() -> None:
         end(process)
 
 
+@pytest.mark.integration
 def test_the_inside_knows_that_it_is_inside() -> None:
     look = "from jepsen_like.control import sandbox; print(sandbox.is_inside())"
     assert popen(sys.executable, "-c", look).communicate()[0] == "True\n"
@@ -109,6 +112,7 @@ def test_the_inside_knows_that_it_is_inside() -> None:
     assert not sandbox.is_inside()
 
 
+@pytest.mark.integration
 def test_it_has_a_network_of_its_own_with_a_loopback_device() -> None:
     said, _ = popen("ip", "-brief", "address").communicate()
     (line,) = said.splitlines()
@@ -116,6 +120,7 @@ def test_it_has_a_network_of_its_own_with_a_loopback_device() -> None:
     assert "127.0.0.1" in line
 
 
+@pytest.mark.integration
 def test_nothing_is_left_when_the_run_is_killed(
     at_work: subprocess.Popen[str], tmp_path: Path
 ) -> None:
@@ -142,6 +147,7 @@ def test_nothing_is_left_when_the_run_is_killed(
     assert not {"b1", "b2"} & set(listed.stdout.split())
 
 
+@pytest.mark.integration
 def test_a_machine_without_the_means_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     why_not = sandbox.why_not.__wrapped__
     monkeypatch.setattr(sandbox, "_UNSHARE", ("sh", "-c", "echo not permitted >&2; exit 1"))
@@ -156,6 +162,7 @@ def test_a_machine_without_the_means_says_so(monkeypatch: pytest.MonkeyPatch) ->
     assert why_not() == "requires Linux"
 
 
+@pytest.mark.integration
 def test_a_sandbox_does_not_keep_the_disks_of_others_mounted(tmp_path: Path) -> None:
     """Its table of mounts began as a copy: a power cut outside would wait for it to end."""
     if why_not():

@@ -147,6 +147,7 @@ def _commit_more(path: Path) -> None:
 # -- swap-disks
 
 
+@pytest.mark.integration
 def test_swapped_disks_are_refused_and_swapped_back(tmp_path: Path) -> None:
     nemesis, cluster, ledger = nemesis_of(tmp_path)
     before = ids(cluster)
@@ -163,6 +164,7 @@ def test_swapped_disks_are_refused_and_swapped_back(tmp_path: Path) -> None:
     assert not ledger.failed
 
 
+@pytest.mark.integration
 def test_a_broker_that_takes_anothers_disk_is_told_of_and_stopped(tmp_path: Path) -> None:
     nemesis, cluster, _ = nemesis_of(tmp_path)
     cluster.hosts[3].data_dir.rename(tmp_path / "away")
@@ -172,6 +174,7 @@ def test_a_broker_that_takes_anothers_disk_is_told_of_and_stopped(tmp_path: Path
     assert cluster.up() == {2}
 
 
+@pytest.mark.integration
 def test_healing_swaps_back(tmp_path: Path) -> None:
     nemesis, cluster, _ = nemesis_of(tmp_path)
     before = ids(cluster)
@@ -185,6 +188,7 @@ def test_healing_swaps_back(tmp_path: Path) -> None:
 # -- old-backup
 
 
+@pytest.mark.integration
 def test_an_old_copy_is_put_back_and_replaced(tmp_path: Path) -> None:
     nemesis, cluster, ledger = nemesis_of(tmp_path)
     before = ids(cluster)
@@ -203,6 +207,7 @@ def test_an_old_copy_is_put_back_and_replaced(tmp_path: Path) -> None:
     assert not ledger.failed
 
 
+@pytest.mark.integration
 def test_the_oldest_copy_may_be_of_another_directory(tmp_path: Path) -> None:
     nemesis, cluster, _ = nemesis_of(tmp_path)
     first = ids(cluster)[2]
@@ -224,6 +229,7 @@ def test_no_copy_is_put_back_against_the_ledger(tmp_path: Path) -> None:
     assert not nemesis.end(old_backup(2)).injected
 
 
+@pytest.mark.integration
 def test_a_copy_that_may_not_be_replaced_is_when_it_may(tmp_path: Path) -> None:
     nemesis, cluster, _ = nemesis_of(tmp_path, "", "not yet")
     nemesis.begin(old_backup(2))

@@ -256,6 +256,7 @@ def test_why_not() -> None:
     assert "not a kind of this nemesis" in NetworkNemesis(FakeCluster(FakeNet())).why_not("kill")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("shape", "clients", "command", "sign"),
     [

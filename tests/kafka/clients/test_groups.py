@@ -126,7 +126,7 @@ def test_librdkafka_rebalances_commits_and_resumes(
 
     until(is_even)
     rows = [line.split() for line in cli("group", "list").splitlines()]
-    assert [row[:4] for row in rows if row[0] == group] == [[group, protocol, "stable", "2"]]
+    assert [row[:5] for row in rows if row[0] == group] == [[group, "stable", "2", "0", protocol]]
     shown = cli("group", "describe", group)
     assert f"assignor {'range' if protocol == 'classic' else 'uniform'}" in shown
     one.close()
