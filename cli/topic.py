@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +16,14 @@ from raftlog.cli.offsets import TIME_GRAMMAR, parse_time
 from raftlog.cli.overview import topics_of
 from raftlog.client.descriptions import PartitionOverview, ProducerPage
 from raftlog.clock import SystemClock
-from raftlog.errors import InvalidTopicError, RaftlogError, RefusedError, TopicExistsError, counted
+from raftlog.errors import (
+    AccessDeniedError,
+    InvalidTopicError,
+    RaftlogError,
+    RefusedError,
+    TopicExistsError,
+    counted,
+)
 from raftlog.replication.rebalancing import change_replication_factor
 from raftlog.types import Offset, TimestampMs, is_internal_topic
 
@@ -128,23 +135,31 @@ def list_names(internal: bool, quiet: bool, as_json: bool, bootstrap: str) -> No
             for name in () if as_json else names:
                 click.echo(name)
             return
+        rows = list(_topic_rows(admin))
+    shown = (row for row in rows if internal or not is_internal_topic(row[0]))
+    output.print_table(("topic", "partitions", "replication", "size"), sorted(shown))
+
+
+def _topic_rows(admin: Admin) -> Iterator[tuple[str, int, int | str, str]]:
+    """Return name, partitions, replication factor and size of each topic.
+
+    Sizes are unknown to users that may not describe the cluster.
+    """
+    try:
         summaries = topics_of(admin.summarize_cluster())
-        replicas = {
-            found.name: max(len(part.replicas) for part in found.partitions)
-            for found in admin.describe_topics(partitions=range(1))
-            if found.partitions
-        }
-    rows = [
-        (
-            found.name,
-            found.partitions,
-            replicas.get(found.name, health.UNKNOWN),
-            health.UNKNOWN if found.size_bytes < 0 else health.shown_bytes(found.size_bytes),
-        )
-        for found in summaries
-        if internal or not is_internal_topic(found.name)
-    ]
-    output.print_table(("topic", "partitions", "replication", "size"), sorted(rows))
+    except AccessDeniedError:
+        for found in admin.describe_topics():
+            copies = max((len(part.replicas) for part in found.partitions), default=0)
+            yield found.name, len(found.partitions), copies, health.UNKNOWN
+        return
+    replicas = {
+        found.name: max(len(part.replicas) for part in found.partitions)
+        for found in admin.describe_topics(partitions=range(1))
+        if found.partitions
+    }
+    for topic in summaries:
+        size = health.UNKNOWN if topic.size_bytes < 0 else health.shown_bytes(topic.size_bytes)
+        yield topic.name, topic.partitions, replicas.get(topic.name, health.UNKNOWN), size
 
 
 @topic.command()

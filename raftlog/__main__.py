@@ -7,6 +7,7 @@ as the rest.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 
 def main() -> None:
@@ -14,8 +15,10 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         from raftlog import __version__
 
-        sys.stdout.write(f"raftlog {__version__}\n")
-        return
+        with suppress(OSError):  # the command itself reports it
+            sys.stdout.write(f"raftlog {__version__}\n")
+            sys.stdout.flush()
+            return
     from raftlog.cli import main as command
 
     command.main()

@@ -6,6 +6,7 @@ No fixtures of one package live here; they stand in that package's own ``conftes
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import re
 import secrets
@@ -45,16 +46,21 @@ settings.load_profile(PROFILE)
 ROOT = Path(__file__).resolve().parents[1]
 SEED_WITHOUT_GIT = 20_240_229
 
-# The tests at each of these places share something expensive: a Spark session, a cluster, a
-# recording, the syntax trees of all code.
-TOGETHER = (
-    "tests/mutation/test_guards.py",
-    "tests/tidy/",
-    "tests/cli/test_cluster.py",
-    "tests/integration/test_failpoints.py",
-    "tests/jepsen_like/test_cluster.py",
-    "tests/spark_source/",
+# The tests of one file go to one worker: they may share a cluster, or a recording. Those of this
+# place share a Spark session.
+TOGETHER = ("tests/spark_source/",)
+# These take long and share nothing: each goes to the worker that is free.
+APART = (
+    "tests/cli/test_demo.py",
+    "tests/cli/test_up.py",
+    "tests/integration/test_damage.py",
+    "tests/integration/test_promises_",
+    "tests/scenarios/test_s_clusters.py",
+    "tests/simulation/",
+    "tests/storage/test_compaction_crashes.py",
+    "tests/storage/test_replica_crashes.py",
 )
+COLLECT_EVERY = 100  # tests
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,7 +84,7 @@ def seed_of_commit() -> int:
 
 @pytest.hookimpl(optionalhook=True)  # it is xdist's
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Each place of ``TOGETHER`` is one worker's, from the start; all else goes to who is free.
+    """The tests of a file are one worker's, but for ``TOGETHER`` and ``APART``.
 
     By path: ``--dist loadgroup`` of xdist 3.8 sees no groups under pytest 9.2.
     """
@@ -86,18 +92,38 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+            if nodeid.startswith(APART):
+                return nodeid
+            file = nodeid.partition("::")[0]
+            return next((place for place in TOGETHER if nodeid.startswith(place)), file)
 
     return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest go first, so that no worker ends alone: those on Spark, and whole clusters."""
-    items.sort(key=lambda item: not (item.nodeid.startswith(TOGETHER) or is_simulated(item)))
+    """The longest go first, so that no worker ends alone: those on Spark, whole simulated clusters,
+    and files with tests of real brokers.
+    """
+    real = {item.path for item in items if item.get_closest_marker("integration")}
+
+    def rank(item: pytest.Item) -> int:
+        if item.nodeid.startswith(TOGETHER):
+            return 0
+        if item.get_closest_marker("simulated") is not None:
+            return 1
+        return 2 if item.path in real else 3
+
+    items.sort(key=rank)
 
 
-def is_simulated(item: pytest.Item) -> bool:
-    return item.get_closest_marker("simulated") is not None
+def pytest_runtest_logfinish() -> None:
+    """What is left after many tests stays: collections of garbage, some tests' own, pass it by."""
+    if next(_finished) % COLLECT_EVERY == 0:
+        gc.collect()
+        gc.freeze()
+
+
+_finished = itertools.count(1)
 
 
 def pytest_collection_finish() -> None:

@@ -85,21 +85,22 @@ def say(line: str) -> None:
 
 
 class Checks:
-    """The checks of `CHECKS`, in processes of their own beside the tests."""
+    """Checks that run beside the tests: names of programs of ``BIN``, or paths, and arguments."""
 
-    def __init__(self) -> None:
+    def __init__(self, commands: Sequence[Sequence[str]] = CHECKS) -> None:
+        self._commands = commands
         pipe, both = subprocess.PIPE, subprocess.STDOUT
         self._running = [
             subprocess.Popen(
                 [BIN / check[0], *check[1:]], cwd=ROOT, stdout=pipe, stderr=both, text=True
             )
-            for check in CHECKS
+            for check in commands
         ]
 
     def failed(self) -> list[str]:
         """Wait for the checks. Return those that failed, after printing their output."""
         failed = []
-        for check, process in zip(CHECKS, self._running, strict=True):
+        for check, process in zip(self._commands, self._running, strict=True):
             output, _ = process.communicate()
             if process.returncode:
                 say(output)

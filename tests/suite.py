@@ -1,7 +1,8 @@
-"""``make test``: style, types and layers beside pytest, which leaves a core to them at first.
+"""``make test``: `make check` beside the tests.
 
-Three test processes for two cores: tests of real brokers wait as much as they compute. Arguments go
-to pytest.
+Three test processes for two cores: tests of real brokers wait as much as they compute. The tests of
+`make check` have a process of their own: they parse all code, and every collection of garbage in
+their process then takes a second. Arguments go to pytest.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tests.quick import Checks, say
+from tests.quick import CHECKS, Checks, say
 from tests.tidy.sources import ROOT
 
-PYTEST = (sys.executable, "-m", "pytest", "-n", "3", "--budgets")
+PYTEST = (sys.executable, "-m", "pytest")
+OF_CHECK = ("tests/tidy", "tests/mutation/test_guards.py")
+TESTS = (*PYTEST, "-n", "3", "--budgets", *(f"--ignore={path}" for path in OF_CHECK))
 
 
 def main(arguments: Sequence[str]) -> int:
     """Return the exit status."""
     began = time.monotonic()
-    checks = Checks()
-    status = subprocess.run([*PYTEST, *arguments], cwd=ROOT, check=False).returncode
+    checks = Checks([*CHECKS, (*PYTEST, "-q", *OF_CHECK)])
+    status = subprocess.run([*TESTS, *arguments], cwd=ROOT, check=False).returncode
     failed = checks.failed()
     say(f"{time.monotonic() - began:.0f} s in all; checks: {', '.join(failed) or 'good'}")
     return status or int(bool(failed))

@@ -53,6 +53,7 @@ def _loaded(code: str) -> set[str]:
     return set(json.loads(ran.stderr))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("code", "own_max", "absent"),
     [
@@ -131,6 +132,7 @@ def _is_module(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").exists()
 
 
+@pytest.mark.integration
 def test_a_broker_imports_all_that_it_may_use_before_it_serves() -> None:
     found = _loaded("from raftlog.server.main import preload; preload()")
     assert {*_imported_by_functions()} - NOT_OF_BROKERS - found == set()

@@ -851,7 +851,8 @@ class Log:
         ``offset``: from the log start to the log end; a replica that differs below the log start
         uses ``restart_at``. If the log start is inside the removed batch, it moves to the start of
         that batch. The high watermark and the durable end offset are lowered first. A crash at any
-        time leaves the log unchanged or truncated.
+        time leaves the log unchanged or truncated; a power failure can also leave some of the
+        removed batches, from the first of them on.
 
         Call it on the log's own thread while no sync task is outstanding
         (``GroupCommit.between_syncs``). Delete tasks that have not run yet are run here. Raises

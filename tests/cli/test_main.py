@@ -212,6 +212,7 @@ def test_completion_scripts_ask_raftlog(raftlog: Raftlog, shell: str) -> None:
     assert b"_RAFTLOG_COMPLETE" in ran.out
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -12,6 +12,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.mark.integration
+@pytest.mark.nightly
 def test_the_manual_builds(tmp_path: Path) -> None:
     pytest.importorskip("sphinx")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]

@@ -161,6 +161,7 @@ for thread in threads:
 """
 
 
+@pytest.mark.integration
 def test_threads_that_are_the_first_to_decode_a_message_do_not_end_the_process() -> None:
     """Found by a run of chaos that ended by SIGSEGV: one in two processes here did so."""
     processes = [subprocess.Popen([sys.executable, "-c", RACE]) for _ in range(10)]

@@ -233,6 +233,7 @@ def test_a_batch_keeps_its_range_when_its_last_record_is_gone() -> None:
     assert list(decode_lists(data).offsets) == [0, 1]
 
 
+@pytest.mark.integration
 def test_small_batches_load_neither_numpy_nor_pyarrow() -> None:
     program = (
         "import sys; from raftlog.record import *\n"

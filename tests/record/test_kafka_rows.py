@@ -127,6 +127,7 @@ print(sum(map(int, decode_lists(sys.stdin.buffer.read()).values)))
 """
 
 
+@pytest.mark.integration
 def test_a_client_without_numpy_reads_rows() -> None:
     stored = as_stored(kafka_batch([KafkaRecord(b"%d" % n) for n in range(300)]))
     out = subprocess.check_output([sys.executable, "-c", WITHOUT_NUMPY], input=stored)

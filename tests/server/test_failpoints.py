@@ -270,6 +270,7 @@ def test_set_is_a_broker_on_failpoints() -> None:
     assert around.make_connection is not Connection
 
 
+@pytest.mark.integration
 def test_a_broker_warns_that_failpoints_are_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +282,7 @@ def test_a_broker_warns_that_failpoints_are_on(
         )
 
 
+@pytest.mark.integration
 def test_a_broker_with_wrong_failpoints_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,6 +160,7 @@ def stored(address: Address) -> list[bytes]:
         return values
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_whatever_ends_it_under_load_nothing_acknowledged_is_lost(
     tmp_path: Path, how: signal.Signals
@@ -181,6 +182,7 @@ def test_whatever_ends_it_under_load_nothing_acknowledged_is_lost(
         assert len(set(values)) == len(values)
 
 
+@pytest.mark.integration
 def test_it_says_where_it_listens_and_that_it_stopped(tmp_path: Path) -> None:
     with process(tmp_path, id="3") as broker:
         address = broker.address()
@@ -190,6 +192,7 @@ def test_it_says_where_it_listens_and_that_it_stopped(tmp_path: Path) -> None:
         assert "broker stopped: broker=3" in broker.said[-1]
 
 
+@pytest.mark.integration
 def test_numpy_is_imported_before_the_first_records_come(tmp_path: Path) -> None:
     """The import takes 0.1 s of CPU time, in which the event loop would do nothing else."""
     with process(tmp_path) as broker:
@@ -197,6 +200,7 @@ def test_numpy_is_imported_before_the_first_records_come(tmp_path: Path) -> None
         assert "numpy" in Path(f"/proc/{broker.pid}/maps").read_text()
 
 
+@pytest.mark.integration
 def test_with_logs_in_json_every_line_is_json(tmp_path: Path) -> None:
     with process(tmp_path / "data", **{"logging.format": "json", "logging.level": "error"}) as one:
         ready = json.loads(one.first_line())
@@ -206,6 +210,7 @@ def test_with_logs_in_json_every_line_is_json(tmp_path: Path) -> None:
         assert all(json.loads(line) for line in one.said)
 
 
+@pytest.mark.integration
 def test_a_port_in_use(tmp_path: Path) -> None:
     with contextlib.closing(bind(Address("127.0.0.1", 0))) as taken:
         address = address_of(taken)
@@ -217,12 +222,14 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         assert "--set http.listen=127.0.0.1:0" in line
 
 
+@pytest.mark.integration
 def test_a_data_directory_that_is_in_use(tmp_path: Path) -> None:
     with process(tmp_path) as first:
         first.address()
         assert "in use" in refusal(tmp_path)
 
 
+@pytest.mark.integration
 def test_a_data_directory_of_another_broker(tmp_path: Path) -> None:
     with process(tmp_path, id="2") as first:
         first.address()
@@ -244,6 +251,7 @@ def mounted(directory: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", str(directory)], check=True)
 
 
+@pytest.mark.integration
 def test_a_read_only_directory(tmp_path: Path) -> None:
     with mounted(tmp_path / "read-only", "ro") as directory:
         line = refusal(directory / "data")
@@ -255,12 +263,14 @@ def test_a_read_only_directory(tmp_path: Path) -> None:
 POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()
 
 
+@pytest.mark.integration
 def test_a_directory_without_permission(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o500)
     assert "cannot be written" in refusal(closed / "data", prefix=POWERLESS)
 
 
+@pytest.mark.integration
 def test_a_full_file_system(tmp_path: Path) -> None:
     """Producers are told, reads go on, and writes resume when there is room."""
     with mounted(tmp_path / "small", "size=4m") as directory, process(directory / "data") as broker:
@@ -284,6 +294,7 @@ def test_a_full_file_system(tmp_path: Path) -> None:
         assert broker.end() == 0, broker.said
 
 
+@pytest.mark.integration
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     with process(tmp_path) as broker:
         address = broker.address()
@@ -297,6 +308,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             assert any("second signal" in line for line in broker.said)
 
 
+@pytest.mark.integration
 def test_a_failed_fsync_ends_the_process_and_answers_nobody(tmp_path: Path) -> None:
     with process(tmp_path, FAILING_PROGRAM) as broker:
         with Client(broker.address()) as client:
@@ -334,6 +346,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these options")
 def test_memory_of_batches_is_kept_for_the_next_ones() -> None:
     faults = {

@@ -218,6 +218,7 @@ def test_a_session_ends_with_its_token_unless_the_client_has_another(served: Ser
     assert any(end is not None and end <= now + 2 for end in ends)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("command", [False, True])
 def test_tools_have_a_token_from_a_file_or_a_command(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, command: bool

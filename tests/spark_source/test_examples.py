@@ -75,6 +75,7 @@ def send(
 def test_the_example_of_the_readme(
     spark: SparkSession,
     brokers: Cluster,
+    admin: Admin,
     new_topic: NewTopicFunction,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -88,11 +89,14 @@ def test_the_example_of_the_readme(
     new_topic(3, name="clicks")
     new_topic(name="clicks-copy")
     (tmp_path / "readme.py").write_text(program)
-    run(tmp_path / "readme.py")
+    try:
+        run(tmp_path / "readme.py")
+        assert stored_values(brokers.bootstrap, "clicks-copy") == ["/cart"]
+    finally:  # the pages have topics with the same names
+        admin.delete_topics(["clicks", "clicks-copy"])
     read, copied = capsys.readouterr().out.split("timestamp", 1)
     assert "key" in read
     assert copied.count("user-1") == 1
-    assert stored_values(brokers.bootstrap, "clicks-copy") == ["/cart"]
 
 
 # -- batch -----------------------------------------------------------------------------------------

@@ -80,6 +80,7 @@ def test_a_stop_ends_the_port(tmp_path: Path) -> None:
     assert address.port
 
 
+@pytest.mark.integration
 def test_the_process_serves_its_port_and_stops(tmp_path: Path) -> None:
     settings = {"http.listen": "127.0.0.1:0"}
     process = Process(tmp_path / "data", **settings)
