@@ -38,18 +38,13 @@ UNIT: Final = "unit"
 
 @dataclass(frozen=True)
 class Tool:
-    """A test tool. ``parts``: its files, and ``tests`` those of its own tests, from the root.
-    ``marks``: its tests are those with one of these marks only; the others are cheap.
-    """
+    """A test tool. ``parts``: its files, and ``tests`` those of its own tests, from the root."""
 
     parts: tuple[str, ...]
     tests: tuple[str, ...]
-    marks: tuple[str, ...] = ()
 
     def has(self, item: pytest.Item) -> bool:
-        return item.nodeid.startswith(self.tests) and (
-            not self.marks or any(item.get_closest_marker(mark) for mark in self.marks)
-        )
+        return item.nodeid.startswith(self.tests)
 
     def digest(self) -> str:
         """Return the hash of its files, and of its tests."""
@@ -71,16 +66,16 @@ TOOLS: Final[Mapping[str, Tool]] = {
     "fault injection": Tool(
         ("jepsen_like", "docs/how-to/inject-faults.md"),
         ("tests/jepsen_like/", "tests/integration/test_chaos_page.py"),
-        marks=("integration",),
     ),
     "benchmarks": Tool(
         ("raftlog/bench", "cli/bench.py"),
         ("tests/bench/", "tests/cli/test_bench.py", "tests/spark_source/test_bench.py"),
-        marks=("integration", "spark"),
     ),
     "mutation": Tool(
-        ("tests/mutation/run.py", "tests/mutation/reach.py"),
-        ("tests/mutation/test_run.py", "tests/mutation/test_reach.py"),
+        tuple(
+            f"tests/mutation/{name}.py" for name in ("address", "change", "guard", "reach", "run")
+        ),
+        tuple(f"tests/mutation/test_{name}.py" for name in ("guard", "reach", "run")),
     ),
 }
 

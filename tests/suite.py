@@ -1,6 +1,6 @@
 """``make test``: `make check` beside the tests.
 
-Three test processes for two cores: tests of real brokers wait as much as they compute. The tests of
+Four test processes for two cores: tests of real brokers wait more than they compute. The tests of
 `make check` have a process of their own: they parse all code, and every collection of garbage in
 their process then takes a second. Arguments go to pytest.
 """
@@ -17,7 +17,7 @@ from tests.tidy.sources import ROOT
 
 PYTEST = (sys.executable, "-m", "pytest")
 OF_CHECK = ("tests/tidy", "tests/mutation/test_guards.py")
-TESTS = (*PYTEST, "-n", "3", "--budgets", *(f"--ignore={path}" for path in OF_CHECK))
+TESTS = (*PYTEST, "-n", "4", "--budgets", *(f"--ignore={path}" for path in OF_CHECK))
 
 
 def main(arguments: Sequence[str]) -> int:

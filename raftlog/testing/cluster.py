@@ -221,17 +221,20 @@ class Cluster:
 
     def is_in_sync(self, topic: str, partition: int) -> bool:
         """Return whether the leader reports all replicas in the ISR, and each replica reports that
-        it has all committed records."""
+        it has all records that the leader had."""
         views = self.views(topic, partition)
         leader = _leader(views)
         if leader is None:
             return False
-        info, committed = views[leader].info, views[leader].high_watermark
-        return (
-            set(info.isr)
-            == set(info.replicas)
-            <= {broker_id for broker_id, view in views.items() if view.log_end_offset >= committed}
-        )
+        # Not its high watermark: a new leader may not know yet what is committed. A broker with an
+        # empty disk has the ID of a member of the ISR, and no records.
+        info, end = views[leader].info, views[leader].log_end_offset
+        complete = {
+            broker_id
+            for broker_id, view in self.views(topic, partition).items()
+            if view.log_end_offset >= end
+        }
+        return set(info.isr) == set(info.replicas) <= complete
 
     # -- faults
 

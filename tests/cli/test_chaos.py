@@ -220,6 +220,7 @@ def test_a_history_that_is_not_there_is_wrong_usage(raftlog: Raftlog) -> None:
     assert raftlog("chaos", "check", "/nowhere/history.jsonl").status == 2
 
 
+@pytest.mark.nightly
 def test_the_judge_is_tested_with_every_anomaly(raftlog: Raftlog) -> None:
     ran = raftlog("chaos", "selftest")
     assert ran.status == 0, ran.out

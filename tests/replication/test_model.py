@@ -72,7 +72,7 @@ TestPartitionStory.settings = settings(
 
 
 def test_seeded_runs_break_no_promise(seed: int) -> None:
-    for number in range(seed, seed + 400):
+    for number in range(seed, seed + 100):
         partition_driver.run(number, STEPS)
 
 

@@ -59,7 +59,10 @@ def test_what_a_process_reads_at_its_start_only_needs_a_new_one(
     assert fork_server.can_fork({**os.environ, **environment}) == can_fork
 
 
-def test_a_fork_server_that_was_killed_is_started_again(tmp_path: Path) -> None:
+def test_a_fork_server_that_was_killed_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "_server", fork_server._Server())  # others use the first one
     process = broker_in(tmp_path)
     process.start()
     try:
@@ -72,6 +75,7 @@ def test_a_fork_server_that_was_killed_is_started_again(tmp_path: Path) -> None:
         assert parents(process.pid) != [server]
     finally:
         process.kill()
+        fork_server._server._discard()
 
 
 def parents(pid: int | None) -> list[int]:

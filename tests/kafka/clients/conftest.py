@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Iterator
 
 import pytest
 
 from raftlog.clock import SystemClock
 from tests.server.harness import RunningBroker, running
+
+
+@pytest.fixture(autouse=True)
+def _without_garbage() -> Iterator[None]:
+    """Clients that fail leave connections open, which would be reported in the next test."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(scope="package")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import ssl
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -47,7 +46,6 @@ def secured(
             admin.create_user("admin", PASSWORD)
             admin.create_topics([NewTopic("t")])
         yield broker
-        gc.collect()  # ends clients of librdkafka that exceptions refer to
 
 
 def librdkafka_of(
