@@ -10,6 +10,7 @@ started with the first broker, serves one process, and ends with it, after its l
       | <-- process id ------------------------------  |
       | <-- exit status (exit socket) ---------------  | the child has ended, and is a zombie
       | -- end of the exit socket ------------------>  | waitpid: from now on, the id may be reused
+      | <-- end of the exit socket ------------------  |
 """
 
 from __future__ import annotations
@@ -99,12 +100,23 @@ class ForkedProcess:
             if self.returncode is None:
                 data = self._exit_socket.recv(STATUS.size)
                 if data:
+                    self._wait_for_release()
                     self.returncode = STATUS.unpack(data)[0]
                 else:  # the server was killed, and the kernel kills its children
                     _await_readable(self._pidfd, None)
                     self.returncode = -signal.SIGKILL
                 self._exit_socket.close()
                 os.close(self._pidfd)
+
+    def _wait_for_release(self) -> None:
+        """Let the server wait for the child, and return when it has: then no zombie is left.
+
+        Closing the socket is not enough: another thread that polls it keeps the kernel's file open,
+        so that the server would not see its end, and that thread would not see the server's.
+        """
+        with suppress(OSError):  # the server has ended
+            self._exit_socket.shutdown(socket.SHUT_WR)
+            self._exit_socket.recv(1)
 
 
 def _await_readable(file: int | socket.socket, timeout_s: float | None) -> bool:
@@ -321,10 +333,10 @@ class _Children:
     def release(self, fd: int) -> None:
         """The client needs the process id no longer: it has the status, or has ended."""
         pid, exit_socket = self.exit_sockets.pop(fd)
-        exit_socket.close()
         self._reported.discard(pid)
         self._abandoned.add(pid)
         self._wait(pid)
+        exit_socket.close()  # the client waits for this
 
     def _wait(self, pid: int) -> None:
         if os.waitpid(pid, os.WNOHANG) != (0, 0):

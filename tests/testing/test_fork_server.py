@@ -80,3 +80,19 @@ def test_a_fork_server_that_was_killed_is_started_again(
 
 def parents(pid: int | None) -> list[int]:
     return [int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])]
+
+
+def test_a_process_is_waited_for_though_another_thread_polls_its_socket(tmp_path: Path) -> None:
+    """A thread that polls keeps the kernel's file open, as a copy of the descriptor does."""
+    process = broker_in(tmp_path)
+    process.start()
+    child = process._process
+    assert isinstance(child, fork_server.ForkedProcess)
+    copy = os.dup(child._exit_socket.fileno())
+    try:
+        process.send_kill()
+        assert child.wait(60) == -signal.SIGKILL
+        assert not Path(f"/proc/{child.pid}").exists(), "not even a zombie is left"
+    finally:
+        os.close(copy)
+        process.kill()
