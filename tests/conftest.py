@@ -52,7 +52,6 @@ TOGETHER = ("tests/spark_source/",)
 # These take long and share nothing: each goes to the worker that is free.
 APART = (
     "tests/cli/test_demo.py",
-    "tests/cli/test_up.py",
     "tests/integration/test_damage.py",
     "tests/integration/test_promises_",
     "tests/scenarios/test_s_clusters.py",

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,13 @@ def bootstrap(broker: Cluster, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def spawn() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """``spawn("up", "--port", "0")``: a process, killed at the end of the test if it still runs."""
+    with spawning() as call:
+        yield call
+
+
+@contextmanager
+def spawning() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """The fixture ``spawn`` as a block."""
     started: list[subprocess.Popen[bytes]] = []
 
     def call(*arguments: object, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:

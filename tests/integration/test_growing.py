@@ -34,6 +34,7 @@ def decommission(running: Cluster, broker: int) -> None:
     running.forget(broker)
 
 
+@pytest.mark.nightly
 def test_three_brokers_become_five_and_two_founders_leave(
     tmp_path: Path, say: Callable[[str], None]
 ) -> None:

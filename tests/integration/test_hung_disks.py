@@ -122,6 +122,7 @@ def test_s36_slow_leader_disk(tmp_path: Path, say: Callable[[str], None]) -> Non
     say(f"a leader whose syncs take {0.8 * STALL_MS} ms led for {led_after_s:.1f} s")
 
 
+@pytest.mark.nightly
 def test_where_nobody_else_could_lead_records_fail_in_bounded_time(tmp_path: Path) -> None:
     """A broker alone stays, says so, and goes on when its disk answers again."""
     with with_switches(tmp_path, brokers=1) as (running, switches):

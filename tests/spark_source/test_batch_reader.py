@@ -224,6 +224,7 @@ def test_what_retention_took_fails_or_is_left_out(
     assert numbers(forgiving) == [*range(4, 10)]
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_topic_that_was_made_anew_is_not_mistaken_for_the_old_one(
     brokers: Cluster, admin: Admin, load: LoadFunction, new_topic: NewTopicFunction

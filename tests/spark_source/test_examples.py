@@ -207,6 +207,7 @@ def test_typed_values(spark: SparkSession, brokers: Cluster, new_topic: NewTopic
     ]
 
 
+@pytest.mark.nightly
 def test_the_code_on_the_page_runs(
     spark: SparkSession, brokers: Cluster, admin: Admin, tmp_path: Path
 ) -> None:

@@ -329,6 +329,7 @@ def test_load_refuses_what_options_cannot_mean(
         load("t", **given)
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_planning_refuses_what_the_cluster_does_not_have(
     brokers: Cluster, load: LoadFunction, new_topic: NewTopicFunction
