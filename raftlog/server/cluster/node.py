@@ -537,7 +537,6 @@ class ClusterNode:
         self.plane.peer_up(peer.broker_id, peer.directory_id, peer.boot, peer.run)
         self.fetchers.link_up(peer.broker_id)
         self.state_broadcast.send_all(self.partitions.hosted.values())
-        self._founder.poll()
         self._schedule(0.0)
 
     def _peer_down(self, peer: int, reason: RaftlogError) -> None:

@@ -45,6 +45,7 @@ def test_other_seeds_give_other_events() -> None:
     assert len({run(seed).hash for seed in range(8)}) == 8
 
 
+@pytest.mark.integration
 def test_a_seed_gives_the_same_events_in_every_process() -> None:
     """Whatever the order in which that process hashes text."""
     outputs = set()

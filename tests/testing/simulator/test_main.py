@@ -32,6 +32,7 @@ def output_of(*arguments: str, hash_seed: str) -> str:
     return done.stdout
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("brokers", ["1", "3"])
 def test_a_seed_is_the_same_in_every_process(brokers: str) -> None:
     arguments = ("--seed", "3", "--count", "3", "--brokers", brokers, "--trace")
