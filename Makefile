@@ -35,7 +35,7 @@ demo: $(VENV)/.core ## the main job, end to end: produce, kill -9, restart, read
 quick: $(VENV)/.dev ## style, types, layers, and the unit tests of what changed since main (below a minute)
 	$(BIN)/python -m tests.quick $(ARGS)
 
-test: $(VENV)/.dev ## make check, and every test that takes minutes at most; PKG=storage: one package's tests (7 minutes)
+test: $(VENV)/.dev ## make check, and every test that takes minutes at most; PKG=storage: one package's tests (10 minutes)
 	$(if $(PKG),$(PYTEST) -n 3 tests/$(PKG) $(ARGS),$(BIN)/python -m tests.suite $(ARGS))
 
 console-test: $(VENV)/.dev ## the console in a real Chromium, and its vendored files against npm (about a minute)
@@ -55,7 +55,7 @@ check: $(VENV)/.dev ## ruff, mypy, import-linter, the tidy tests and the address
 audit: $(VENV)/.dev ## compare the installed distributions with published advisories; ARGS=--strict fails without a network
 	$(BIN)/python -m tests.audit $(ARGS)
 
-seeds: $(VENV)/.dev ## randomised tests with more examples, from the seed of this commit (8 minutes)
+seeds: $(VENV)/.dev ## randomised tests with more examples, from the seed of this commit (10 minutes)
 	HYPOTHESIS_PROFILE=ci $(PYTEST) -n 2 --timeout=1200 -o faulthandler_timeout=2000 -m "(hypothesis or seeds) and not nightly" $(ARGS)
 
 tools: $(VENV)/.dev ## the tests of the test tools, which make test runs if these have changed; and record that they passed

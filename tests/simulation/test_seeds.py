@@ -24,15 +24,15 @@ NIGHTLY_S = 300  # of each kind
 
 # Of whole clusters: mode, brokers, compacted topics, tests of `make test`, of `make seeds`.
 KINDS: list[tuple[Mode, int, bool, int, int]] = [
-    ("safety", 3, False, 4, 20),
-    ("safety", 5, False, 1, 5),
-    ("liveness", 3, False, 1, 8),
-    ("liveness", 5, False, 0, 3),
-    ("safety", 3, True, 1, 6),
-    ("safety", 1, True, 1, 2),
-    ("liveness", 3, True, 0, 2),
-    ("safety", 1, False, 1, 8),
-    ("liveness", 1, False, 1, 4),
+    ("safety", 3, False, 4, 12),
+    ("safety", 5, False, 1, 3),
+    ("liveness", 3, False, 1, 5),
+    ("liveness", 5, False, 0, 2),
+    ("safety", 3, True, 1, 4),
+    ("safety", 1, True, 1, 1),
+    ("liveness", 3, True, 0, 1),
+    ("safety", 1, False, 1, 4),
+    ("liveness", 1, False, 1, 2),
 ]
 TESTS = [
     pytest.param(
