@@ -47,11 +47,11 @@ VARIABLE: Final = "RAFTLOG_TESTING_FORK"  # "0": brokers are new interpreters
 READ_AT_START: Final = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "OPENBLAS_", "OMP_")
 # The command of a broker, and the console that it serves.
 COMMAND_MODULES: Final = (
-    "raftlog.__main__",
     "raftlog.cli.main",
     "raftlog.cli.broker",
     "raftlog.cli.console.app",
 )
+SOURCE: Final = Path(__file__).resolve().parents[2]
 LENGTH: Final = struct.Struct("!I")
 STATUS: Final = struct.Struct("!i")  # exit status, negative for a signal
 PID: Final = struct.Struct("!i")
@@ -140,6 +140,12 @@ def can_fork(environment: Mapping[str, str]) -> bool:
     )
 
 
+def python_path(source: Path) -> dict[str, str]:
+    """Return ``PYTHONPATH``, by its name, for a process that imports raftlog from ``source``."""
+    parts = (str(source), os.environ.get("PYTHONPATH"))
+    return {"PYTHONPATH": os.pathsep.join(filter(None, parts))}
+
+
 def fork(arguments: Sequence[str], environment: Mapping[str, str], log: int) -> ForkedProcess:
     """Run ``python -m raftlog ARGUMENTS`` in a fork of the server, as the leader of a new process
     group.
@@ -155,6 +161,7 @@ def fork(arguments: Sequence[str], environment: Mapping[str, str], log: int) -> 
             "umask": _umask(),
         }
     ).encode()
+    sys.audit("raftlog.testing.fork", arguments)
     stdin_read, stdin_write = os.pipe()
     ours, theirs = socket.socketpair()
     try:
@@ -205,17 +212,19 @@ class _Server:
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
-        source = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
         with theirs:
-            self._process = subprocess.Popen(
-                [*COMMAND, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                # A BLAS of numpy would start threads at its import, which a fork does not have.
-                env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
-                pass_fds=[theirs.fileno()],
-                process_group=0,  # Ctrl-C signals the client only
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [*COMMAND, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    # A BLAS of numpy would start threads at its import, which a fork does not have.
+                    env={**os.environ, **python_path(SOURCE), "OPENBLAS_NUM_THREADS": "1"},
+                    pass_fds=[theirs.fileno()],
+                    process_group=0,  # Ctrl-C signals the client only
+                )
+            except BaseException:
+                ours.close()
+                raise
         self._control = ours
         return ours
 

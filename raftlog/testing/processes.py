@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import raftlog
 from raftlog.config.address import Address
 from raftlog.disk import FILE_MODE
 from raftlog.errors import BrokerUnavailableError
@@ -165,14 +164,16 @@ class BrokerProcess:
         may_fork = self.can_fork and not self.prefix and self.source is None
         if may_fork and fork_server.can_fork(environment):
             return fork_server.fork(arguments, environment, log)
-        source = str(self.source or Path(raftlog.__file__).resolve().parents[1])
-        path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
         return subprocess.Popen(
             [*self.prefix, *COMMAND, *arguments],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            env={**os.environ, "PYTHONPATH": path, **self.environment},
+            env={
+                **os.environ,
+                **fork_server.python_path(self.source or fork_server.SOURCE),
+                **self.environment,
+            },
             process_group=0,  # Ctrl-C signals the parent only, which then stops brokers
         )
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import pytest
 from raftlog.config import Address, parse_address
 from raftlog.server.listener import address_of, bind
 from raftlog.server.main import reached_here
+from raftlog.testing import fork_server
 from tests.server.harness import TIMEOUT_S, Client, batch_of
 
 PROGRAM = """
@@ -42,40 +44,48 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Process:
-    """A broker process, from its first line to its exit status."""
+    """A broker process, from its first line to its exit status.
+
+    A fork of the fork server, as a test needs no new interpreter, unless it asks for one by a
+    program or a prefix; tests of ``raftlog broker`` start that command as users do.
+    """
 
     def __init__(
         self,
         data_dir: Path,
-        program: str = PROGRAM,
+        program: str = "",
         prefix: Sequence[str] = (),
         **settings: str,
     ) -> None:
-        pairs = {"data.dir": str(data_dir), "listen": "127.0.0.1:0", **settings}
-        self._process = subprocess.Popen(
-            [
-                *prefix,
-                *(sys.executable, "-c", program),
-                *(f"{key}={value}" for key, value in pairs.items()),
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
+        pairs = {"id": "1", "data.dir": str(data_dir), "listen": "127.0.0.1:0", **settings}
+        values = [f"{key}={value}" for key, value in pairs.items()]
+        read, write = os.pipe()
+        self._stderr = open(read)  # noqa: SIM115 - by ``close``
+        self._process: subprocess.Popen[bytes] | fork_server.ForkedProcess
+        try:
+            if program or prefix or not fork_server.can_fork(os.environ):
+                self._process = subprocess.Popen(
+                    [*prefix, sys.executable, "-c", program or PROGRAM, *values],
+                    stderr=write,
+                    env={**os.environ, "PYTHONPATH": str(ROOT)},
+                )
+            else:
+                options = [word for value in values for word in ("--set", value)]
+                self._process = fork_server.fork(["broker", *options], os.environ, write)
+        finally:
+            os.close(write)
         self.said: list[str] = []
 
     def address(self) -> Address:
         """Wait for the ready line; the address in it."""
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
+        for line in self._stderr:
             self.said.append(line)
             if " ready on " in line:
                 return parse_address(line.rpartition(" ")[2])
         raise AssertionError("".join(self.said))
 
     def first_line(self) -> str:
-        assert self._process.stderr is not None
-        self.said.append(self._process.stderr.readline())
+        self.said.append(self._stderr.readline())
         return self.said[0]
 
     @property
@@ -83,29 +93,29 @@ class Process:
         return self._process.pid
 
     def signal(self, number: int) -> None:
-        self._process.send_signal(number)
+        os.kill(self._process.pid, number)
 
     def end(self) -> int:
         """Wait for the end; the exit status."""
-        _, rest = self._process.communicate(timeout=TIMEOUT_S)
-        self.said += rest.splitlines(keepends=True)
-        return self._process.returncode
+        self.said += self._stderr
+        return self._process.wait(TIMEOUT_S)
 
-    def kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.communicate()
+    def close(self) -> None:
+        with self._stderr, self._process.stdin or nullcontext():
+            if self._process.poll() is None:
+                self.signal(signal.SIGKILL)
+                self._process.wait()
 
 
 @contextlib.contextmanager
 def process(
-    data_dir: Path, program: str = PROGRAM, prefix: Sequence[str] = (), **settings: str
+    data_dir: Path, program: str = "", prefix: Sequence[str] = (), **settings: str
 ) -> Iterator[Process]:
     running = Process(data_dir, program, prefix, **settings)
     try:
         yield running
     finally:
-        running.kill()
+        running.close()
 
 
 def refusal(data_dir: Path, prefix: Sequence[str] = (), **settings: str) -> str:
