@@ -34,12 +34,12 @@ PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
 # this commit or of this night, decides them.
 settings.register_profile(
     "dev",
-    max_examples=50,
+    max_examples=25,
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("ci", settings.get_profile("dev"), max_examples=100)
+settings.register_profile("ci", settings.get_profile("dev"), max_examples=60)
 settings.register_profile("nightly", settings.get_profile("dev"), max_examples=2_000)
 settings.load_profile(PROFILE)
 
@@ -81,13 +81,26 @@ def seed_of_commit() -> int:
     return SEED_WITHOUT_GIT
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collections of garbage would take a quarter of the time: almost all stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 @pytest.hookimpl(optionalhook=True)  # it is xdist's
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """The tests of a file are one worker's, but for ``TOGETHER`` and ``APART``.
 
-    By path: ``--dist loadgroup`` of xdist 3.8 sees no groups under pytest 9.2.
+    By path: ``--dist loadgroup`` of xdist 3.8 sees no groups under pytest 9.2. In the order of
+    ``pytest_collection_modifyitems``: by number of tests, the longest of ``APART`` would be last.
     """
     from xdist.scheduler import LoadScopeScheduling
+
+    config.option.loadscopereorder = False
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
@@ -101,16 +114,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest go first, so that no worker ends alone: those on Spark, whole simulated clusters,
-    and files with tests of real brokers.
+    and ``APART``. Then files with tests of real brokers, which wait, among those that compute.
     """
     real = {item.path for item in items if item.get_closest_marker("integration")}
+    files = dict.fromkeys(item.path for item in items)
+    place = {
+        path: (number + 0.5) / len(group)
+        for group in ([p for p in files if p in real], [p for p in files if p not in real])
+        for number, path in enumerate(group)
+    }
 
-    def rank(item: pytest.Item) -> int:
+    def rank(item: pytest.Item) -> tuple[int, float]:
         if item.nodeid.startswith(TOGETHER):
-            return 0
+            return 0, 0.0
         if item.get_closest_marker("simulated") is not None:
-            return 1
-        return 2 if item.path in real else 3
+            return 1, 0.0
+        return (2, 0.0) if item.nodeid.startswith(APART) else (3, place[item.path])
 
     items.sort(key=rank)
 

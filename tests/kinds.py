@@ -108,22 +108,32 @@ def unchanged() -> set[str]:
     return {tool for tool in TOOLS if passed.get(tool) == TOOLS[tool].digest()}
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out the tests of unchanged tools, unless the command names a file."""
+    if config.getoption("only_tools") or any(".py" in argument for argument in config.args):
+        return None
+    if config not in _left_out:
+        _left_out[config] = tuple(place for tool in unchanged() for place in TOOLS[tool].tests)
+    name = collection_path.relative_to(ROOT).as_posix() + "/" * collection_path.is_dir()
+    return True if name in _left_out[config] else None
+
+
+_left_out: Final[dict[pytest.Config, tuple[str, ...]]] = {}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of tools only, if that is asked."""
     if config.getoption("only_tools"):
-        tools, wanted = TOOLS.keys(), True
-    elif any(".py" in argument for argument in config.args):
-        return
-    else:
-        tools, wanted = unchanged(), False
-    chosen = {item for item in items if any(TOOLS[tool].has(item) for tool in tools) == wanted}
-    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = [item for item in items if item in chosen]
+        chosen = {item for item in items if any(tool.has(item) for tool in TOOLS.values())}
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
 
 
 # -- processes -------------------------------------------------------------------------------------
 
-STARTS: Final = frozenset(("subprocess.Popen", "os.fork", "os.posix_spawn"))  # audit events
+STARTS: Final = frozenset(  # audit events
+    ("subprocess.Popen", "os.fork", "os.posix_spawn", "raftlog.testing.fork")
+)
 STARTERS: Final = frozenset(("spark", "integration", "peers", "browser"))  # marks
 _quiet: list[str] = []  # the test that runs, if it must not start a process
 

@@ -29,7 +29,9 @@ def ready(process: subprocess.Popen[bytes], address: Address) -> None:
     assert process.poll() is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
+)
 def test_it_serves_until_it_is_told_to_stop(
     spawn: Spawn, address: Address, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -138,6 +138,7 @@ def test_a_replication_factor_changes(three: Cluster, raftlog: Raftlog) -> None:
     assert "altered factor" in ran.out.decode()
 
 
+@pytest.mark.nightly
 def test_a_balanced_cluster_has_nothing_to_move(three: Cluster, raftlog: Raftlog) -> None:
     wait_until(
         lambda: raftlog("cluster", "reassign", "--verify", "--json").json == IDLE,

@@ -14,7 +14,7 @@ from tests.cli.conftest import Raftlog
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("records", [1, 2, 3, 20_000])
+@pytest.mark.parametrize("records", [1, 2, 3, pytest.param(20_000, marks=pytest.mark.nightly)])
 def test_a_broker_alone_loses_nothing(raftlog: Raftlog, records: int) -> None:
     verdict = raftlog("demo", "--brokers", 1, "--records", records, "--json").json
     assert (verdict["acknowledged"], verdict["found"]) == (records, records)
@@ -26,6 +26,7 @@ def test_a_broker_alone_loses_nothing(raftlog: Raftlog, records: int) -> None:
     assert verdict["seconds"] > verdict["unavailable_seconds"] > 0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("records", [1, 20_000])
 def test_three_brokers_lose_nothing_with_two_leaders_and_a_disk(
     raftlog: Raftlog, records: int

@@ -54,7 +54,10 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.nightly)],
+)
 def test_it_runs_until_it_is_told_to_stop(
     spawn: Spawn, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
@@ -73,6 +76,7 @@ def test_it_runs_until_it_is_told_to_stop(
     assert (directory.stat().st_mode & 0o777, open_to_others) == (0o700, [])
 
 
+@pytest.mark.nightly
 def test_the_same_directory_resumes_at_the_same_address_with_as_many_brokers(
     spawn: Spawn, raftlog: Raftlog, tmp_path: Path
 ) -> None:

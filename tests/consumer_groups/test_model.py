@@ -59,7 +59,7 @@ TestGroupStory.settings = settings(stateful_step_count=60)
 
 
 def test_seeded_runs_break_no_promise(seed: int) -> None:
-    for number in range(seed, seed + 300):
+    for number in range(seed, seed + 100):
         group_driver.run(number, STEPS)
 
 

@@ -128,6 +128,7 @@ def test_a_failed_sync_ends_the_broker_and_loses_nothing(tmp_path: Path) -> None
             made.recover()
 
 
+@pytest.mark.nightly
 def test_a_full_disk_refuses_writes_until_there_is_room(tmp_path: Path) -> None:
     """S31: the broker goes on, and so do writes once there is room."""
     with world(tmp_path) as made:

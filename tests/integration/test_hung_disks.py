@@ -99,6 +99,7 @@ def test_s36_slow_leader_disk_that_hangs(
     say(f"{rules} on the leader, without an acknowledgement: {silence} s")
 
 
+@pytest.mark.nightly
 def test_s36_slow_leader_disk(tmp_path: Path, say: Callable[[str], None]) -> None:
     """Each sync ends, but the others' disks are done long before: one of them leads."""
     with with_switches(tmp_path, brokers=3) as (running, switches):

@@ -96,7 +96,11 @@ def test_a_replacement_catches_up_and_writes_go_on(
     say(f"two of three replicas lost, one replaced, without an acknowledgement: {silence:.2f} s")
 
 
-@pytest.mark.parametrize("place", [0, 1, 2], ids=["leader", "follower", "witness"])
+@pytest.mark.parametrize(
+    "place",
+    [0, pytest.param(1, marks=pytest.mark.nightly), pytest.param(2, marks=pytest.mark.nightly)],
+    ids=["leader", "follower", "witness"],
+)
 def test_any_one_of_three_brokers_is_lost_with_two_copies(
     tmp_path: Path, place: int, say: Callable[[str], None]
 ) -> None:

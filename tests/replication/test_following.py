@@ -326,7 +326,7 @@ CHANGES_OF_LEADER: list[tuple[str, int, Any]] = [
 
 @given(st.lists(STEP, min_size=20, max_size=60))
 @example(CHANGES_OF_LEADER)
-@settings(max_examples=300)
+@settings(max_examples=4 * settings().max_examples)
 def test_no_deleted_key_comes_back_however_replicas_compact_and_copy(
     steps: list[tuple[str, int, Any]],
 ) -> None:

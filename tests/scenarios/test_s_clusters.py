@@ -123,7 +123,7 @@ def _swap_disks(one: BrokerProcess, other: BrokerProcess) -> None:
     aside.rename(other.data_dir)
 
 
-@pytest.mark.parametrize("starts_since", [1, 2])
+@pytest.mark.parametrize("starts_since", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_s22_old_backup(tmp_path: Path, starts_since: int) -> None:
     """A disk put back from a copy lacks what its broker has acknowledged since: it is refused."""
     with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:
@@ -277,6 +277,7 @@ def test_s29_corrupt_snapshot_minority(tmp_path: Path) -> None:
         assert not any(copy.parent.glob("*quarantine*")), "its records were good"
 
 
+@pytest.mark.nightly
 def test_s29_corrupt_meta_minority(tmp_path: Path) -> None:
     """A broker whose consensus journal is damaged does not start; the others lose nothing by it."""
     with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:

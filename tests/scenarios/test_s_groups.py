@@ -70,7 +70,10 @@ class Committing:
             assert self.acknowledged <= offset <= self.tried, "lost, or never there"
 
 
-@pytest.mark.parametrize("seed", range(39_000, 39_004))
+@pytest.mark.parametrize(
+    "seed",
+    [39_000, *(pytest.param(each, marks=pytest.mark.seeds) for each in range(39_001, 39_004))],
+)
 @pytest.mark.parametrize("whose", ["the coordinator", "all brokers"])
 def test_s39_group_offset_durability(seed: int, whose: str) -> None:
     """Power fails under load, again and again: what was committed is there, and nothing else is."""

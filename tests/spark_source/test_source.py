@@ -191,6 +191,7 @@ def conf(spark: SparkSession, name: str, value: str) -> Iterator[None]:
         spark.conf.set(name, before)
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_columns_are_chosen_by_option_and_by_schema_alike(load: LoadFunction, topic: str) -> None:
     by_option = load(topic, columns="offset,value,partition")

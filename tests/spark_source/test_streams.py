@@ -87,6 +87,7 @@ def test_available_now_drains_to_its_target_and_a_restart_finds_what_is_new(
     assert [each.lag for each in described.partitions] == [0, 0, 0, 0]
 
 
+@pytest.mark.nightly
 def test_a_batch_that_was_not_noted_down_is_repeated_exactly(
     new_query: NewQuery, append: Append, new_topic: Callable[..., str]
 ) -> None:

@@ -384,6 +384,7 @@ def test_all_columns_go_there_and_come_back(
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_task_that_is_tried_again_stores_each_row_once_and_in_order(
     spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction

@@ -150,6 +150,7 @@ def test_a_pass_of_several_tasks(chances: int, seed: int) -> None:
     sweep(log_of(9), act, check_log, seed=seed, chances=chances)
 
 
+@pytest.mark.seeds
 def test_a_pass_that_is_taken_back(chances: int, seed: int) -> None:
     def act(disk: SimDisk, promise: Promise) -> None:
         for has_run in (False, True):
@@ -243,6 +244,7 @@ def test_a_deletion_after_a_pass(moment: str, chances: int, seed: int) -> None:
     sweep(log_of(9), act, check_start, seed=seed, chances=chances)
 
 
+@pytest.mark.seeds
 def test_a_full_disk_and_then_a_power_cut(chances: int, seed: int) -> None:
     """Wherever the room ends, the log is as it was."""
 

@@ -87,6 +87,7 @@ def test_one_broker_is_a_cluster_of_its_own() -> None:
     assert not broker.data_dir.exists()
 
 
+@pytest.mark.nightly
 def test_a_killed_leader_is_replaced_and_comes_back(three: Cluster, topic: str) -> None:
     send(three, topic, [b"before"])
     first = leader_of(three, topic)
@@ -98,6 +99,7 @@ def test_a_killed_leader_is_replaced_and_comes_back(three: Cluster, topic: str) 
     assert read(three, topic) == [b"before", b"while it is down"]
 
 
+@pytest.mark.nightly
 def test_all_killed_at_once_come_back_with_everything(three: Cluster, topic: str) -> None:
     send(three, topic, [b"1", b"2"])
     addresses = [broker.address for broker in three.brokers]
