@@ -188,6 +188,7 @@ def test_a_cluster_with_a_majority_needs_no_recovery(three: Cluster, raftlog: Ra
     assert "a majority responds, nothing to do" in text
 
 
+@pytest.mark.nightly
 def test_the_last_of_three_goes_on_with_every_acknowledged_record(raftlog: Raftlog) -> None:
     with cluster(brokers=3, with_relays=False) as own:
         at = ("--bootstrap", own.bootstrap)

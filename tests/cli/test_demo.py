@@ -27,7 +27,7 @@ def test_a_broker_alone_loses_nothing(raftlog: Raftlog, records: int) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("records", [1, 20_000])
+@pytest.mark.parametrize("records", [pytest.param(1, marks=pytest.mark.nightly), 20_000])
 def test_three_brokers_lose_nothing_with_two_leaders_and_a_disk(
     raftlog: Raftlog, records: int
 ) -> None:
@@ -45,6 +45,7 @@ def test_three_brokers_lose_nothing_with_two_leaders_and_a_disk(
     assert verdict["unavailable_seconds"] >= max(verdict["failover_seconds"])
 
 
+@pytest.mark.integration
 def test_a_files_lines_are_the_records(raftlog: Raftlog, tmp_path: Path) -> None:
     source, kept = tmp_path / "lines", tmp_path / "kept"
     source.write_bytes(b"".join(b"line %d \xff\r\n" % number for number in range(3_000)))
@@ -63,6 +64,7 @@ def test_a_files_lines_are_the_records(raftlog: Raftlog, tmp_path: Path) -> None
     assert [broker["pid"] for broker in record["brokers"]] == [None, None, None]
 
 
+@pytest.mark.integration
 def test_replicas_that_differ_are_told_and_are_status_1(
     raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +85,7 @@ def test_replicas_that_differ_are_told_and_are_status_1(
     assert "FAILED: acknowledged records" in ran.out.decode()
 
 
+@pytest.mark.integration
 def test_a_loss_is_told_and_is_status_1(raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Ledger.verdict
 

@@ -113,6 +113,7 @@ def test_a_crash_at_any_failpoint_loses_nothing(
 # -- errors ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_failed_sync_ends_the_broker_and_loses_nothing(tmp_path: Path) -> None:
     """S30: what the disk holds is unknown then, and only a start can find out."""
     with world(tmp_path) as made:

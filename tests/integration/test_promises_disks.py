@@ -67,6 +67,7 @@ def test_any_two_of_three_replicas_are_lost_and_writes_go_on(
     say(f"two of three replicas lost, without an acknowledgement: {silence:.2f} s")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "places",
     [(0, 1), pytest.param((0, 2), marks=LATER), pytest.param((1, 2), marks=LATER)],

@@ -143,6 +143,7 @@ def test_s13_a_leader_that_would_be_alone_in_the_isr(tmp_path: Path, min_isr: in
     assert not whispers.acknowledged, "alone, it could not know"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "trials", [1, pytest.param(20, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
 )

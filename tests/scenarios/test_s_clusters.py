@@ -299,6 +299,7 @@ def test_s29_corrupt_meta_minority(tmp_path: Path) -> None:
         same_everywhere(running)
 
 
+@pytest.mark.nightly
 def test_s36_slow_follower_drops_from_isr(tmp_path: Path, say: Callable[[str], None]) -> None:
     """A follower that stands still holds writes up for a session, and no longer."""
     with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:

@@ -229,6 +229,7 @@ def test_with_sparks_own_setting_off_nothing_is_pushed_and_nothing_breaks(
     assert frame.count() == 20
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_filters_prune_what_is_read(spark: SparkSession, load: LoadFunction, topic: str) -> None:
     spark.conf.set(CONF, "true")

@@ -483,6 +483,7 @@ def test_a_write_with_an_id_is_stored_once_for_each_version(
     assert len(stored_values(brokers.bootstrap, topic)) == 150, "without an id it is another write"
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_what_cannot_be_written_is_refused_and_if_possible_before_any_task_runs(
     spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction

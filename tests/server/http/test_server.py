@@ -14,7 +14,7 @@ from tests.running import runs
 from tests.server.cluster.paper import Scene, play
 from tests.server.harness import FakeClock, closed_by_peer
 from tests.server.http.serving import Serving, serving
-from tests.server.test_main import Process
+from tests.server.test_main import process
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 
@@ -83,12 +83,12 @@ def test_a_stop_ends_the_port(tmp_path: Path) -> None:
 @pytest.mark.integration
 def test_the_process_serves_its_port_and_stops(tmp_path: Path) -> None:
     settings = {"http.listen": "127.0.0.1:0"}
-    process = Process(tmp_path / "data", **settings)
-    process.address()
-    (line,) = [line for line in process.said if "serves http://127.0.0.1:" in line]
-    assert not line.rstrip().endswith(":0")
-    process.signal(15)
-    assert process.end() == 0
+    with process(tmp_path / "data", **settings) as broker:
+        broker.address()
+        (line,) = [line for line in broker.said if "serves http://127.0.0.1:" in line]
+        assert not line.rstrip().endswith(":0")
+        broker.signal(15)
+        assert broker.end() == 0
 
 
 @runs(play)
