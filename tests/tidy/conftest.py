@@ -1,4 +1,4 @@
-"""The tests of this place parse all code: collections of garbage would take a quarter of the time."""
+"""These tests parse all code: collections of garbage would take a quarter of the time."""
 
 from __future__ import annotations
 
