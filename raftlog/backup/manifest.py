@@ -1,10 +1,13 @@
 """Manifest of a backup: ``backup.json``, format 1. Pure.
 
-It is written last. Files that it does not contain are from an interrupted backup, and the next
-backup writes them again.
+It is written last. Files that it does not contain are from an interrupted backup. No file that it
+contains is ever written again: names of files depend on their content.
 """
 
 from __future__ import annotations
+
+import hashlib
+from typing import Final
 
 import msgspec
 
@@ -13,6 +16,7 @@ from raftlog.types import Offset, TimestampMs
 
 NAME = "backup.json"
 FORMAT = 1
+DIGEST_CHARS: Final = 16  # of the SHA-256 in a file name
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -85,6 +89,11 @@ def encode(manifest: Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 
 
-def chunk_name(topic: str, topic_id: str, partition: int, start: Offset) -> str:
-    """Return the file name of a chunk. Topic names contain no ``/``."""
-    return f"topics/{topic}/{topic_id}/{partition}/{start:020d}.batches"
+def chunk_name(topic: str, topic_id: str, partition: int, start: Offset, data: bytes) -> str:
+    """Return the file name of a chunk with the batches ``data``. Topic names contain no ``/``.
+
+    Two runs that overlap may read different numbers of batches from one offset on: by their digest,
+    neither replaces a file of the other.
+    """
+    digest = hashlib.sha256(data).hexdigest()[:DIGEST_CHARS]
+    return f"topics/{topic}/{topic_id}/{partition}/{start:020d}-{digest}.batches"

@@ -11,7 +11,7 @@ from typing import Final
 from raftlog import limits
 from raftlog.backup import manifest
 from raftlog.backup.manifest import Chunk, CommittedOffset, Manifest, PartitionFiles, TopicFiles
-from raftlog.backup.store import Store
+from raftlog.backup.store import StillHeld, Store
 from raftlog.client.admin import Admin
 from raftlog.client.batch_reader import BatchReader
 from raftlog.client.consumer_core import Checked
@@ -20,6 +20,7 @@ from raftlog.client.settings import Bootstrap
 from raftlog.errors import (
     ChainMismatchError,
     ClusterNotReadyError,
+    CorruptBatchError,
     InvalidRequestError,
     RequestTimedOutError,
     UnknownGroupError,
@@ -54,7 +55,7 @@ class _Part:
     """A partition to read. ``goal``: its end offset at the start of the backup."""
 
     files: PartitionFiles
-    name: Callable[[Offset], str]  # of a file, from its first offset
+    name: Callable[[Offset, bytes], str]  # of a file, from its first offset and its content
     goal: Offset
     batches: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
@@ -81,31 +82,73 @@ def write_backup(
     The patterns match whole names of topics and groups. Internal topics are excluded. Topics of an
     earlier backup that do not match are kept.
 
-    Raises ``InvalidRequestError`` if the store has a backup of another cluster, or a topic was
-    created again; ``ChainMismatchError`` if a log does not continue that of the last backup; and
-    the errors of ``BatchReader``. The store then keeps the earlier backup.
+    Raises ``InvalidRequestError`` if the store has a backup of another cluster, a topic was
+    created again, or another backup writes to the store; ``ChainMismatchError`` if a log does not
+    continue that of the last backup; ``CorruptBatchError`` if the store does not return what was
+    written; and the errors of ``BatchReader``. The store then keeps the earlier backup.
     """
+    with store.hold() as still_held:
+        return _write(
+            bootstrap,
+            _Verified(store, still_held),
+            re.compile(topic_pattern),
+            re.compile(group_pattern),
+            now_ms,
+            on_progress,
+        )
+
+
+class _Verified:
+    """A store that is held, and reads what it has written."""
+
+    def __init__(self, store: Store, still_held: StillHeld) -> None:
+        self.read = store.read
+        self.still_held = still_held
+        self._write = store.write
+
+    def write(self, name: str, data: bytes) -> None:
+        self.still_held()
+        self._write(name, data)
+        if self.read(name) != data:
+            raise CorruptBatchError(
+                f"the backup file {name} was not stored as it was written. Check the storage, or "
+                "use another directory"
+            )
+
+
+def _write(
+    bootstrap: Bootstrap,
+    store: _Verified,
+    pattern: re.Pattern[str],
+    group_pattern: re.Pattern[str],
+    now_ms: TimestampMs,
+    on_progress: Callable[[Progress], object],
+) -> Progress:
     progress = Progress()
     with Admin(bootstrap) as admin:
-        made = _opened(store, admin, now_ms)
-        pattern = re.compile(topic_pattern)
+        before = store.read(manifest.NAME)
+        made = _opened(before, admin, now_ms)
         found = topics.selected(admin.find_topics(), admin.list_topics(), pattern)
         described = admin.describe_topics(found) if found else []
         parts = _parts(made, described, admin, progress)
         progress.topics, progress.partitions = len(described), len(parts)
         _copy(bootstrap, store, parts, progress, on_progress)
-        made.groups |= _groups(admin, re.compile(group_pattern), made.topics)
+        made.groups |= _groups(admin, group_pattern, made.topics)
         progress.groups = len(made.groups)
+    if store.read(manifest.NAME) != before:  # where a store has no locks
+        raise InvalidRequestError(
+            f"another backup has replaced {manifest.NAME} meanwhile, and is complete. Run one "
+            "backup into a directory at a time"
+        )
     store.write(manifest.NAME, manifest.encode(made))
     return progress
 
 
-def _opened(store: Store, admin: Admin, now_ms: TimestampMs) -> Manifest:
-    """Return the manifest of the last backup, or a new one."""
+def _opened(data: bytes | None, admin: Admin, now_ms: TimestampMs) -> Manifest:
+    """Return the manifest of the last backup, whose file is ``data``, or a new one."""
     cluster_id = admin.describe_cluster(partitions=False).cluster_id
     if not cluster_id:
         raise ClusterNotReadyError("the cluster ID is not known yet")
-    data = store.read(manifest.NAME)
     if data is None:
         return Manifest(manifest.FORMAT, cluster_id, now_ms, {}, {})
     made = manifest.decode(data)
@@ -145,8 +188,8 @@ def _parts(
     return parts
 
 
-def _namer(topic: TopicDescription, number: int) -> Callable[[Offset], str]:
-    return lambda start: manifest.chunk_name(topic.name, topic.id, number, start)
+def _namer(topic: TopicDescription, number: int) -> Callable[[Offset, bytes], str]:
+    return lambda start, data: manifest.chunk_name(topic.name, topic.id, number, start, data)
 
 
 def _topic_files(made: Manifest, topic: TopicDescription) -> TopicFiles:
@@ -166,7 +209,7 @@ def _topic_files(made: Manifest, topic: TopicDescription) -> TopicFiles:
 
 def _copy(
     bootstrap: Bootstrap,
-    store: Store,
+    store: _Verified,
     parts: Mapping[TopicPartition, _Part],
     progress: Progress,
     on_progress: Callable[[Progress], object],
@@ -179,6 +222,7 @@ def _copy(
             reader.start({tp: parts[tp].start for tp in sorted(missing)})
         while missing:
             tp, found = reader.poll(_POLL_S)
+            store.still_held()
             if tp is None:
                 if time.monotonic() - heard_at > _PATIENCE_S:
                     raise RequestTimedOutError(
@@ -214,13 +258,14 @@ def _add(tp: TopicPartition, part: _Part, batch: Checked) -> None:
     part.end, part.chain = header.next_offset, header.chain
 
 
-def _flush(store: Store, part: _Part, progress: Progress) -> None:
+def _flush(store: _Verified, part: _Part, progress: Progress) -> None:
     """Write the batches in memory as one file."""
     if not part.batches:
         return
     assert part.chain is not None
-    name = part.name(part.start)
-    store.write(name, b"".join(part.batches))
+    data = b"".join(part.batches)
+    name = part.name(part.start, data)
+    store.write(name, data)
     chunk = Chunk(name, part.start, part.end, part.size_bytes, part.chain)
     part.files.chunks.append(chunk)
     part.files.end = part.end

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from raftlog.backup import (
     writer,
 )
 from raftlog.backup.source import read_chunk, read_manifest
+from raftlog.backup.store import Directory, StillHeld
 from raftlog.errors import ChainMismatchError, CorruptBatchError, InvalidRequestError
 from raftlog.mirror import Mirror
 from raftlog.mirror import Progress as Restored
@@ -168,3 +169,67 @@ def test_a_backup_of_something_else_is_not_continued(
             back_up(source, tmp_path, "other")
     with pytest.raises(InvalidRequestError, match="there is no backup"):
         BackupSource(open_store(str(tmp_path / "empty")))
+
+
+class Unlocked:
+    """A store without locks, in which another run writes before the manifest of the first one."""
+
+    def __init__(self, path: Path, before_manifest: Callable[[], object]) -> None:
+        self._store = Directory(path)
+        self._before_manifest = before_manifest
+        self.read = self._store.read
+
+    def hold(self) -> AbstractContextManager[StillHeld]:
+        return nullcontext(lambda: None)
+
+    def write(self, name: str, data: bytes) -> None:
+        self._store.write(name, data)
+        if name != manifest.NAME:
+            self._before_manifest()
+
+
+def test_runs_that_overlap_leave_a_backup_that_is_whole(
+    brokers: tuple[str, str], tmp_path: Path
+) -> None:
+    source, _ = brokers
+    with Admin(source) as admin:
+        admin.create_topics([NewTopic("overlapping", 2)])
+    produce(source, "overlapping", 0, 20)
+    runs: list[Progress] = []
+
+    def another() -> None:
+        if not runs:
+            produce(source, "overlapping", 20, 20)
+            runs.append(back_up(source, tmp_path, "overlapping"))
+
+    slow = Unlocked(tmp_path, another)
+    with pytest.raises(InvalidRequestError, match="another backup has replaced"):
+        write_backup(source, slow, topic_pattern="overlapping", now_ms=1)
+    assert [run.offsets for run in runs] == [40]
+    produce(source, "overlapping", 40, 20)
+    assert back_up(source, tmp_path, "overlapping").offsets == 20
+    assert [problem for _, _, problem in verify(Directory(tmp_path))] == ["", ""]
+
+
+def test_a_second_run_is_refused_while_one_writes(brokers: tuple[str, str], tmp_path: Path) -> None:
+    source, _ = brokers
+    refused = pytest.raises(InvalidRequestError, match="another backup writes to")
+    with Directory(tmp_path).hold(), refused:
+        back_up(source, tmp_path)
+
+
+def test_a_store_that_loses_what_is_written_is_noticed(
+    brokers: tuple[str, str], tmp_path: Path
+) -> None:
+    source, _ = brokers
+    with Admin(source) as admin:
+        admin.create_topics([NewTopic("forgotten", 2)])
+    produce(source, "forgotten", 0, 4)
+
+    def lose() -> None:
+        for path in tmp_path.rglob("*.batches"):
+            path.write_bytes(path.read_bytes()[:-1])
+
+    with pytest.raises(CorruptBatchError, match="was not stored as it was written"):
+        write_backup(source, Unlocked(tmp_path, lose), topic_pattern="forgotten", now_ms=1)
+    assert not (tmp_path / manifest.NAME).exists()

@@ -40,6 +40,10 @@ def test_other_files_and_formats_are_refused() -> None:
 
 
 def test_files_are_sorted_by_offset() -> None:
-    names = [chunk_name("t", "id", 0, offset) for offset in (0, 9, 10, 10**18)]
+    names = [chunk_name("t", "id", 0, offset, b"") for offset in (0, 9, 10, 10**18)]
     assert names == sorted(names)
-    assert names[1] == "topics/t/id/0/00000000000000000009.batches"
+    assert names[1] == "topics/t/id/0/00000000000000000009-e3b0c44298fc1c14.batches"
+
+
+def test_files_of_other_content_have_other_names() -> None:
+    assert chunk_name("t", "id", 0, 9, b"a") != chunk_name("t", "id", 0, 9, b"b")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from raftlog.backup.store import Directory, FileSystem, open_store
+from raftlog.backup.store import LEASE, LEASE_MS, RENEW_MS, Directory, FileSystem, open_store
 from raftlog.errors import InvalidRequestError
+from tests.server.harness import FakeClock
 
 
 def test_files_are_written_and_read(tmp_path: Path) -> None:
@@ -34,3 +36,59 @@ def test_an_error_of_a_file_system_names_the_file() -> None:
     store.write("file", b"x")
     with pytest.raises(OSError, match=r"memory://.*file/below: .+Error"):
         store.write("file/below", b"y")
+
+
+def test_a_directory_has_one_writer_at_a_time(tmp_path: Path) -> None:
+    with Directory(tmp_path / "a").hold() as still_held:
+        still_held()
+        again = Directory(tmp_path / "a").hold()
+        with pytest.raises(InvalidRequestError, match="another backup writes to"), again:
+            pass
+        with Directory(tmp_path / "b").hold():
+            pass
+    with Directory(tmp_path / "a").hold():
+        pass
+
+
+def leased(clock: FakeClock, url: str = "memory://leased") -> FileSystem:
+    return FileSystem(url, clock=clock, sleep=lambda _s: None)
+
+
+def test_a_url_has_one_writer_at_a_time_which_renews_its_lease() -> None:
+    clock = FakeClock(1_000_000)
+    with leased(clock).hold() as still_held:
+        for _ in range(10):
+            clock.now_ms += RENEW_MS
+            still_held()
+            with pytest.raises(InvalidRequestError, match=r"memory:.*120 s"), leased(clock).hold():
+                pass
+    with leased(clock).hold():
+        pass
+    assert leased(clock).read(LEASE) is None
+
+
+def test_a_writer_that_was_away_for_too_long_ends() -> None:
+    clock = FakeClock(1_000_000)
+    with leased(clock).hold() as still_held:
+        clock.now_ms += LEASE_MS + 1
+        with leased(clock).hold():
+            clock.now_ms += 1
+            with pytest.raises(InvalidRequestError, match="another backup writes to"):
+                still_held()
+    assert leased(clock).read(LEASE) is None
+
+
+def test_of_two_writers_that_begin_at_once_one_ends() -> None:
+    clock = FakeClock(1_000_000)
+    other = leased(clock)
+
+    def meanwhile(_s: float) -> None:
+        lease = other.read(LEASE)
+        assert lease is not None
+        first = json.loads(lease)
+        other.write(LEASE, json.dumps({**first, "token": "other"}).encode())
+
+    first = FileSystem("memory://leased", clock=clock, sleep=meanwhile)
+    with pytest.raises(InvalidRequestError, match="another backup writes to"), first.hold():
+        pass
+    other._files.rm_file(f"{other._root}/{LEASE}")
