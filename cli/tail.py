@@ -7,6 +7,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
@@ -29,7 +30,12 @@ from raftlog.cli.offsets import (
     resolve_all,
 )
 from raftlog.clock import SystemClock
-from raftlog.errors import BrokerUnavailableError, OffsetOutOfRangeError, UnknownPartitionError
+from raftlog.errors import (
+    BrokerUnavailableError,
+    OffsetOutOfRangeError,
+    RaftlogError,
+    UnknownPartitionError,
+)
 from raftlog.types import ConsumerRecord, Offset, TimestampMs, TopicPartition, check_group_id
 
 COUNT_DEFAULT: Final = 10  # as in tail(1)
@@ -387,7 +393,8 @@ def copy_as_member(
     member prints them.
 
     Returns the interrupt if all polled records were printed: closing ``consumer`` as usual then
-    commits them. Otherwise the interrupt is raised, and the last records are not committed.
+    commits them. Otherwise it may have come with a poll, whose records nobody sees: what was
+    printed before is committed here, and the interrupt is raised.
 
     ``is_member``: join the group and read its assignment; otherwise read ``partitions`` and commit
     for the group. Without ``follow``, stops at the current end offsets.
@@ -399,6 +406,7 @@ def copy_as_member(
         consumer.assign(partitions)
     received_at = time.monotonic()
     is_printed = True
+    printed: dict[TopicPartition, Offset] = {}
     try:
         while count != 0:
             # At most ``count``: records that poll() returns are committed.
@@ -410,6 +418,9 @@ def copy_as_member(
             with HeldInterrupt() as held:
                 if chosen:
                     output.write_bytes(b"".join(map(write, chosen)))
+                printed |= {
+                    TopicPartition(rec.topic, rec.partition): rec.offset + 1 for rec in records
+                }
                 is_printed = True
             if held.has_come is not None:
                 return held.has_come
@@ -420,9 +431,12 @@ def copy_as_member(
             if not follow and _is_over(consumer, ends, silent_s=now - received_at):
                 break
     except KeyboardInterrupt as interrupt:
-        if not is_printed:
-            raise
-        return interrupt
+        if is_printed:
+            return interrupt
+        if printed:
+            with suppress(RaftlogError):  # another member has the partition, and prints them again
+                consumer.commit(printed)
+        raise
     return None
 
 

@@ -6,7 +6,7 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Callable, Iterable, Sequence
 from typing import cast
 
 import pytest
@@ -389,6 +389,26 @@ def test_a_member_prints_what_it_is_given_and_ends(
     assert copy(consumer) is None
     assert capfdbinary.readouterr().out.split() == [b"0-0", b"0-1", b"2-0"]
     assert consumer.called == ["subscribe ['t']"]
+
+
+def test_what_was_printed_is_committed_when_the_next_poll_is_interrupted(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    class Interrupted(FakeConsumer):
+        def poll(self, timeout_ms: int, max_records: int) -> list[ConsumerRecord]:
+            records = super().poll(timeout_ms, 2)
+            if self.taken > 4:
+                raise KeyboardInterrupt
+            return records
+
+        def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+            self.called.append(f"commit {[(str(tp), offset) for tp, offset in offsets.items()]}")
+
+    consumer = Interrupted({A: 20}, [A])
+    with pytest.raises(KeyboardInterrupt):
+        copy(consumer, follow=True)
+    assert len(capfdbinary.readouterr().out.split()) == 4
+    assert consumer.called == ["subscribe ['t']", "commit [('t:0', 4)]"]
 
 
 def test_a_partition_of_ones_own_is_assigned(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
