@@ -29,7 +29,7 @@ from raftlog import limits
 from raftlog.client.fetch_state import Batch, Chunk, PartitionFetchState, Wanted
 from raftlog.client.settings import ConsumerSettings, OffsetReset, Start
 from raftlog.errors import InvalidRequestError, RaftlogError
-from raftlog.types import ConsumerRecord, Offset, TopicPartition
+from raftlog.types import ConsumerRecord, Offset, OffsetAndMetadata, TopicPartition
 
 _offset_of: Final = attrgetter("offset")
 
@@ -411,6 +411,14 @@ class Subscription:
             handed, self._handed = self._handed, []
             for part in handed:
                 part.unprocessed = None
+
+    def processed_up_to(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Note that the application commits ``offsets``: it has processed the records below."""
+        with self.lock:
+            for tp, given in offsets.items():
+                part = self.parts.get(tp)
+                if part is not None and part.unprocessed is not None and part.position is not None:
+                    part.unprocessed = min(max(part.unprocessed, given.offset), part.position)
 
     def forget_unprocessed(self) -> None:
         """Reset every position to the processed records. The next member reads the rest.

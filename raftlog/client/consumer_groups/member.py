@@ -154,6 +154,8 @@ class Member:
                 and (part.position != part.committed or (is_alone and not automatic))
                 and (part.position <= part.known_to or not automatic)
             }
+        if not automatic:
+            self._subscription.processed_up_to(offsets)
         return Reading(
             offsets,
             self._assigned_ids if is_alone else membership.topic_ids(offsets),

@@ -49,6 +49,19 @@ def test_closed_by_another_thread_only_what_is_processed_is_committed(
         assert another.committed(TopicPartition(topic, 0)) == 2
 
 
+def test_an_exception_after_a_commit_of_polled_records_commits_no_less(
+    log: EmbeddedLog, topic: str
+) -> None:
+    first = TopicPartition(topic, 0)
+    with pytest.raises(ZeroDivisionError), consumer_of(log, topic) as consumer:
+        consumer.subscribe([topic])
+        assert len(some(consumer, 10)) == 10
+        consumer.commit({first: 7})
+        raise ZeroDivisionError
+    with consumer_of(log, topic) as another:
+        assert another.committed(first) == 7
+
+
 def test_an_iteration_that_goes_on_while_another_thread_closes_commits_nothing_in_hand(
     log: EmbeddedLog, topic: str
 ) -> None:
