@@ -562,12 +562,12 @@ def reset(
         known = _describe(admin, name, create=create)
         if known is not None and known.members and execute:
             raise GroupNotEmptyError(_in_use(known))
-        old = {} if known is None else _committed(known)
+        old = {} if known is None else committed_offsets(known)
         chosen = choose(admin, name, old, selections, only_committed=shift is not None)
         new = shifted(old, chosen, shift) if shift is not None else places(admin, chosen, to)
         check_in_range(new, chosen)
         if execute:
-            admin.alter_group_offsets(name, new)
+            admin.alter_group_offsets(name, new, expected=old)
     _print(name, old, new, dry_run=not execute, as_json=as_json)
     if not execute and known is not None and known.members:
         output.note(_in_use(known))
@@ -590,7 +590,7 @@ def _in_use(group: GroupDescription) -> str:
     )
 
 
-def _committed(group: GroupDescription) -> dict[TopicPartition, Offset]:
+def committed_offsets(group: GroupDescription) -> dict[TopicPartition, Offset]:
     return {
         TopicPartition(part.topic, part.partition): part.offset
         for part in group.partitions

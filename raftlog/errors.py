@@ -572,6 +572,12 @@ class InstanceInUseError(RefusedError):
     code = 237
 
 
+class OffsetMovedError(RefusedError):
+    """The committed offset is another one than the commit expects: read it again, and decide."""
+
+    code = 238
+
+
 class UserExistsError(RefusedError):
     """A user of that name exists."""
 

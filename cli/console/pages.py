@@ -25,7 +25,15 @@ from raftlog.cli.console.paging import (
     page_of,
 )
 from raftlog.cli.events import parse_since
-from raftlog.cli.group import Selection, check_in_range, choose, parse_to, partition_ranges, places
+from raftlog.cli.group import (
+    Selection,
+    check_in_range,
+    choose,
+    committed_offsets,
+    parse_to,
+    partition_ranges,
+    places,
+)
 from raftlog.cli.http_parameters import whole
 from raftlog.cli.offsets import From
 from raftlog.cli.overview import SORTS, TopicRow, overview
@@ -370,7 +378,7 @@ class Pages:
                 "before the "
                 "reset"
             )
-        self.admin.alter_group_offsets(name, new)
+        self.admin.alter_group_offsets(name, new, expected=committed_offsets(group))
         return "/group?" + urlencode({"name": name})
 
     def _new_offsets(

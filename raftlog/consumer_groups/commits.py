@@ -14,6 +14,7 @@ from raftlog.errors import (
     FencedMemberError,
     GroupNotEmptyError,
     InvalidRequestError,
+    OffsetMovedError,
     PartitionNotOwnedError,
     RaftlogError,
     StaleMemberEpochError,
@@ -102,11 +103,21 @@ def commit(
     topic_ids: Mapping[str, str],
     *,
     by_owner: bool,
+    sequence: int = 0,
     now_ms: int,
 ) -> list[RaftlogError | None]:
-    """Commit each valid offset. Return one item per offset: None, or the reason for rejection."""
+    """Commit each valid offset. Return one item per offset: None, or the reason for rejection.
+
+    ``sequence``: of the member's commit; 0 for none. An offset that a later commit of the member
+    has replaced is left out: the network has held the request back. Within an epoch, nothing else
+    orders the commits of a member, which may have used two connections.
+    """
     owner = member_id if by_owner else None
-    return [_commit_one(group, owner, one, topic_ids, now_ms=now_ms) for one in offsets]
+    committer = member_id if sequence else ""
+    return [
+        _commit_one(group, owner, one, topic_ids, committer, sequence, now_ms=now_ms)
+        for one in offsets
+    ]
 
 
 def _commit_one(
@@ -114,11 +125,14 @@ def _commit_one(
     member_id: str | None,
     offset: Commit,
     topic_ids: Mapping[str, str],
+    committer: str,
+    sequence: int,
     *,
     now_ms: int,
 ) -> RaftlogError | None:
     error = _refusal(group, member_id, offset, topic_ids)
-    if error is None:
+    where = TopicPartition(offset.topic, offset.partition)
+    if error is None and not (sequence and _is_late(group, where, committer, sequence)):
         topics = group.world.topics
         value = OffsetValue(
             version=1,
@@ -128,9 +142,16 @@ def _commit_one(
             metadata=offset.metadata,
             committed_at_ms=now_ms,
             topics_version=topics.version,
+            committer=committer,
+            sequence=sequence,
         )
-        group.put_offset(TopicPartition(offset.topic, offset.partition), value)
+        group.put_offset(where, value)
     return error
+
+
+def _is_late(group: Group, where: TopicPartition, committer: str, sequence: int) -> bool:
+    known = group.offsets.value(where)
+    return known is not None and known.committer == committer and sequence < known.sequence
 
 
 def _refusal(
@@ -164,6 +185,14 @@ def _refusal(
             f"metadata of {len(offset.metadata)} characters for {where}: the maximum is "
             f"{limits.OFFSET_METADATA_CHARS_MAX}"
         )
+    if offset.expected is not None:
+        known = group.offsets.value(where)
+        found = -1 if known is None or known.topic_id != info.id else known.offset
+        if found not in (offset.expected, offset.offset):  # the latter: it is sent again
+            return OffsetMovedError(
+                f"the committed offset of {where} in group {group.id!r} is {_shown(found)}, not "
+                f"{_shown(offset.expected)}: it was committed meanwhile"
+            )
     offsets_max = group.world.settings.offsets_per_group_max
     if where not in group.offsets and group.offsets.count >= offsets_max:
         return ThrottledError(
@@ -171,3 +200,7 @@ def _refusal(
             f"which is the limit ({offsets_max}). Delete unneeded ones"
         )
     return None
+
+
+def _shown(offset: int) -> str:
+    return "none" if offset < 0 else str(offset)

@@ -34,6 +34,10 @@ class OffsetTable:
     def __contains__(self, where: TopicPartition) -> bool:
         return where.partition in self._topics.get(where.topic, ())
 
+    def value(self, where: TopicPartition) -> OffsetValue | None:
+        """Return what is stored for a partition, possibly of an earlier topic of that name."""
+        return self._topics.get(where.topic, {}).get(where.partition)
+
     def put(self, where: TopicPartition, value: OffsetValue) -> None:
         partitions = self._topics.setdefault(where.topic, {})
         self.count += where.partition not in partitions

@@ -5,7 +5,7 @@
     1  [1, group]                    epoch, topics version, empty since (ms), assignor
     2  [2, group, member]            state of a member, without its session
     3  [3, group, topic, partition]  topic id, offset, leader epoch, metadata, time (ms), topics
-                                     version
+                                     version, member and its commit's sequence
     4  [4, group, member]            fenced member: lost instance ID and session timeout (ms)
     5  [5, group]                    classic group: generation, phase, protocol type, protocol,
                                      leader
@@ -79,7 +79,8 @@ class MemberValue(msgspec.Struct, frozen=True, array_like=True):
 class OffsetValue(msgspec.Struct, frozen=True, array_like=True):
     """A committed offset.
 
-    No field has a default, so that a truncated value is rejected and never read as an offset.
+    Up to ``topics_version``, no field has a default, so that a truncated value is rejected and
+    never read as an offset. ``committer``, ``sequence``: of the commit; not written without one.
     """
 
     version: int
@@ -89,6 +90,8 @@ class OffsetValue(msgspec.Struct, frozen=True, array_like=True):
     metadata: str
     committed_at_ms: int
     topics_version: int
+    committer: str = ""
+    sequence: int = 0
 
 
 class FormerValue(msgspec.Struct, frozen=True, array_like=True):
@@ -196,6 +199,8 @@ def record(key: Key, value: Value | None) -> GroupRecord:
     encoded = _encode((_KIND_OF[type(key)], *msgspec.structs.astuple(key)))
     if isinstance(value, MemberValue) and value.interest is None:  # as releases before the field
         return GroupRecord(encoded, _encode(msgspec.structs.astuple(value)[:-1]))
+    if isinstance(value, OffsetValue) and not value.sequence:  # as releases before the fields
+        return GroupRecord(encoded, _encode(msgspec.structs.astuple(value)[:-2]))
     return GroupRecord(encoded, None if value is None else _encode(value))
 
 

@@ -379,6 +379,7 @@ class GroupShard:
         *,
         instance_id: str | None = None,
         by_owner: bool = True,
+        sequence: int = 0,
         now: float,
         now_ms: int,
     ) -> StateChange[list[RaftlogError | None]]:
@@ -389,14 +390,15 @@ class GroupShard:
         ``NO_MEMBER_EPOCH`` if the group has no members. Such a commit creates the group if it does
         not exist. ``topic_ids``: expected topic ID by topic name, optional per topic.
         ``instance_id``: of a classic static member. ``by_owner``: whether to reject partitions
-        that are assigned to another member; Kafka does not, the epoch fences.
+        that are assigned to another member; Kafka does not, the epoch fences. ``sequence``: see
+        ``commits.commit``.
 
         Raises ``UnknownMemberError``, ``InstanceFencedError``, ``StaleMemberEpochError``,
         ``FencedMemberError``, ``RebalanceInProgressError``, ``GroupNotEmptyError``,
         ``InvalidGroupError``, ``InvalidRequestError``, ``ThrottledError`` or
         ``CoordinatorLoadingError``; then no offset is committed. Errors of single offsets:
         ``UnknownTopicError``, ``UnknownPartitionError``, ``PartitionNotOwnedError``,
-        ``InvalidRequestError``, ``ThrottledError``.
+        ``OffsetMovedError``, ``InvalidRequestError``, ``ThrottledError``.
         """
         self._check_started()
         found = self._groups.get(group)
@@ -406,7 +408,13 @@ class GroupShard:
         if found is None:
             found = self._new_group(group)
         results = commits.commit(
-            found, member_id, offsets, topic_ids, by_owner=by_owner, now_ms=now_ms
+            found,
+            member_id,
+            offsets,
+            topic_ids,
+            by_owner=by_owner,
+            sequence=sequence,
+            now_ms=now_ms,
         )
         if found.id not in self._groups:
             if all(results):

@@ -200,13 +200,17 @@ class Departure(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """Offset to commit. ``offset``: offset of the next record to read."""
+    """Offset to commit. ``offset``: offset of the next record to read.
+
+    ``expected``: the committed offset that this one replaces, -1 if there is none; None for any.
+    """
 
     topic: str
     partition: int
     offset: Offset
     leader_epoch: LeaderEpoch = -1
     metadata: str = ""
+    expected: Offset | None = None
 
 
 class Committed(msgspec.Struct, frozen=True):

@@ -27,6 +27,7 @@ from raftlog.errors import (
     ClusterNotReadyError,
     GroupNotEmptyError,
     InvalidRequestError,
+    OffsetMovedError,
     OutOfOrderSequenceError,
     RequestTimedOutError,
     UnknownGroupError,
@@ -412,8 +413,10 @@ class Session:
                 if due and name in there and policy is Policy.KEEP:
                     refused[name] = EXISTS
                 elif due:
-                    self._target.commit_offsets(name, due)
-            except (GroupNotEmptyError, UnknownGroupError) as error:
+                    # A consumer of the target may have committed since: its offset stays.
+                    known = {tp: committed.offset for tp, committed in ours.items()}
+                    self._target.commit_offsets(name, due, expected=known)
+            except (GroupNotEmptyError, OffsetMovedError, UnknownGroupError) as error:
                 refused[name] = str(error)
         self._progress.groups, self._progress.refused_groups = len(names) - len(refused), refused
 

@@ -114,13 +114,17 @@ class GroupHeartbeatResponse(Message):
 
 
 class OffsetToCommit(Message):
-    """Offset to commit. ``offset``: offset of the next record to read."""
+    """Offset to commit. ``offset``: offset of the next record to read.
+
+    ``expected``: the committed offset that this one replaces, -1 if there is none; None for any.
+    """
 
     topic: TopicName
     partition: PartitionIndex
     offset: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     leader_epoch: WireEpoch = -1
     metadata: str = ""
+    expected: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)] | None = None
 
 
 class OffsetCommitRequest(Message):
@@ -128,7 +132,9 @@ class OffsetCommitRequest(Message):
 
     ``member_id`` "" with ``NO_MEMBER_EPOCH``: commit by a client that is not a member; the group
     must not have members. ``topic_ids``: expected topic IDs by topic name. The coordinator rejects
-    offsets of a topic with another ID, which was deleted and created again.
+    offsets of a topic with another ID, which was deleted and created again. ``sequence``: increases
+    with every commit of a member, 0 for none. Offsets of a partition that a later commit of the
+    member has replaced are not committed again: the request has arrived late.
     """
 
     group: GroupName
@@ -136,6 +142,7 @@ class OffsetCommitRequest(Message):
     member_id: MemberId = ""
     member_epoch: MemberEpoch = NO_MEMBER_EPOCH
     topic_ids: Annotated[dict[str, str], Meta(max_length=limits.PARTITIONS_PER_REQUEST_MAX)] = {}
+    sequence: Counter = 0
 
 
 class CommittedPartition(Message):

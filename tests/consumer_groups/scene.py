@@ -159,13 +159,24 @@ class Scene:
         metadata: str = "",
         topic_ids: Mapping[str, str] | None = None,
         group: str = GROUP,
+        expected: int | None = None,
+        sequence: int = 0,
     ) -> list[RaftlogError | None]:
         """The same offset for each partition; by nobody for None."""
         if epoch is None:
             epoch = NO_MEMBER_EPOCH if name is None else self.epoch_of(name)
-        commits = [Commit(topic, number, offset, 3, metadata) for topic, number in partitions]
+        commits = [
+            Commit(topic, number, offset, 3, metadata, expected) for topic, number in partitions
+        ]
         step = self.shard.commit(
-            group, name or "", epoch, commits, topic_ids or {}, now=self.now, now_ms=self.now_ms
+            group,
+            name or "",
+            epoch,
+            commits,
+            topic_ids or {},
+            sequence=sequence,
+            now=self.now,
+            now_ms=self.now_ms,
         )
         return self.take(step)
 

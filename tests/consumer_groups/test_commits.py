@@ -11,6 +11,7 @@ from raftlog.errors import (
     GroupNotEmptyError,
     InvalidGroupError,
     InvalidRequestError,
+    OffsetMovedError,
     PartitionNotOwnedError,
     RaftlogError,
     StaleMemberEpochError,
@@ -53,6 +54,49 @@ def test_an_offset_may_go_back() -> None:
     scene.commit("m1", ("t", 0), offset=5)
     scene.commit("m1", ("t", 0), offset=0)
     assert scene.offset("t", 0) == 0
+
+
+def test_a_commit_that_arrives_late_replaces_no_newer_one() -> None:
+    scene = two()
+    scene.commit("m1", ("t", 0), offset=2, sequence=7)
+    scene.commit("m1", ("t", 0), offset=3, sequence=9)
+    assert scene.commit("m1", ("t", 0), ("t", 1), offset=2, sequence=8) == [None, None]
+    assert (scene.offset("t", 0), scene.offset("t", 1)) == (3, 2)
+    assert scene.commit("m1", ("t", 0), offset=1, sequence=9) == [None]  # sent once more
+    assert scene.offset("t", 0) == 1
+
+
+def test_a_late_commit_is_known_after_a_start_of_the_coordinator() -> None:
+    scene = two()
+    scene.commit("m1", ("t", 0), offset=3, sequence=9)
+    scene.fail_over()
+    scene.commit("m1", ("t", 0), offset=2, sequence=8)
+    assert scene.offset("t", 0) == 3
+
+
+def test_the_commits_of_another_member_have_their_own_order() -> None:
+    scene = Scene()
+    scene.join("m1")
+    scene.settle()
+    scene.commit("m1", ("t", 0), offset=3, sequence=9)
+    scene.leave("m1")
+    scene.join("m2")
+    scene.settle()
+    scene.commit("m2", ("t", 0), offset=2, sequence=1)
+    assert scene.offset("t", 0) == 2
+
+
+def test_a_commit_replaces_what_it_expects_and_nothing_else() -> None:
+    scene = Scene()
+    assert scene.commit(None, ("t", 0), offset=5, expected=-1) == [None]
+    error = only(scene.commit(None, ("t", 0), offset=6, expected=-1))
+    assert isinstance(error, OffsetMovedError)
+    assert str(error).startswith("the committed offset of t:0 in group 'g' is 5, not none")
+    assert isinstance(only(scene.commit(None, ("t", 0), offset=6, expected=4)), OffsetMovedError)
+    assert scene.offset("t", 0) == 5
+    assert scene.commit(None, ("t", 0), offset=4, expected=5) == [None]
+    assert scene.commit(None, ("t", 0), offset=4, expected=5) == [None]  # sent once more
+    assert scene.offset("t", 0) == 4
 
 
 def test_what_is_asked_back_is_committed_for_until_it_is_given_up() -> None:

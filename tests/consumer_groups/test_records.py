@@ -51,6 +51,9 @@ MEMBER = MemberValue(
     target={"id-t": [0, 1]},
 )
 
+# Later fields, which are not written with their defaults.
+OMITTED: dict[type[Value], list[object]] = {MemberValue: [None], OffsetValue: ["", 0]}
+
 # The log of a release is read by the next: these bytes never change.
 GOLDEN: list[tuple[Key, Value, str, str]] = [
     (
@@ -73,6 +76,12 @@ GOLDEN: list[tuple[Key, Value, str, str]] = [
         OffsetValue(1, "id-t", 300, 2, "note", 1_700_000_000_000, 12),
         "9403a167a17403",
         "9701a469642d74cd012c02a46e6f7465cf0000018bcfe568000c",
+    ),
+    (
+        OffsetKey("g", "t", 3),
+        OffsetValue(1, "id-t", 300, 2, "note", 1_700_000_000_000, 12, "m", 9),
+        "9403a167a17403",
+        "9901a469642d74cd012c02a46e6f7465cf0000018bcfe568000ca16d09",
     ),
     (FormerKey("g", "m"), FormerValue(1, "i", 45_000, 8), "9304a167a16d", "9401a169cdafc808"),
     (
@@ -114,7 +123,7 @@ def test_fields_that_a_later_release_adds_are_ignored(
     key: Key, value: Value, key_hex: str, value_hex: str
 ) -> None:
     fields = msgspec.msgpack.decode(bytes.fromhex(value_hex))
-    fields += [None, "more"] if isinstance(value, MemberValue) else ["more"]
+    fields += [*OMITTED.get(type(value), []), "more"]
     assert decode_value(key, msgspec.msgpack.encode(fields)) == value
 
 
@@ -163,7 +172,8 @@ def test_a_value_that_lacks_a_field_is_refused(
     key: Key, value: Value, key_hex: str, value_hex: str
 ) -> None:
     fields = msgspec.msgpack.decode(bytes.fromhex(value_hex))
-    for count in range(len(fields)):
+    required = len(fields) - (2 if isinstance(value, OffsetValue) and value.sequence else 0)
+    for count in range(required):
         with pytest.raises(InvalidRequestError):
             decode_value(key, msgspec.msgpack.encode(fields[:count]))
 

@@ -20,7 +20,7 @@ from raftlog.mirror.groups import Policy
 from raftlog.mirror.session import MirrorSettings, Session
 from raftlog.mirror.source import ClusterSource
 from raftlog.testing import wait_until
-from raftlog.types import ConsumerRecord
+from raftlog.types import ConsumerRecord, OffsetAndMetadata
 
 TP = TopicPartition("t", 0)
 TIMEOUT_S = 20
@@ -56,6 +56,18 @@ def mirror(source: EmbeddedLog, target: EmbeddedLog, **settings: Any) -> Mirror:
 
 def mirrored(source: EmbeddedLog, target: EmbeddedLog, **settings: Any) -> Progress:
     return mirror(source, target, **settings).run(once=True)
+
+
+def settings_of(
+    source: EmbeddedLog, target: EmbeddedLog, groups: re.Pattern[str] | None = None
+) -> MirrorSettings:
+    return MirrorSettings(
+        source=ClusterSource(str(ADDRESS), source._open_host()),
+        target=str(ADDRESS),
+        topics=re.compile("t"),
+        target_host=target._open_host(),
+        groups=groups,
+    )
 
 
 def send(log: EmbeddedLog, values: list[bytes], topic: str = "t", partition: int = 0) -> None:
@@ -182,12 +194,7 @@ def test_sessions_that_end_anywhere_copy_each_record_once(
     source.create_topic("t")
     for number in range(40):
         send(source, [b"%d" % number] * 3)
-    settings = MirrorSettings(
-        source=ClusterSource(str(ADDRESS), source._open_host()),
-        target=str(ADDRESS),
-        topics=re.compile("t"),
-        target_host=target._open_host(),
-    )
+    settings = settings_of(source, target)
     progress = Progress()
     for steps in range(12):  # later sessions find new records, and end with batches in flight
         with suppress(ZeroDivisionError), Session(settings, progress) as session:
@@ -215,6 +222,31 @@ def test_committed_offsets_of_groups_are_copied(source: EmbeddedLog, target: Emb
     assert mirrored(source, target, prefix="p-", groups="read.*").groups == 1
     with target.admin() as admin:
         assert admin.group_offsets("readers")[copy].offset == 3
+
+
+def test_a_commit_in_the_target_meanwhile_is_not_moved_back(
+    source: EmbeddedLog, target: EmbeddedLog
+) -> None:
+    source.create_topic("t")
+    send(source, [b"1", b"2", b"3"])
+    with source.admin() as admin:
+        admin.commit_offsets("g", {TP: 2})
+    settings = settings_of(source, target, re.compile("g"))
+    with target.admin() as admin, Session(settings, Progress()) as session:
+        session.start()
+        while not session.is_caught_up:
+            session.step(0.1)
+        admin.commit_offsets("g", {TP: 1})
+        read = session._target.group_offsets
+
+        def read_and_wait(name: str) -> dict[TopicPartition, OffsetAndMetadata]:
+            found = read(name)
+            admin.commit_offsets("g", {TP: 3})  # of a consumer of the target
+            return found
+
+        session._target.group_offsets = read_and_wait  # type: ignore[method-assign]
+        session.finish()
+        assert admin.group_offsets("g")[TP].offset == 3
 
 
 def test_a_group_with_members_in_the_target_keeps_its_offsets_and_is_reported(

@@ -826,7 +826,12 @@ class AsyncAdmin(LoopBound, AdminBase):
         return await administration.group_offsets(self._coordinators, name)
 
     async def alter_group_offsets(
-        self, group: str, offsets: GroupOffsets, *, metadata: str = ""
+        self,
+        group: str,
+        offsets: GroupOffsets,
+        *,
+        metadata: str = "",
+        expected: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Reset the offsets of a group without members. Creates the group if it does not exist.
 
@@ -834,19 +839,29 @@ class AsyncAdmin(LoopBound, AdminBase):
             keep their offsets.
         ``metadata``: text that is stored with offsets that are plain numbers, up to 4,096
             characters.
+        ``expected``: the committed offsets that were the reason for the new ones; a partition that
+            is missing has none. Where another one is committed by now, it stays. Default: any.
 
         Raises ``GroupNotEmptyError`` if the group has members, ``UnknownTopicError`` or
-        ``UnknownPartitionError`` if a partition does not exist, and ``OffsetOutOfRangeError`` if a
-        partition does not have its offset. In the last case, no offset is changed.
+        ``UnknownPartitionError`` if a partition does not exist, ``OffsetMovedError`` if the
+        committed offset is not the expected one, and ``OffsetOutOfRangeError`` if a partition does
+        not have its offset. In the last case, no offset is changed.
         """
         self._bind()
         (name,) = admin_arguments.group_ids([group])
         wanted = admin_arguments.group_offsets(offsets, metadata)
         await administration.check_in_range(self._cluster, wanted)
-        await administration.commit_offsets(self._cluster, self._coordinators, name, wanted)
+        await administration.commit_offsets(
+            self._cluster, self._coordinators, name, wanted, expected
+        )
 
     async def commit_offsets(
-        self, group: str, offsets: GroupOffsets, *, metadata: str = ""
+        self,
+        group: str,
+        offsets: GroupOffsets,
+        *,
+        metadata: str = "",
+        expected: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Commit offsets of a group without members, for applications that store their positions.
 
@@ -856,7 +871,9 @@ class AsyncAdmin(LoopBound, AdminBase):
         self._bind()
         (name,) = admin_arguments.group_ids([group])
         wanted = admin_arguments.group_offsets(offsets, metadata)
-        await administration.commit_offsets(self._cluster, self._coordinators, name, wanted)
+        await administration.commit_offsets(
+            self._cluster, self._coordinators, name, wanted, expected
+        )
 
     # -- users
 

@@ -61,6 +61,7 @@ from raftlog.protocol.schema import Failure, Message
 from raftlog.types import (
     OFFSETS_TOPIC,
     LeaderEpoch,
+    Offset,
     OffsetAndMetadata,
     TimestampMs,
     TopicPartition,
@@ -239,10 +240,13 @@ async def commit_offsets(
     coordinators: Coordinators,
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    expected: Mapping[TopicPartition, Offset] | None = None,
 ) -> None:
     """Commit offsets for a group without members. Creates the group if needed.
 
-    Sends all requests before it raises the first error: ``GroupNotEmptyError``,
+    ``expected``: committed offsets that they replace; a partition that is missing has none. None:
+    any. Sends all
+    requests before it raises the first error: ``GroupNotEmptyError``, ``OffsetMovedError``,
     ``UnknownTopicError`` or ``UnknownPartitionError``.
     """
     topics = {tp.topic for tp in offsets}
@@ -256,7 +260,7 @@ async def commit_offsets(
     view = await cluster.persist(refresh, repeatable=True) if topics else cluster.view
     failures: list[Failure] = []
     for part in _parts(list(offsets)):
-        request = _commit_request(group, {tp: offsets[tp] for tp in part}, view)
+        request = _commit_request(group, {tp: offsets[tp] for tp in part}, view, expected)
         answer = await _ask(coordinators, group, apis.OFFSET_COMMIT, request)
         assert isinstance(answer, OffsetCommitResponse)
         failures += _failures(answer.partitions)
@@ -264,7 +268,10 @@ async def commit_offsets(
 
 
 def _commit_request(
-    group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], view: ClusterView
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    view: ClusterView,
+    expected: Mapping[TopicPartition, Offset] | None,
 ) -> OffsetCommitRequest:
     return OffsetCommitRequest(
         group=group,
@@ -275,6 +282,7 @@ def _commit_request(
                 offset=wanted.offset,
                 leader_epoch=wanted.leader_epoch,
                 metadata=wanted.metadata,
+                expected=None if expected is None else expected.get(tp, -1),
             )
             for tp, wanted in offsets.items()
         ],

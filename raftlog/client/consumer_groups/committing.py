@@ -2,7 +2,8 @@
 
 Runs on the I/O loop. While a request is in flight, new commits are collected for the next request,
 which contains the newest offset of each partition. A commit is retried if its response is lost.
-That is safe, because the consumer sends no newer commit before it has the response.
+Each request has a sequence number, so that one which the network held back cannot replace a newer
+one.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Committer:
         self._waiting: list[_Commit] = []
         self._current: list[_Commit] = []  # being sent
         self._sending: asyncio.Task[None] | None = None
+        self._sequence = 0  # of the last request; it repeats that of its first attempt
 
     def start(
         self, offsets: Offsets, topic_ids: Mapping[str, str], *, incarnation: int, timeout_ms: int
@@ -127,6 +129,7 @@ class Committer:
         membership = self._membership
         loop = asyncio.get_running_loop()
         problem: RaftlogError = RequestTimedOutError("offset commit timed out")
+        self._sequence += 1
         while True:
             credentials = membership.credentials(incarnation)
             left_s = deadline - loop.time()
@@ -174,6 +177,7 @@ class Committer:
             member_id=member_id,
             member_epoch=epoch,
             topic_ids={topic: of for topic, of in topic_ids.items() if topic in topics},
+            sequence=self._sequence,
         )
 
     async def _ask(

@@ -124,6 +124,7 @@ def handle_offset_commit(context: BrokerContext, request: Request, reply: Reply)
             message.member_epoch,
             part,
             message.topic_ids,
+            sequence=message.sequence,
             now=now,
             now_ms=now_ms,
         )
@@ -135,7 +136,7 @@ def handle_offset_commit(context: BrokerContext, request: Request, reply: Reply)
 
 
 def _commit(to: wire.OffsetToCommit) -> Commit:
-    return Commit(to.topic, to.partition, to.offset, to.leader_epoch, to.metadata)
+    return Commit(to.topic, to.partition, to.offset, to.leader_epoch, to.metadata, to.expected)
 
 
 def _send_outcomes(
