@@ -393,7 +393,7 @@ def copy_as_member(
     member prints them.
 
     Returns the interrupt if all polled records were printed: closing ``consumer`` as usual then
-    commits them. Otherwise it may have come with a poll, whose records nobody sees: what was
+    commits them. Otherwise it may have come with a poll, whose records were not returned: what was
     printed before is committed here, and the interrupt is raised.
 
     ``is_member``: join the group and read its assignment; otherwise read ``partitions`` and commit

@@ -137,7 +137,7 @@ def _write(
         progress.groups = len(made.groups)
     if store.read(manifest.NAME) != before:  # where a store has no locks
         raise InvalidRequestError(
-            f"another backup has replaced {manifest.NAME} meanwhile, and is complete. Run one "
+            f"another backup has replaced {manifest.NAME} since this one began. Run one "
             "backup into a directory at a time"
         )
     store.write(manifest.NAME, manifest.encode(made))

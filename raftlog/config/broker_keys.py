@@ -326,7 +326,8 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.REPLICATION_FACTOR_MAX,
         "replicas",
         "Replication factor of topics that are created without one. 0: "
-        f"{limits.REPLICATION_FACTOR_DEFAULT}, or the number of brokers if there are fewer.",
+        f"{limits.REPLICATION_FACTOR_DEFAULT}, or the number of brokers if there are fewer; those "
+        "that are down count, and the topic is created when they are up.",
     ),
     number(
         "delegation.token.expiry.time.ms",
@@ -587,7 +588,9 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         limits.REPLICATION_FACTOR_MAX,
         "replicas",
         "Replication factor of `__consumer_offsets`, when it is created. 0: "
-        "`default.replication.factor`.",
+        "`default.replication.factor`, or fewer if brokers are down for 10 s. If both are 0, the "
+        f"topic gets more replicas, up to {limits.REPLICATION_FACTOR_DEFAULT}, as brokers join or "
+        "return.",
     ),
     number(
         "offsets.topic.segment.bytes",

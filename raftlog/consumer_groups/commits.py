@@ -191,7 +191,7 @@ def _refusal(
         if found not in (offset.expected, offset.offset):  # the latter: it is sent again
             return OffsetMovedError(
                 f"the committed offset of {where} in group {group.id!r} is {_shown(found)}, not "
-                f"{_shown(offset.expected)}: it was committed meanwhile"
+                f"{_shown(offset.expected)}: it was committed in the meantime"
             )
     offsets_max = group.world.settings.offsets_per_group_max
     if where not in group.offsets and group.offsets.count >= offsets_max:

@@ -233,7 +233,7 @@ class ClusterMachine:
         """Return the brokers that are not being decommissioned, sorted, also fenced ones."""
         return [broker for broker, record in sorted(self.brokers.items()) if not record.draining]
 
-    def _placeable(self) -> list[BrokerRecord]:
+    def placeable(self) -> list[BrokerRecord]:
         return [record for record in self.live() if not record.draining]
 
     def directory_of(self, broker: BrokerId) -> DirectoryId | None:
@@ -491,7 +491,7 @@ class ClusterMachine:
                 f"{command.partitions} partitions: a topic has 1 to "
                 f"{limits.PARTITIONS_PER_TOPIC_MAX}"
             )
-        live = self._placeable()
+        live = self.placeable()
         default = min(limits.REPLICATION_FACTOR_DEFAULT, len(live))
         replication_factor = command.replication_factor or default
         self._check_replication_factor(replication_factor, live)
@@ -543,7 +543,7 @@ class ClusterMachine:
                 f"{command.total}: "
                 "partitions cannot be removed. Specify a new total that is larger"
             )
-        live = self._placeable()
+        live = self.placeable()
         self._check_replication_factor(topic.replication_factor, live)
         extended = self._with_partitions(topic, command.total - count, live)
         return extended, self._put_topic(topic, extended)

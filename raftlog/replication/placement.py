@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
+from raftlog import limits
 from raftlog.replication.commands import BrokerId
 
 # Constants of the hash that orders equally loaded brokers. See ``_turn``.
@@ -87,6 +88,22 @@ class Loads(dict[BrokerId, BrokerLoad]):
                 self[broker].replicas += times
             for broker in assignment.voters:
                 self[broker].voters += times
+
+
+class Member(Protocol):
+    """A registered broker. ``draining``: it is being decommissioned."""
+
+    @property
+    def draining(self) -> bool: ...
+
+
+def usual_copies(members: Iterable[Member], *, founders: int) -> int:
+    """Return the replication factor of a topic without one: 3, or the number of brokers of the
+    cluster if there are fewer. Brokers that are down count: a topic would otherwise keep the number
+    that were live when it was created. ``founders``: of these, some may not have joined yet.
+    """
+    staying = sum(not member.draining for member in members)
+    return min(limits.REPLICATION_FACTOR_DEFAULT, max(founders, staying))
 
 
 def voters_count(replication_factor: int, brokers: int, reserves: int = 0) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import always, drop, never, replace, value
+from tests.mutation.change import always, argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 MEMBERS: Final = [
@@ -142,6 +142,45 @@ MEMBERS: Final = [
 ]
 
 OFFSETS: Final = [
+    Guard(
+        name="a commit that arrives late replaces no newer one of the member",
+        why="the group reads again what it had committed, whatever the members do",
+        module="raftlog/consumer_groups/commits.py",
+        function="_commit_one",
+        change=replace("call _is_late", "False"),
+        tests=(
+            (
+                "tests/consumer_groups/test_commits.py"
+                "::test_a_commit_that_arrives_late_replaces_no_newer_one"
+            ),
+        ),
+    ),
+    Guard(
+        name="a commit replaces only the offset that it expects",
+        why="a mirror moves a group back that has gone on in the target",
+        module="raftlog/consumer_groups/commits.py",
+        function="_refusal",
+        change=never("if OffsetMovedError"),
+        tests=(
+            (
+                "tests/consumer_groups/test_commits.py"
+                "::test_a_commit_replaces_what_it_expects_and_nothing_else"
+            ),
+        ),
+    ),
+    Guard(
+        name="a mirror commits what it has read",
+        why="a mirror moves a group back that has gone on in the target",
+        module="raftlog/mirror/session.py",
+        function="Session._copy_groups",
+        change=argument("call commit_offsets", "expected", "None"),
+        tests=(
+            (
+                "tests/mirror/test_mirror.py"
+                "::test_a_commit_in_the_target_meanwhile_is_not_moved_back"
+            ),
+        ),
+    ),
     Guard(
         name="an older epoch commits nothing",
         why="a commit from before a rebalance overwrites what came after",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import always, argument, both, drop, replace, value
+from tests.mutation.change import always, argument, both, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 COORDINATOR: Final = "tests/server/consumer_groups/test_coordinator.py"
@@ -220,11 +220,37 @@ STATE: Final = [
         tests=(f"{LOADING}::test_others_have_their_turn_in_between",),
     ),
     Guard(
+        name="the topic of groups gets the replicas that it lacked",
+        why="the offsets of groups are lost with fewer brokers than the records",
+        module="raftlog/server/cluster/internal_topics.py",
+        function="raised",
+        change=always("if replication_factor"),
+        tests=(
+            (
+                "tests/server/cluster/test_internal_topics.py"
+                "::test_a_broker_that_is_down_at_the_first_commit_gets_its_replicas_later"
+            ),
+        ),
+    ),
+    Guard(
+        name="a topic without a replication factor counts brokers that are down",
+        why="it is created with fewer copies than the cluster has brokers, and keeps them",
+        module="raftlog/server/cluster/administration.py",
+        function="ClusterTopics._usual_copies",
+        change=never("if ClusterNotReadyError"),
+        tests=(
+            (
+                "tests/server/cluster/test_internal_topics.py"
+                "::test_a_topic_without_a_replication_factor_waits_for_a_broker_that_is_down"
+            ),
+        ),
+    ),
+    Guard(
         name="the topic of groups waits for all brokers",
         why="it is created with fewer copies than the cluster could have, and keeps them",
         module="raftlog/server/consumer_groups/lookup.py",
-        function="Lookup._make",
-        change=drop("call _wait_for_brokers"),
+        function="Lookup._possible_copies",
+        change=never("if ClusterNotReadyError"),
         tests=(
             (
                 "tests/server/consumer_groups/test_lookup.py"

@@ -115,7 +115,7 @@ GUARDS: Final = [
         name="a broker that leaves gets no new replicas",
         why="its removal never ends",
         module=MACHINE,
-        function="ClusterMachine._placeable",
+        function="ClusterMachine.placeable",
         change=value("return draining", "self.live()"),
         tests=(f"{STATE}::test_a_broker_that_is_decommissioned_gets_nothing_more",),
     ),

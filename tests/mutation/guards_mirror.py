@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import always, never, value
+from tests.mutation.change import always, never, replace, value
 from tests.mutation.guard import Guard
 
 GROUPS: Final = "tests/mirror/test_groups.py"
@@ -108,6 +108,46 @@ GUARDS: Final = [
         function="due",
         change=value("assign offset #1/2", "_.args[0]"),
         tests=(f"{GROUPS}::test_offsets_advance_up_to_the_end_of_the_copy",),
+    ),
+    Guard(
+        name="one run at a time writes to a directory of backups",
+        why="two runs that overlap both continue one backup, and the work of one is lost",
+        module="raftlog/backup/store.py",
+        function="Directory.hold",
+        change=replace("call lock", "self._disk.lock(str(self._path / str(id(self))))"),
+        tests=(f"{_TEST_BACKUP}::test_a_second_run_is_refused_while_one_writes",),
+    ),
+    Guard(
+        name="one run at a time writes to a URL of backups",
+        why="two runs that overlap both continue one backup, and the work of one is lost",
+        module="raftlog/backup/store.py",
+        function="FileSystem._check_lease",
+        change=never("if InvalidRequestError"),
+        tests=("tests/backup/test_store.py",),
+    ),
+    Guard(
+        name="a backup file is replaced by no other content",
+        why="of two runs that overlap, the manifest of one describes the files of the other",
+        module="raftlog/backup/manifest.py",
+        function="chunk_name",
+        change=replace("call sha256", "hashlib.sha256()"),
+        tests=(f"{_TEST_BACKUP}::test_runs_that_overlap_leave_a_backup_that_is_whole",),
+    ),
+    Guard(
+        name="a backup replaces the manifest that it began with",
+        why="a run that overlaps, where nothing keeps it out, takes back a newer backup",
+        module=_WRITER,
+        function="_write",
+        change=never("if InvalidRequestError"),
+        tests=(f"{_TEST_BACKUP}::test_runs_that_overlap_leave_a_backup_that_is_whole",),
+    ),
+    Guard(
+        name="a backup reads what it has written",
+        why="a backup that its storage has lost a part of ends well",
+        module=_WRITER,
+        function="_Verified.write",
+        change=never("if CorruptBatchError"),
+        tests=(f"{_TEST_BACKUP}::test_a_store_that_loses_what_is_written_is_noticed",),
     ),
     Guard(
         name="a backup continues the log that it has",

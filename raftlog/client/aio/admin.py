@@ -839,13 +839,11 @@ class AsyncAdmin(LoopBound, AdminBase):
             keep their offsets.
         ``metadata``: text that is stored with offsets that are plain numbers, up to 4,096
             characters.
-        ``expected``: the committed offsets that were the reason for the new ones; a partition that
-            is missing has none. Where another one is committed by now, it stays. Default: any.
+        ``expected``: the committed offsets to replace; missing partitions have none. Default: any.
 
         Raises ``GroupNotEmptyError`` if the group has members, ``UnknownTopicError`` or
-        ``UnknownPartitionError`` if a partition does not exist, ``OffsetMovedError`` if the
-        committed offset is not the expected one, and ``OffsetOutOfRangeError`` if a partition does
-        not have its offset. In the last case, no offset is changed.
+        ``UnknownPartitionError`` if a partition does not exist, ``OffsetMovedError`` for other than
+        ``expected`` offsets, and, before any change, ``OffsetOutOfRangeError``.
         """
         self._bind()
         (name,) = admin_arguments.group_ids([group])

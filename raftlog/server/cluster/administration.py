@@ -22,6 +22,7 @@ from raftlog.replication.cluster_commands import (
     Reassign,
 )
 from raftlog.replication.cluster_state import ClusterMachine, Refused, TopicRecord
+from raftlog.replication.placement import usual_copies
 from raftlog.server.access.authority import value_of
 from raftlog.server.administration import NamedTopic
 from raftlog.server.cluster.membership import CLUSTER_GROUP
@@ -62,11 +63,12 @@ class ClusterTopics:
         new_id: Callable[[], str],
         loop: asyncio.AbstractEventLoop,
         default_replication_factor: int = 0,
+        founders: int = 0,
         is_member: Callable[[], bool] = lambda: True,
     ) -> None:
         """``default_replication_factor``: 0 means 3, or the number of brokers if there are
-        fewer. ``is_member``: whether this broker has a vote, or is registered and
-        not fenced.
+        fewer. ``founders``: number of configured voters. ``is_member``: whether this broker has a
+        vote, or is registered and not fenced.
         """
         self._is_member = is_member
         self._machine = machine
@@ -74,6 +76,7 @@ class ClusterTopics:
         self._partitions = partitions
         self._new_id = new_id
         self._default_replication_factor = default_replication_factor
+        self._founders = founders
         self._loop = loop
 
     @property
@@ -159,9 +162,22 @@ class ClusterTopics:
             name=name,
             topic_id=self._new_id(),
             partitions=partitions,
-            replication_factor=replication_factor or self._default_replication_factor,
+            replication_factor=(
+                replication_factor or self._default_replication_factor or self._usual_copies(name)
+            ),
             overrides=dict(config),
         )
+
+    def _usual_copies(self, name: str) -> int:
+        wanted = usual_copies(self._machine.brokers.values(), founders=self._founders)
+        live = len(self._machine.placeable())
+        if live < wanted:
+            raise ClusterNotReadyError(
+                f"topic {name!r} needs {wanted} brokers, as no replication factor was given, and "
+                f"{live} of them {'is' if live == 1 else 'are'} up. Start the others, or pass a "
+                "replication factor"
+            )
+        return wanted
 
     async def propose(self, command: ClusterCommand) -> object:
         """Return the value of the command; None if a broker with a vote proposed it. Raises the

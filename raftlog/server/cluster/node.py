@@ -41,6 +41,7 @@ from raftlog.server.cluster.first_user import FirstUser, PlainCredentials
 from raftlog.server.cluster.founding import Founder
 from raftlog.server.cluster.handover import Handover
 from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.internal_topics import InternalTopics
 from raftlog.server.cluster.joining import Joining
 from raftlog.server.cluster.journal_reserve import JournalReserve
 from raftlog.server.cluster.leadership_check import LeadershipCheck
@@ -134,6 +135,7 @@ class ClusterNode:
         self.controller = self._make_controller()
         self.membership = self._make_membership()
         self._decommissioning = self._make_decommissioning()
+        self._internal_topics = self._make_internal_topics()
         self.recovery = self._make_recovery()
         self._founder = self._make_founder()
         self.topics = self._make_topics()
@@ -277,6 +279,18 @@ class ClusterNode:
             now=self._loop.time,
         )
 
+    def _make_internal_topics(self) -> InternalTopics | None:
+        config = self._config
+        if config.offsets_topic_replication_factor or config.default_replication_factor:
+            return None
+        return InternalTopics(
+            machine=self.machine,
+            plane=self.plane,
+            liveness=self.liveness,
+            founders=len(config.voters),
+            now=self._loop.time,
+        )
+
     def _make_surveys(self) -> Surveys:
         return Surveys(
             self.broker_id,
@@ -380,6 +394,7 @@ class ClusterNode:
             new_id=self._services.new_id,
             loop=self._loop,
             default_replication_factor=self._config.default_replication_factor,
+            founders=len(self._config.voters),
             is_member=lambda: self.membership.is_in or self.subscription.has_vote,
         )
 
@@ -668,6 +683,8 @@ class ClusterNode:
         self.membership.poll()
         if not self.membership.is_leaving:
             self._decommissioning.poll()
+            if self._internal_topics is not None:
+                self._internal_topics.poll()
         if not self.is_current and self.membership.is_registered:
             # All changes before the registration of this incarnation are applied.
             self.is_current = self._addresses.is_current = True

@@ -45,15 +45,15 @@ class Lookup:
         administration: Administration,
         *,
         authority: Callable[[], TopicAuthority],
-        missing_brokers: Callable[[], int],
+        copies: Callable[[], tuple[int, int]],
         now: Callable[[], float],
     ) -> None:
-        """``missing_brokers``: number of brokers that have not joined and should have a replica."""
+        """``copies``: number of replicas that the topic should have, and that it can have now."""
         self._config = config
         self._topics = topics
         self._administration = administration
         self._authority = authority
-        self._missing_brokers = missing_brokers
+        self._copies = copies
         self._now = now
         self._first_request_at: float | None = None
         self._waiting: list[Acknowledge] = []
@@ -115,12 +115,12 @@ class Lookup:
         if OFFSETS_TOPIC in self._topics:
             return
         config = self._config
-        self._wait_for_brokers()
+        replication_factor = config.offsets_topic_replication_factor or self._possible_copies()
         try:
             await self._authority().create(
                 OFFSETS_TOPIC,
                 partitions=config.offsets_topic_num_partitions,
-                replication_factor=config.offsets_topic_replication_factor,
+                replication_factor=replication_factor,
                 config={
                     "cleanup.policy": "compact",
                     "segment.bytes": str(config.offsets_topic_segment_bytes),
@@ -132,19 +132,19 @@ class Lookup:
         except (RefusedError, OutcomeUnknownError) as error:  # more brokers may join soon
             raise ClusterNotReadyError(f"cannot create {OFFSETS_TOPIC} now: {error}") from error
 
-    def _wait_for_brokers(self) -> None:
-        """Wait for brokers: a topic that is created while they join would permanently have too few
-        replicas.
+    def _possible_copies(self) -> int:
+        """Wait for brokers for some time, and then go on with those that are there: consumers could
+        not commit while one is down. The topic gets the other replicas when they are back
+        (``server.cluster.internal_topics``).
         """
-        if self._config.offsets_topic_replication_factor:
-            return  # the configured value counts
         if self._first_request_at is None:
             self._first_request_at = self._now()
-        missing = self._missing_brokers()
-        if missing and self._now() - self._first_request_at < PATIENCE_SECONDS:
+        wanted, possible = self._copies()
+        if possible < wanted and self._now() - self._first_request_at < PATIENCE_SECONDS:
+            missing = wanted - possible
             raise ClusterNotReadyError(
-                f"{counted(missing, 'broker of the cluster has', 'brokers of the cluster have')} "
-                "not "
-                f"joined yet: {OFFSETS_TOPIC} is created when they have, or {PATIENCE_SECONDS:g} s "
-                "after the first request for it"
+                f"{counted(missing, 'broker of the cluster is', 'brokers of the cluster are')} not "
+                f"up: {OFFSETS_TOPIC} is created when they are, or {PATIENCE_SECONDS:g} s after "
+                "the first request for it"
             )
+        return max(1, min(wanted, possible))

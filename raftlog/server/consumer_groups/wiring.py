@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from raftlog import limits
 from raftlog.config import BrokerConfig
 from raftlog.consumer_groups import GroupSettings, GroupShard
+from raftlog.replication.placement import usual_copies
 from raftlog.server.consumer_groups.assignors import load_assignors
 from raftlog.server.consumer_groups.coordinator import Coordinator, CoordinatorServices
 from raftlog.server.consumer_groups.lookup import Lookup
@@ -46,7 +46,7 @@ def begin_to_coordinate(context: BrokerContext) -> None:
         table,
         context.administration,
         authority=lambda: context.authority,
-        missing_brokers=partial(_missing_brokers, context),
+        copies=partial(_copies, context),
         now=context.loop.time,
     )
     if cluster is None:
@@ -84,16 +84,13 @@ def _verify_unreadable(context: BrokerContext, host: Partition, offset: Offset) 
     context.verifier.verify_suspect(host, offset, bytes_max=SUSPECT_BYTES_MAX)
 
 
-def _missing_brokers(context: BrokerContext) -> int:
-    """Return how many live brokers are missing for a new topic to have all its replicas.
-
-    The target is the number of configured voters or of registered brokers, up to the usual
-    replication factor.
+def _copies(context: BrokerContext) -> tuple[int, int]:
+    """Return the replicas that a topic without a replication factor should have, and how many
+    brokers can get one now.
     """
-    cluster = context.cluster
+    cluster, config = context.cluster, context.config
     if cluster is None:
-        return 0
-    config, machine = context.config, cluster.machine
-    copies = config.default_replication_factor or limits.REPLICATION_FACTOR_DEFAULT
-    wanted = min(copies, max(len(config.voters), len(machine.brokers)))
-    return max(0, wanted - len(machine.live()))
+        return 1, 1
+    machine = cluster.machine
+    wanted = usual_copies(machine.brokers.values(), founders=len(config.voters))
+    return config.default_replication_factor or wanted, len(machine.placeable())

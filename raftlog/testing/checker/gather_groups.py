@@ -5,7 +5,7 @@ Part of the single pass over a history; see ``gather``. Checks the format only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
@@ -54,6 +54,7 @@ class MemberLife:
     ended: int = NEVER
     topics: list[str] = field(default_factory=list)
     is_silent: bool = False  # its commits are not recorded
+    is_ordered: bool = False  # its commits have sequence numbers: none takes effect late
     session_ns: int = 45 * SECOND
     handling_ns: int = 0
     pauses: list[Span] = field(default_factory=list)
@@ -83,6 +84,10 @@ class Group:
     name: str
     shares: dict[str, Share] = field(default_factory=dict)
     members: list[int] = field(default_factory=list)
+
+    def is_ordered(self, members: Mapping[int, MemberLife]) -> bool:
+        """Return whether all its commits have an order. Those of other clients have none."""
+        return bool(self.members) and all(members[member].is_ordered for member in self.members)
 
     def share(self, partition: str) -> Share:
         found = self.shares.get(partition)
@@ -214,6 +219,7 @@ class GroupsGatherer:
             at,
             topics=[str(topic) for topic in args.get("topics") or ()],
             is_silent=args.get("commits") == "auto",
+            is_ordered=not args.get("protocol"),  # of a Kafka client
             session_ns=int(float(args.get("session_timeout_s", 45.0)) * SECOND),
             handling_ns=int(float(args.get("handling_s", 0.0)) * SECOND),
         )

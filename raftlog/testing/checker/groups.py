@@ -58,6 +58,8 @@ def check(
             else:
                 _owned_too_long(run, where, share, drift_ns, findings)
             _backward(run, where, share, findings, beyond_since, is_exact=drift_ns >= 0)
+            is_ordered = drift_ns >= 0 or group.is_ordered(run.members)
+            _begins_below(run, where, share, findings, beyond_since, is_exact=is_ordered)
         topics = {topic for member in group.members for topic in run.members[member].topics}
         for name, partition in partitions.items():
             if partition.gathered.topic in topics and partition.log is not None:
@@ -267,8 +269,7 @@ def _backward(
     *,
     is_exact: bool,
 ) -> None:
-    """Report accepted commits below one that was acknowledged before they were made, and members
-    that started below the offset acknowledged before the partition was theirs."""
+    """Report accepted commits below one that was acknowledged before they were made."""
     commits = Commits.of(share)
     known = commits.known_by(commits.invoked)
     is_back = commits.is_ok & (commits.offset < known) & (commits.completed < beyond_since)
@@ -295,7 +296,6 @@ def _backward(
         if is_exact or known[row] > commits.known_by(_at(begun, commits, row))[0]
     ]
     findings.each("GROUP-COMMIT-BACKWARD", rows, describe)
-    _begins_below(run, where, share, commits, findings, beyond_since, is_exact=is_exact)
 
 
 def _begun(share: Share) -> dict[int, list[int]]:
@@ -318,12 +318,13 @@ def _begins_below(
     run: GroupsGatherer,
     where: str,
     share: Share,
-    commits: Commits,
     findings: Findings,
     beyond_since: int,
     *,
     is_exact: bool,
 ) -> None:
+    """Report members that started below the offset acknowledged before the partition was theirs."""
+    commits = Commits.of(share)
     offset, _, _, _, member, at, line = share.given.columns()
     if not len(offset) or not share.owned:
         return

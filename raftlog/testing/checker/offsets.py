@@ -100,13 +100,15 @@ def check(
     is_exact: bool = False,
 ) -> dict[str, int]:
     """Report GROUP-OFFSET-LOST, -PHANTOM, -ZERO and -AHEAD. Returns how many responses showed a
-    late commit; if ``is_exact``, there must be none."""
+    late commit; if ``is_exact``, or if the commits of a group have an order, there must be none.
+    """
     late = 0
     for group in run.groups.values():
         is_silent = any(run.members[member].is_silent for member in group.members)
+        is_exact_here = is_exact or group.is_ordered(run.members)
         for name, share in group.shares.items():
             where = f"group {group.name}, {name}"
-            late += _share(run, where, share, findings, is_silent, beyond_since, is_exact)
+            late += _share(run, where, share, findings, is_silent, beyond_since, is_exact_here)
             _ahead(run, where, share, partitions.get(name), findings, beyond_since)
     return {"late_commits_seen": late} if late else {}
 

@@ -228,7 +228,7 @@ def test_a_topic_for_groups_is_made_when_all_are_there() -> None:
         find = wire.FindCoordinatorsRequest(groups=[GROUP])
         (found,) = cluster.ask_once(1, apis.FIND_COORDINATORS, find).coordinators
         assert isinstance(found.failure.to_error(), RetriableError)
-        assert "1 broker of the cluster has not joined yet" in found.failure.message
+        assert "1 broker of the cluster is not up" in found.failure.message
         world.run_for(PATIENCE_SECONDS / 2)
         cluster.start(3)
         cluster.until(lambda: len(cluster.node(1).machine.live()) == 3)

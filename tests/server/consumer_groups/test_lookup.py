@@ -68,14 +68,14 @@ class Looking:
         self.leaders: dict[int, int] = {}
         self.authority = PaperAuthority(self.table)
         self.administration = Administration(s.loop)
-        self.missing = 0
+        self.copies = 3, 3
         self.told: list[RaftlogError | None] = []
         self.lookup = Lookup(
             BrokerConfig(**settings),
             self.table,
             self.administration,
             authority=lambda: cast(TopicAuthority, self.authority),
-            missing_brokers=lambda: self.missing,
+            copies=lambda: self.copies,
             now=s.loop.time,
         )
 
@@ -206,21 +206,22 @@ def test_changes_that_wait_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_brokers_that_have_yet_to_come_are_waited_for_and_not_for_ever() -> None:
     async def test(x: Looking, _s: Scene) -> None:
-        x.missing = 2
+        x.copies = 3, 1
         error = await x.ask()
         assert isinstance(error, ClusterNotReadyError)
-        assert "2 brokers of the cluster have not joined yet" in str(error)
+        assert "2 brokers of the cluster are not up" in str(error)
         await asyncio.sleep(PATIENCE_SECONDS / 2)
         assert isinstance(await x.ask(), ClusterNotReadyError)
         await asyncio.sleep(PATIENCE_SECONDS / 2 + 0.1)
         assert await x.ask() is None
+        assert [copies for _, _, copies, _ in x.authority.made] == [1]
 
     play_with(test)
 
 
 def test_who_says_how_many_copies_waits_for_nobody() -> None:
     async def test(x: Looking, _s: Scene) -> None:
-        x.missing = 1
+        x.copies = 3, 2
         assert await x.ask() is None
 
     play_with(test, offsets_topic_replication_factor=2)

@@ -34,6 +34,6 @@ def test_it_hears_of_topics(broker: RunningBroker) -> None:
     assert broker.call(lambda: context.coordinator.metadata_version) > before
 
 
-def test_nobody_is_missing_where_there_is_one(broker: RunningBroker) -> None:
+def test_one_broker_has_all_copies(broker: RunningBroker) -> None:
     context = broker.broker.context
-    assert broker.call(context.lookup._missing_brokers) == 0
+    assert broker.call(context.lookup._copies) == (1, 1)

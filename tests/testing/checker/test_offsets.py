@@ -54,6 +54,17 @@ def test_a_commit_that_comes_late_is_counted() -> None:
     assert small.judge().stats["late_commits_seen"] == 1
 
 
+@pytest.mark.parametrize("protocol", ["", "classic"])
+def test_a_late_commit_of_a_member_is_accepted_of_kafkas_clients_only(protocol: str) -> None:
+    small = good()
+    small.owns("m1", protocol=protocol)
+    small.commit(2, type_="info")
+    small.commit(3)
+    small.told(2)
+    small.finish()
+    assert ("GROUP-OFFSET-LOST" in small.found()) == (not protocol)
+
+
 def test_what_is_under_way_while_somebody_asks_may_be_told_or_not() -> None:
     for told in (2, 3):
         small = committed((2, "ok"))

@@ -1,0 +1,102 @@
+"""Replication factor of internal topics: it follows the growth of the cluster.
+
+``__consumer_offsets`` is created with the brokers that are up when the first group commits, and no
+operator creates it. When more brokers join, or are back, the leader of the ``cluster`` group gives
+it the replicas that it would get now, unless a setting says how many it has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from raftlog.consensus import Applied, Outcome
+from raftlog.replication.cluster_commands import Move, Reassign
+from raftlog.replication.cluster_records import BrokerRecord, TopicRecord
+from raftlog.replication.cluster_state import ClusterMachine, Refused
+from raftlog.replication.placement import usual_copies
+from raftlog.server.cluster.liveness import Liveness
+from raftlog.server.cluster.membership import CLUSTER_GROUP
+from raftlog.server.consensus_plane import ConsensusPlane
+from raftlog.types import OFFSETS_TOPIC
+
+logger = logging.getLogger(__name__)
+
+# Seconds: not at once, because brokers join and restart one after the other.
+CHECK_SECONDS: Final = 10.0
+
+
+def raised(topic: TopicRecord, brokers: Sequence[BrokerRecord], factor: int) -> Reassign | None:
+    """Return the command that adds replicas to each partition. None while replicas move, and if
+    the topic has as many. ``brokers``: those that can get replicas, at least ``factor``.
+
+    Replicas go to other racks first, and then to the brokers with the fewest of the topic.
+    """
+    parts = topic.partitions
+    if topic.replication_factor >= factor or any(part.target is not None for part in parts):
+        return None
+    load = Counter(broker for part in parts for broker in part.replicas)
+    racks = {broker.id: broker.rack for broker in brokers}
+    moves = []
+    for number, part in enumerate(parts):
+        replicas = list(part.replicas)
+        while len(replicas) < factor:
+            used = {racks.get(broker) for broker in replicas}
+            new = min(
+                (broker for broker in racks if broker not in replicas),
+                key=lambda broker: (racks[broker] in used, load[broker], broker),
+            )
+            replicas.append(new)
+            load[new] += 1
+        moves.append(Move(partition=number, replicas=tuple(replicas), version=part.version))
+    return Reassign(topic_id=topic.id, moves=tuple(moves), replication_factor=factor)
+
+
+class InternalTopics:
+    """Call ``poll`` often."""
+
+    def __init__(
+        self,
+        *,
+        machine: ClusterMachine,
+        plane: ConsensusPlane,
+        liveness: Liveness,
+        founders: int,
+        now: Callable[[], float],
+    ) -> None:
+        self._machine = machine
+        self._plane = plane
+        self._liveness = liveness
+        self._founders = founders
+        self._now = now
+        self._deciding = False
+        self._checked_at = now()
+
+    def poll(self) -> None:
+        now = self._now()
+        if self._deciding or now - self._checked_at < CHECK_SECONDS:
+            return
+        self._checked_at = now
+        topic = self._machine.topics.get(OFFSETS_TOPIC)
+        if topic is None or not self._plane.leads(CLUSTER_GROUP):
+            return
+        factor = usual_copies(self._machine.brokers.values(), founders=self._founders)
+        there = [
+            record for record in self._machine.placeable() if self._liveness.is_live(record.id)
+        ]
+        command = raised(topic, there, factor) if len(there) >= factor else None
+        if command is None:
+            return
+        logger.info(
+            "replicas are added: topic=%s replication_factor=%d before=%d",
+            topic.name, factor, topic.replication_factor,
+        )  # fmt: skip
+        self._deciding = True
+        self._plane.propose_bytes(CLUSTER_GROUP, command.encode(), self._done)
+
+    def _done(self, outcome: Outcome) -> None:
+        self._deciding = False
+        if not isinstance(outcome, Applied) or isinstance(outcome.result, Refused):
+            logger.debug("proposal failed: outcome=%s", outcome)
