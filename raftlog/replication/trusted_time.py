@@ -10,10 +10,13 @@ monotonic clock, which never jumps, and follows wall clocks only as follows:
   agrees for ``CLOCK_SETTLE_S`` becomes the trusted time. In single-broker mode, the trusted time
   follows a step only at the next start, see below.
 - *At the start*, the trusted time is unknown and no data expires until the clocks of a majority of
-  the voters agree. In single-broker mode, the broker's clock is used immediately. If that time is
-  ahead of the last saved time by more than ``CLOCK_STEP_MS``, no data expires for
-  ``CLOCK_SETTLE_S``: the broker cannot distinguish a long stop from a wrong clock, and a wrong
-  clock is often corrected soon after a machine starts.
+  the voters agree. Of two clocks that differ, the one that is behind counts. In single-broker mode,
+  the broker's clock is used immediately. If that time is ahead of the last saved time by more than
+  ``CLOCK_STEP_MS``, no data expires for ``CLOCK_SETTLE_S``: the broker cannot distinguish a long
+  stop from a wrong clock, and a wrong clock is often corrected soon after a machine starts.
+
+The clocks are those of the voters. A cluster of one or two brokers may have one voter: there, the
+clocks of all brokers count (``trusted_clocks``), so that no clock decides alone.
 
 A wrong clock therefore does not delete a record that is younger than its retention by more than
 ``CLOCK_STEP_MS``, with two exceptions: a majority of the voters has the same wrong clock for
@@ -24,7 +27,7 @@ The module is pure: both clocks are arguments; ``now`` is in monotonic seconds.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from raftlog.limits import (
     CLOCK_ROUND_TRIP_S_MAX,
@@ -34,6 +37,15 @@ from raftlog.limits import (
     CLOCK_STEP_MS,
 )
 from raftlog.types import TimestampMs
+
+MAJORITY_MIN: Final = 3  # clocks, of which a majority is more than one and not all
+
+
+def trusted_clocks(voters: Collection[int], brokers: Collection[int]) -> Collection[int]:
+    """Return the brokers whose clocks count: the voters of the cluster group if they are enough for
+    a majority, else all brokers.
+    """
+    return voters if len(voters) >= MAJORITY_MIN else {*voters, *brokers}
 
 
 class _Line(NamedTuple):
@@ -128,8 +140,9 @@ class TrustedTime:
         own = _Line(now, wall_ms)
         self._agreed = agreed = own if self.is_alone else self._majority(own)
         if self._trusted is None:
-            if agreed is not None:
-                self._begin(agreed)
+            first = agreed or self._behind(own)
+            if first is not None:
+                self._begin(first)
             return
         trusted_ms = self._trusted.ms(now)
         limit_ms = (now - self._trusted.at) * 1_000 * CLOCK_SLEW
@@ -157,20 +170,27 @@ class TrustedTime:
             return False
         return agreed.at - pending.at >= CLOCK_SETTLE_S
 
+    def _known(self, own: _Line) -> list[float]:
+        """Return the clocks that count and are known now."""
+        now, voters = own.at, self._voters or frozenset()
+        known = [
+            peer.ms(now) for peer in self._peers.values() if now - peer.at <= CLOCK_SAMPLE_S_MAX
+        ]
+        return [*known, own.wall_ms] if self._broker_id in voters else known
+
+    def _behind(self, own: _Line) -> _Line | None:
+        """Return the clock that is behind, of two that differ: it deletes less data."""
+        known = self._known(own)
+        return _Line(own.at, min(known)) if len(known) == len(self._voters or ()) == 2 else None
+
     def _majority(self, own: _Line) -> _Line | None:
         """Return the median of the voters' clocks, if a majority of the voters is close to it.
 
         For an even number of clocks it is the lower median, which deletes less data.
         """
         now, voters = own.at, self._voters
-        if voters is None:
-            return None
-        known = [
-            peer.ms(now) for peer in self._peers.values() if now - peer.at <= CLOCK_SAMPLE_S_MAX
-        ]
-        if self._broker_id in voters:
-            known.append(own.wall_ms)
-        if not known:
+        known = self._known(own)
+        if voters is None or not known:
             return None
         median_ms = sorted(known)[(len(known) - 1) // 2]
         close = sum(abs(each - median_ms) <= CLOCK_STEP_MS for each in known)

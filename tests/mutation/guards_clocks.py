@@ -32,6 +32,24 @@ GUARDS: Final = [
         ),
     ),
     Guard(
+        name="where few brokers vote, the clocks of all count",
+        why="the clock of the one voter of two brokers deletes the records of the other",
+        module=_RULES,
+        function="trusted_clocks",
+        change=always("compare MAJORITY_MIN"),
+        tests=(f"{_CLUSTERS}::test_of_two_brokers_neither_clock_deletes_records",),
+    ),
+    Guard(
+        name="of two clocks that differ at a start, the one that is behind counts",
+        why="a broker that starts with a clock that is ahead deletes all records",
+        module=_RULES,
+        function="TrustedTime._behind",
+        change=calls("call min", "max"),
+        tests=(
+            f"{_TIME}::test_a_start_with_two_clocks_that_differ_goes_by_the_one_that_is_behind",
+        ),
+    ),
+    Guard(
         name="a step is followed after it has settled",
         why="two clocks that are temporarily ahead delete all records",
         module=_RULES,
@@ -61,7 +79,7 @@ GUARDS: Final = [
         name="old reports of peers are no sample",
         why="a clock that was right an hour ago confirms a wrong one",
         module=_RULES,
-        function="TrustedTime._majority",
+        function="TrustedTime._known",
         change=replace("compare CLOCK_SAMPLE_S_MAX", "_.left.left >= _.left.right"),
         tests=(f"{_TIME}::test_old_and_slow_answers_do_not_count",),
     ),

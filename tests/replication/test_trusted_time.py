@@ -15,7 +15,7 @@ from raftlog.limits import (
     CLOCK_SLEW,
     CLOCK_STEP_MS,
 )
-from raftlog.replication.trusted_time import TrustedTime
+from raftlog.replication.trusted_time import TrustedTime, trusted_clocks
 
 T0: Final = 1_700_000_000_000
 DAY_MS: Final = 86_400_000
@@ -206,6 +206,22 @@ def test_two_that_differ_are_no_majority_and_of_two_voters_both_have_to_agree() 
     broker.steps[2] = 8 * DAY_MS
     broker.run(CLOCK_SETTLE_S + 5)
     assert broker.deletion_error_ms == 8 * DAY_MS
+
+
+@pytest.mark.parametrize("step_ms", [8 * DAY_MS, -10 * DAY_MS])
+def test_a_start_with_two_clocks_that_differ_goes_by_the_one_that_is_behind(step_ms: int) -> None:
+    broker = Broker(voters=(1, 2), own_step_ms=step_ms)
+    broker.run()
+    assert broker.deletion_error_ms == min(0, step_ms)
+    broker.steps[1] = 0
+    broker.run(CLOCK_SETTLE_S + 5)
+    assert broker.deletion_error_ms == 0
+
+
+def test_one_voter_alone_does_not_decide_for_another_broker() -> None:
+    assert set(trusted_clocks({1}, {1, 2})) == {1, 2}
+    assert set(trusted_clocks({1, 2, 3}, {1, 2, 3, 4, 5})) == {1, 2, 3}
+    assert set(trusted_clocks({1}, {1})) == {1}
 
 
 def test_a_broker_without_a_vote_goes_by_those_of_the_voters() -> None:

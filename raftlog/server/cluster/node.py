@@ -31,6 +31,7 @@ from raftlog.replication.cluster_state import (
 )
 from raftlog.replication.events import broker_events
 from raftlog.replication.partition_state import PartitionState
+from raftlog.replication.trusted_time import trusted_clocks
 from raftlog.server.cluster.addresses import BrokerAddresses
 from raftlog.server.cluster.administration import ClusterTopics
 from raftlog.server.cluster.backlog import Backlog
@@ -679,7 +680,7 @@ class ClusterNode:
         self._founder.poll()
         self.subscription.poll()
         if voters := self.subscription.voters:
-            self._services.host.clock.set_voters(voters)
+            self._services.host.clock.set_voters(trusted_clocks(voters, self.machine.brokers))
         self.membership.poll()
         if not self.membership.is_leaving:
             self._decommissioning.poll()

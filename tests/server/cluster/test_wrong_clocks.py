@@ -11,12 +11,13 @@ import pytest
 from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.client.aio.producer import AsyncProducer
 from raftlog.consumer_groups import shard
+from raftlog.limits import CLOCK_SETTLE_S
 from raftlog.record import decode_lists, split
 from raftlog.storage import Log
 from raftlog.testing.simulator.process import ClientMachine
 from raftlog.testing.simulator.world import CLUSTER_SECRET, World, start_broker
 from raftlog.types import NewTopic
-from tests.server.cluster.simulated import Cluster
+from tests.server.cluster.simulated import Cluster, growing_world
 from tests.server.consumer_groups.simulated import GroupCluster
 
 DAY_MS = 86_400_000
@@ -102,6 +103,23 @@ def test_no_broker_deletes_records_because_one_clock_steps(by_ms: int) -> None:
         assert len(cluster.read(6)) == 6
 
     play(test)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("by_ms", [8 * DAY_MS, -10 * DAY_MS])
+def test_of_two_brokers_neither_clock_deletes_records(number: int, by_ms: int) -> None:
+    """The first one alone has a vote in the group of the cluster."""
+    with growing_world(1, brokers=2, founders=1) as world:
+        cluster = Cluster(world)
+        cluster.join(2)
+        config = {"retention.ms": str(7 * DAY_MS), "segment.bytes": "16384"}
+        cluster.admin(lambda admin: admin.create_topics([NewTopic("t", 1, 2, config)]))
+        cluster.in_sync(1, {1, 2})
+        cluster.send(*[b"x" * 1_000] * 100)
+        assert [log_of(cluster, each).segment_count > 1 for each in (1, 2)] == [True, True]
+        jump(cluster, number, by_ms)
+        world.run_for(CLOCK_SETTLE_S + 200)
+        assert [log_of(cluster, each).log_start_offset for each in (1, 2)] == [0, 0]
 
 
 def test_no_broker_deletes_records_because_it_starts_with_a_wrong_clock() -> None:
