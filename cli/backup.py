@@ -54,6 +54,11 @@ def backup(url: str, topics: str, groups: str, as_json: bool, bootstrap: str) ->
     skipped = (
         f", {counted(found.skipped, 'offset')} skipped (already deleted)" if found.skipped else ""
     )
+    if found.copied_again:
+        output.note(
+            f"{counted(found.copied_again, 'partition')} copied again: the cluster had removed "
+            "marks of deleted keys that the backup never had (delete.retention.ms)"
+        )
     output.report(
         asdict(found),
         f"{counted(found.topics, 'topic')}, {counted(found.partitions, 'partition')}, "

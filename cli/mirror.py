@@ -131,12 +131,13 @@ def run_mirror(
 def _sentence(progress: Progress) -> str:
     refused = f", {len(progress.refused)} refused" if progress.refused else ""
     skipped = f", {counted(progress.skipped, 'offset')} skipped" if progress.skipped else ""
+    again = f", copied again: {' '.join(progress.copied_again)}" if progress.copied_again else ""
     groups = f", {counted(progress.groups, 'group')}" if progress.groups else ""
     return (
         f"{counted(progress.topics, 'topic')}, "
         f"{counted(progress.partitions, 'partition')}{refused}{groups}: "
-        f"{counted(progress.records, 'record')} copied, {progress.size_bytes} bytes{skipped}, "
-        f"lag {progress.lag}"
+        f"{counted(progress.records, 'record')} copied, {progress.size_bytes} bytes{skipped}"
+        f"{again}, lag {progress.lag}"
     )
 
 
@@ -147,6 +148,7 @@ def _to_dict(progress: Progress) -> dict[str, Any]:
         "records": progress.records,
         "bytes": progress.size_bytes,
         "skipped": progress.skipped,
+        "copied_again": progress.copied_again,
         "lag": progress.lag,
         "refused": [
             {"topic": tp.topic, "partition": tp.partition, "reason": reason}

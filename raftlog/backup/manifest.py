@@ -35,12 +35,14 @@ class Chunk(msgspec.Struct, frozen=True):
 
 class PartitionFiles(msgspec.Struct):
     """Files of one partition, in the order of their offsets. ``start``: log start at the first
-    backup; ``end``: where the next backup continues.
+    backup; ``end``: where the next backup continues. ``tombstones_removed_below``: of the leader,
+    at the end of the last backup.
     """
 
     start: Offset
     end: Offset
     chunks: list[Chunk] = []
+    tombstones_removed_below: Offset = 0
 
 
 class TopicFiles(msgspec.Struct):

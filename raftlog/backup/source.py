@@ -96,7 +96,7 @@ def _described(name: str, made: Manifest) -> TopicDescription:
     partitions = tuple(
         PartitionDescription(
             number, None, -1, tuple(range(topic.replicas)), (), (), part.start, part.end, part.end,
-            -1, "",
+            -1, "", part.tombstones_removed_below,
         )
         for number, part in enumerate(topic.partitions)
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from raftlog.backup.store import StillHeld, Store
 from raftlog.client.admin import Admin
 from raftlog.client.batch_reader import BatchReader
 from raftlog.client.consumer_core import Checked
-from raftlog.client.descriptions import TopicDescription
+from raftlog.client.descriptions import PartitionDescription, TopicDescription
 from raftlog.client.settings import Bootstrap
 from raftlog.errors import (
     ChainMismatchError,
@@ -25,12 +26,15 @@ from raftlog.errors import (
     RequestTimedOutError,
     UnknownGroupError,
 )
-from raftlog.mirror import topics
+from raftlog.mirror import compacted, topics
 from raftlog.record import verify_chain
 from raftlog.types import Offset, TimestampMs, TopicPartition
 
+logger = logging.getLogger(__name__)
+
 CHUNK_BYTES: Final = 32 * limits.MIB  # of one file; the last batch may exceed it
 BUFFERED_BYTES_MAX: Final = 256 * limits.MIB  # at this limit, the largest partition is written
+COPIES_MAX: Final = 3  # of a partition in one run
 _POLL_S: Final = 0.5
 _PATIENCE_S: Final = 60.0  # wait for the next batch
 
@@ -39,6 +43,8 @@ _PATIENCE_S: Final = 60.0  # wait for the next batch
 class Progress:
     """``offsets``, ``size_bytes``: written in this run. ``lag``: offsets that are still missing.
     ``skipped``: offsets that were deleted after the last backup, and before this one.
+    ``copied_again``: partitions whose earlier files are not used any more, because the cluster has
+    removed marks of deleted keys that the backup never had.
     """
 
     topics: int = 0
@@ -48,15 +54,19 @@ class Progress:
     size_bytes: int = 0
     lag: int = 0
     skipped: int = 0
+    copied_again: int = 0
 
 
 @dataclass(slots=True)
 class _Part:
-    """A partition to read. ``goal``: its end offset at the start of the backup."""
+    """A partition to read. ``goal``: its end offset at the start of the backup. ``known``: what its
+    files have, for ``compacted.is_whole``.
+    """
 
     files: PartitionFiles
     name: Callable[[Offset, bytes], str]  # of a file, from its first offset and its content
     goal: Offset
+    known: compacted.Known
     batches: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
     start: Offset = 0  # of the batches
@@ -66,6 +76,15 @@ class _Part:
     @property
     def is_complete(self) -> bool:
         return self.end >= self.goal
+
+    def begin_anew(self, start: Offset, now: PartitionDescription) -> None:
+        """Read the partition from its start: files of the last backup are not used any more."""
+        self.files.start = self.files.end = start
+        self.files.chunks.clear()
+        self.batches, self.size_bytes, self.chain = [], 0, None
+        self.start = self.end = start
+        self.goal = max(self.goal, start)
+        self.known = compacted.begun(now)
 
 
 def write_backup(
@@ -133,6 +152,16 @@ def _write(
         parts = _parts(made, described, admin, progress)
         progress.topics, progress.partitions = len(described), len(parts)
         _copy(bootstrap, store, parts, progress, on_progress)
+        for _attempt in range(COPIES_MAX):
+            again = _stale(admin, parts, progress)
+            if not again:
+                break
+            _copy(bootstrap, store, again, progress, on_progress)
+        else:
+            raise RequestTimedOutError(
+                f"{min(again)}: compaction removes marks of deleted keys faster than the partition "
+                "is copied. Raise delete.retention.ms of the topic"
+            )
         made.groups |= _groups(admin, group_pattern, made.topics)
         progress.groups = len(made.groups)
     if store.read(manifest.NAME) != before:  # where a store has no locks
@@ -169,6 +198,7 @@ def _parts(
     for topic in described:
         starts, ends = admin.offsets(topic.name, "earliest"), admin.offsets(topic.name, "latest")
         files = _topic_files(made, topic)
+        described_parts = {part.partition: part for part in topic.partitions}
         for number, end in sorted(ends.items()):
             start = starts.get(number) or 0
             if number == len(files.partitions):
@@ -181,11 +211,47 @@ def _parts(
                 part,
                 _namer(topic, number),
                 max(end or 0, position),
+                compacted.Known(described_parts[number].leader_epoch, position)
+                if part.chunks
+                else compacted.begun(described_parts[number]),
                 start=position,
                 end=position,
                 chain=chain,
             )
     return parts
+
+
+def _stale(
+    admin: Admin, parts: Mapping[TopicPartition, _Part], progress: Progress
+) -> dict[TopicPartition, _Part]:
+    """Return the partitions that must be read again, prepared for that: tombstones that deleted
+    records of the backup were removed before they were read.
+    """
+    names = sorted({tp.topic for tp in parts})
+    found = {
+        TopicPartition(topic.name, part.partition): part
+        for topic in (admin.describe_topics(names) if names else ())
+        for part in topic.partitions
+    }
+    for tp, part in parts.items():
+        if tp in found:
+            part.files.tombstones_removed_below = found[tp].tombstones_removed_below
+    again = {
+        tp: part
+        for tp, part in parts.items()
+        if tp in found and not compacted.is_whole(part.known, found[tp])
+    }
+    if again:
+        starts = admin.list_offsets(dict.fromkeys(again, "earliest"))
+        for tp, part in again.items():
+            first = starts[tp]
+            part.begin_anew(0 if first is None else first.offset, found[tp])
+            logger.warning(
+                "partition copied again: partition=%s tombstones_removed_below=%d",
+                tp, found[tp].tombstones_removed_below,
+            )  # fmt: skip
+    progress.copied_again += len(again)
+    return again
 
 
 def _namer(topic: TopicDescription, number: int) -> Callable[[Offset, bytes], str]:

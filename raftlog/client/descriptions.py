@@ -17,7 +17,9 @@ class PartitionDescription:
     ``high_watermark``: offset after the last committed record; ``log_end_offset``: offset after the
     last written record. Sizes and offsets are the leader's; if it is unreachable, those of the
     replica with the highest high watermark. ``damage``: corruption of the stored bytes; empty
-    without any.
+    without any. ``tombstones_removed_below``: offset below which compaction may have removed the
+    records that mark keys as deleted. ``clean_end_offset``: below it, only the last record of each
+    key is left.
     """
 
     partition: int
@@ -31,6 +33,8 @@ class PartitionDescription:
     log_end_offset: Offset
     size_bytes: int
     damage: str
+    tombstones_removed_below: Offset = 0
+    clean_end_offset: Offset = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,6 +513,8 @@ def _partition_description(part: wire.PartitionDescription) -> PartitionDescript
         log_end_offset=part.log_end_offset,
         size_bytes=part.size_bytes,
         damage=part.damage,
+        tombstones_removed_below=part.tombstones_removed_below,
+        clean_end_offset=part.clean_end,
     )
 
 

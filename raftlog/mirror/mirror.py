@@ -104,12 +104,12 @@ class Mirror:
     def _ran_session(self, *, once: bool) -> bool:
         """Run one session. Returns False if the next one must start, with other topics."""
         with Session(self._settings, self.progress) as session:
-            session.start()
+            if not session.start():
+                return False
             self._on_progress(self.progress)
             while not self._stopping.is_set():
                 if once and session.is_caught_up:
-                    session.finish()
-                    return True
+                    return session.finish()
                 if not session.step(_BUSY_S if session.is_busy else _STEP_S):
                     return False
                 self._on_progress(self.progress)

@@ -19,7 +19,7 @@ from typing import Final, Literal
 from raftlog.client.admin import Admin
 from raftlog.client.consumer_core import Checked
 from raftlog.client.delivery import DeliveryFuture
-from raftlog.client.descriptions import TopicListing
+from raftlog.client.descriptions import PartitionDescription, TopicDescription, TopicListing
 from raftlog.client.environment import ClientEnvironment
 from raftlog.client.resumable import ResumableProducer
 from raftlog.client.settings import Bootstrap
@@ -32,7 +32,7 @@ from raftlog.errors import (
     RequestTimedOutError,
     UnknownGroupError,
 )
-from raftlog.mirror import batches, groups, positions, topics
+from raftlog.mirror import batches, compacted, groups, positions, topics
 from raftlog.mirror.groups import Policy
 from raftlog.mirror.positions import Place
 from raftlog.mirror.source import ClusterSource, Source, SourceAdmin
@@ -73,9 +73,10 @@ class MirrorSettings:
 class Progress:
     """State of the mirror. ``lag``: offsets that are not copied yet. ``records``, ``size_bytes``:
     copied since the start. ``skipped``: offsets that the source had deleted before they were
-    copied. ``refused``: partitions that are not copied, with the reason. ``groups``: consumer
-    groups whose offsets are copied; ``refused_groups``: those whose offsets are not, with the
-    reason.
+    copied. ``copied_again``: names of topics that are copied again, because the source has removed
+    tombstones that the deleted copies never had. ``refused``: partitions that are not
+    copied, with the reason. ``groups``: consumer groups whose offsets are copied;
+    ``refused_groups``: those whose offsets are not, with the reason.
     """
 
     topics: int = 0
@@ -84,6 +85,7 @@ class Progress:
     records: int = 0
     size_bytes: int = 0
     skipped: int = 0
+    copied_again: list[str] = field(default_factory=list)
     refused: dict[TopicPartition, str] = field(default_factory=dict)
     groups: int = 0
     refused_groups: dict[str, str] = field(default_factory=dict)
@@ -103,6 +105,7 @@ class _Copy:
     goal: Offset  # source end at the start of the session
     # True if the log of the copy starts with offsets that the source had deleted.
     starts_with_hole: bool
+    known: compacted.Known  # for ``compacted.is_whole``
     pending: deque[tuple[DeliveryFuture, Offset, Offset]] = field(default_factory=deque)
 
     @property
@@ -144,8 +147,10 @@ class Session:
 
     # -- start
 
-    def start(self) -> None:
-        """Create missing topics, find the position of each partition, and start to read."""
+    def start(self) -> bool:
+        """Create missing topics, find the position of each partition, and start to read. Returns
+        False if copies lack tombstones of the source: another session is needed to copy them again.
+        """
         source = self._source.describe_cluster(partitions=False)
         target = self._target.describe_cluster(partitions=False)
         if not (source.cluster_id and target.cluster_id):
@@ -177,8 +182,12 @@ class Session:
         for tp in refused:
             left.pop(tp, None)
         starts = self._starts_with_hole(plan.copies, left)
+        parts = _parts(descriptions)
         for tp, place in left.items():
-            self._copies[tp] = _begin(plan.copies[tp], place, starts_with_hole=tp in starts)
+            hole = tp in starts
+            self._copies[tp] = _begin(plan.copies[tp], place, parts[tp], starts_with_hole=hole)
+        if self._delete_stale(descriptions):
+            return False
         self._open_sequences()
         self._reader.start(
             {tp: max(copy.position, copy.source_start) for tp, copy in self._copies.items()}
@@ -190,6 +199,7 @@ class Session:
                     self._append(copy, body)
         self._refresh_at = time.monotonic() + REFRESH_S
         self._count_lag()
+        return True
 
     def _selected(self) -> dict[str, TopicListing]:
         listings, public = self._source.find_topics(), self._source.list_topics()
@@ -293,10 +303,46 @@ class Session:
         """True while appended batches have no acknowledgement."""
         return any(copy.pending for copy in self._copies.values())
 
-    def finish(self) -> None:
-        """Delete leading holes and copy group offsets, when all copies are caught up."""
+    def finish(self) -> bool:
+        """Delete leading holes and copy group offsets, when all copies are caught up. Returns False
+        if copies lack tombstones of the source, and are copied again: another session is needed.
+        """
+        if self._delete_stale(self._described()):
+            return False
         self._raise_starts()
         self._copy_groups()
+        return True
+
+    def _described(self) -> list[TopicDescription]:
+        names = sorted({tp.topic for tp in self._copies})
+        return self._source.describe_topics(names) if names else []
+
+    def _delete_stale(self, descriptions: list[TopicDescription]) -> bool:
+        """Delete copies that have records of deleted keys, and never get the tombstones (see
+        ``compacted``). Returns whether there were any. A client cannot empty one partition.
+
+        ``descriptions``: of the source, now.
+        """
+        parts = _parts(descriptions)
+        stale = sorted({
+            copy.target.topic
+            for tp, copy in self._copies.items()
+            if tp in parts and not compacted.is_whole(copy.known, parts[tp])
+        })  # fmt: skip
+        for tp, copy in self._copies.items():
+            if tp in parts and not stale:
+                copy.known = copy.known.checked(parts[tp], copy.position)
+        if stale:
+            for copy in self._copies.values():
+                self._wait_for(copy, 0)
+            logger.warning(
+                "copies deleted, to be copied again: topics=%s. The source has removed tombstones "
+                "that they never received, so deleted records could remain in them",
+                ",".join(stale),
+            )
+            self._target.delete_topics(stale)
+            self._progress.copied_again += stale
+        return bool(stale)
 
     def _refreshed(self) -> bool:
         """Update lag and log starts. Returns False if topics or partitions have changed."""
@@ -304,6 +350,8 @@ class Session:
         ends = _offsets(self._source, list(self._copies), "latest")
         for tp, copy in self._copies.items():
             copy.source_end = max(copy.source_end, ends[tp])
+        if self._delete_stale(self._described()):
+            return False
         self._raise_starts()
         # An interrupted restore must not leave a group, which the next run would not change.
         is_advancing = self._settings.existing_groups is Policy.ADVANCE
@@ -433,7 +481,21 @@ class Session:
         return found
 
 
-def _begin(target: TopicPartition, place: Place, *, starts_with_hole: bool) -> _Copy:
+def _parts(descriptions: list[TopicDescription]) -> dict[TopicPartition, PartitionDescription]:
+    return {
+        TopicPartition(topic.name, part.partition): part
+        for topic in descriptions
+        for part in topic.partitions
+    }
+
+
+def _begin(
+    target: TopicPartition,
+    place: Place,
+    source: PartitionDescription,
+    *,
+    starts_with_hole: bool,
+) -> _Copy:
     epoch, count = positions.sequence_of(place)
     return _Copy(
         target=target,
@@ -445,6 +507,11 @@ def _begin(target: TopicPartition, place: Place, *, starts_with_hole: bool) -> _
         source_end=place.source_end,
         goal=place.source_end,
         starts_with_hole=starts_with_hole,
+        known=(
+            compacted.begun(source)
+            if place.is_empty
+            else compacted.Known(source.leader_epoch, place.position)
+        ),
     )
 
 

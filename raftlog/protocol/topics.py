@@ -15,6 +15,7 @@ from raftlog.protocol.metadata import PartitionInfo
 from raftlog.protocol.schema import (
     ConfigKey,
     ConfigValue,
+    Counter,
     Failure,
     Message,
     PartitionCount,
@@ -101,7 +102,10 @@ class DescribeTopicsRequest(Message):
 
 
 class PartitionDescription(Message):
-    """Partition details. On a broker without a replica, the fields after ``info`` are unset."""
+    """Partition details. On a broker without a replica, the fields after ``info`` are unset.
+
+    ``tombstones_removed_below``, ``clean_end``: of its log; see ``CompactionState``.
+    """
 
     info: PartitionInfo
     log_start_offset: WireOffset = -1
@@ -109,6 +113,8 @@ class PartitionDescription(Message):
     log_end_offset: WireOffset = -1
     size_bytes: int = 0
     damage: str = ""  # description of corrupt data; empty if there is none
+    tombstones_removed_below: Counter = 0
+    clean_end: Counter = 0
 
 
 class TopicDescription(Message):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -21,6 +23,7 @@ from raftlog.backup import (
 )
 from raftlog.backup.source import read_chunk, read_manifest
 from raftlog.backup.store import Directory, StillHeld
+from raftlog.client.descriptions import TopicDescription
 from raftlog.errors import ChainMismatchError, CorruptBatchError, InvalidRequestError
 from raftlog.mirror import Mirror
 from raftlog.mirror import Progress as Restored
@@ -233,3 +236,43 @@ def test_a_store_that_loses_what_is_written_is_noticed(
     with pytest.raises(CorruptBatchError, match="was not stored as it was written"):
         write_backup(source, Unlocked(tmp_path, lose), topic_pattern="forgotten", now_ms=1)
     assert not (tmp_path / manifest.NAME).exists()
+
+
+class ForgetfulAdmin(Admin):
+    """Its cluster has removed tombstones below an offset."""
+
+    removed_below = 0
+
+    def describe_topics(self, *names: Any, **more: Any) -> list[TopicDescription]:  # type: ignore[override]
+        return [
+            dataclasses.replace(
+                topic,
+                partitions=tuple(
+                    dataclasses.replace(part, tombstones_removed_below=self.removed_below)
+                    for part in topic.partitions
+                ),
+            )
+            for topic in super().describe_topics(*names, **more)
+        ]
+
+
+def test_a_backup_that_lacks_removed_tombstones_is_made_anew(
+    brokers: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = brokers
+    with Admin(source) as admin:
+        admin.create_topics([NewTopic("tombs", 2)])
+    produce(source, "tombs", 0, 20)
+    monkeypatch.setattr(writer, "Admin", ForgetfulAdmin)
+    back_up(source, tmp_path, "tombs")
+    restore(tmp_path, target, "tombs")
+    produce(source, "tombs", 20, 20)
+    monkeypatch.setattr(ForgetfulAdmin, "removed_below", 10)  # it has those
+    assert back_up(source, tmp_path, "tombs").copied_again == 0
+    produce(source, "tombs", 40, 20)
+    monkeypatch.setattr(ForgetfulAdmin, "removed_below", 21)
+    again = back_up(source, tmp_path, "tombs")
+    assert (again.copied_again, again.offsets) == (2, 20 + 60)
+    assert [problem for _, _, problem in verify(Directory(tmp_path))] == ["", ""]
+    assert restore(tmp_path, target, "tombs").copied_again == ["tombs"]
+    assert contents(target, "tombs") == contents(source, "tombs")

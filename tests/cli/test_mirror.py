@@ -33,6 +33,7 @@ def test_a_topic_is_copied(raftlog: Raftlog, bootstrap: str, topic: str, other: 
         "refused": [],
         "groups": 0,
         "refused_groups": [],
+        "copied_again": [],
     }
     copied = raftlog("tail", topic, "--bootstrap", other.bootstrap)
     assert sorted(copied.out.split()) == [b"1", b"2"]

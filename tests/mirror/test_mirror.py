@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import raftlog
-from raftlog import NewTopic, TopicPartition
+from raftlog import Admin, NewTopic, TopicPartition
+from raftlog.client.batch_reader import BatchReader
+from raftlog.client.descriptions import TopicDescription
 from raftlog.client.resumable import ResumableProducer
 from raftlog.embedded import ADDRESS, EmbeddedLog
 from raftlog.mirror import Mirror, Progress
@@ -295,6 +298,62 @@ def test_a_group_that_exists_is_changed_only_on_request(
         assert admin.group_offsets("readers")[copy].offset == 2
         offsets = {tp: found.offset for tp, found in admin.group_offsets("live").items()}
         assert offsets == {copy: 2, other: 1}
+
+
+@dataclass
+class WithoutTombstones:
+    """A source that says below which offset it has removed tombstones."""
+
+    source: ClusterSource
+    removed_below: int = 0
+
+    @contextmanager
+    def admin(self) -> Iterator[Admin]:
+        with self.source.admin() as admin:
+            described = admin.describe_topics
+
+            def describe(topics: Iterable[str]) -> list[TopicDescription]:
+                return [self._changed(topic) for topic in described(topics)]
+
+            admin.describe_topics = describe  # type: ignore[method-assign,assignment]
+            yield admin
+
+    def _changed(self, topic: TopicDescription) -> TopicDescription:
+        parts = [replace(p, tombstones_removed_below=self.removed_below) for p in topic.partitions]
+        return replace(topic, partitions=tuple(parts))
+
+    def reader(self, *, one_batch: bool = False) -> BatchReader:
+        return self.source.reader(one_batch=one_batch)
+
+
+def test_a_copy_that_lacks_removed_tombstones_is_made_anew(
+    source: EmbeddedLog, target: EmbeddedLog
+) -> None:
+    source.create_topic("t")
+    send(source, [b"1", b"2", b"3"])
+    told = WithoutTombstones(ClusterSource(str(ADDRESS), source._open_host()))
+    running = Mirror(told, str(ADDRESS), topics="t", target_host=target._open_host())
+    assert running.run(once=True).copied_again == []
+    with target.admin() as admin:
+        first = admin.find_topics()["t"].id
+    told.removed_below = 3  # below its end, so that it has them
+    assert running.run(once=True).copied_again == []
+    send(source, [b"4"])
+    told.removed_below = 4
+    assert running.run(once=True).copied_again == ["t"]
+    assert content(records(target)) == content(records(source))
+    with target.admin() as admin:
+        assert admin.find_topics()["t"].id != first
+    told.removed_below = 5  # while it runs
+    settings = replace(settings_of(source, target), source=told)
+    with Session(settings, Progress()) as session:
+        told.removed_below = 4
+        assert session.start()
+        assert session.finish()
+        told.removed_below = 5
+        assert not session.finish()
+    with target.admin() as admin:
+        assert "t" not in admin.find_topics()
 
 
 def test_holes_of_any_size_survive_restarts_and_compaction(

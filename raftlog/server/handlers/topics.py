@@ -174,4 +174,6 @@ def _describe_partition(info: PartitionInfo, host: Partition | None) -> Partitio
         log_end_offset=host.log.log_end_offset,
         size_bytes=host.log.size_bytes,
         damage=host.trouble,
+        tombstones_removed_below=host.log.tombstones_removed_below,
+        clean_end=host.log.clean_end_offset,
     )

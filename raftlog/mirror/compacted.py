@@ -1,0 +1,56 @@
+"""Copies of compacted partitions: whether a copy has every tombstone that it needs. Pure.
+
+Compaction of the source removes a tombstone some time after the records that it deletes. A copy
+that has such a record, and reads the source only after that, never gets the tombstone: its key
+would come back permanently. Followers have the same problem, and the same answer: see
+``replication.following.must_restart``, which proves it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raftlog.client.descriptions import PartitionDescription
+from raftlog.replication.following import copied_without, must_restart
+from raftlog.types import LeaderEpoch, Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a copy had when it was last compared with its source.
+
+    ``end``: its end offset. ``copied_below``: of a copy that began as an empty one in this leader
+    epoch: ``following.copied_without``.
+    """
+
+    epoch: LeaderEpoch
+    end: Offset
+    copied_below: Offset = 0
+
+    def checked(self, source: PartitionDescription, end: Offset) -> Known:
+        """Return what the copy has after ``is_whole`` with this source. Above ``end``, it has read
+        nothing before.
+        """
+        kept = self.copied_below if source.leader_epoch == self.epoch else 0
+        return Known(source.leader_epoch, max(self.end, end), kept)
+
+
+def begun(source: PartitionDescription) -> Known:
+    """Return what a copy has that begins now, as an empty one."""
+    lacks = copied_without(
+        removed_below=source.tombstones_removed_below, clean_end=source.clean_end_offset
+    )
+    return Known(source.leader_epoch, source.log_start_offset, lacks)
+
+
+def is_whole(known: Known, source: PartitionDescription) -> bool:
+    """Return whether the copy has all tombstones that it needs, up to what it has read until now.
+
+    ``source``: described after that. The copy has read from ``known.end`` on since.
+    """
+    is_same = source.leader_epoch == known.epoch
+    return not must_restart(
+        log_end=known.end,
+        copied_below=known.copied_below if is_same else 0,
+        removed_below=source.tombstones_removed_below,
+    )
