@@ -69,6 +69,7 @@
     │   ├── UnknownAssignorError     the coordinator has no assignor of that name
     │   ├── InconsistentGroupProtocolError  the group's members use another group protocol
     │   ├── InstanceInUseError       a live member has the same group.instance.id
+    │   ├── OffsetMovedError         the committed offset is not the one that the commit expects
     │   ├── UserExistsError          a user of that name exists
     │   ├── UnknownUserError         no user of that name
     │   ├── UnknownTokenError        no delegation token of that ID

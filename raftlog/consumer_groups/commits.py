@@ -108,14 +108,16 @@ def commit(
 ) -> list[RaftlogError | None]:
     """Commit each valid offset. Return one item per offset: None, or the reason for rejection.
 
-    ``sequence``: of the member's commit; 0 for none. An offset that a later commit of the member
-    has replaced is left out: the network has held the request back. Within an epoch, nothing else
-    orders the commits of a member, which may have used two connections.
+    ``sequence``: of the member's commit; 0 for none, and ignored of clients that are not members.
+    An offset that a later commit of the member has replaced is left out: the network has held the
+    request back. Within an epoch, nothing else orders the commits of a member, which may have used
+    two connections.
     """
     owner = member_id if by_owner else None
     committer = member_id if sequence else ""
+    order = sequence if committer else 0
     return [
-        _commit_one(group, owner, one, topic_ids, committer, sequence, now_ms=now_ms)
+        _commit_one(group, owner, one, topic_ids, committer, order, now_ms=now_ms)
         for one in offsets
     ]
 

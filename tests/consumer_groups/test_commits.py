@@ -74,6 +74,13 @@ def test_a_late_commit_is_known_after_a_start_of_the_coordinator() -> None:
     assert scene.offset("t", 0) == 3
 
 
+def test_clients_that_are_not_members_have_no_order_among_them() -> None:
+    scene = Scene()
+    scene.commit(None, ("t", 0), offset=5, sequence=9)
+    scene.commit(None, ("t", 0), offset=6, sequence=1)
+    assert scene.offset("t", 0) == 6
+
+
 def test_the_commits_of_another_member_have_their_own_order() -> None:
     scene = Scene()
     scene.join("m1")

@@ -156,6 +156,19 @@ OFFSETS: Final = [
         ),
     ),
     Guard(
+        name="clients that are not members have no order among them",
+        why="the commits of a consumer that starts again are ignored",
+        module="raftlog/consumer_groups/commits.py",
+        function="commit",
+        change=value("assign order", "sequence"),
+        tests=(
+            (
+                "tests/consumer_groups/test_commits.py"
+                "::test_clients_that_are_not_members_have_no_order_among_them"
+            ),
+        ),
+    ),
+    Guard(
         name="a commit replaces only the offset that it expects",
         why="a mirror moves a group back that has gone on in the target",
         module="raftlog/consumer_groups/commits.py",

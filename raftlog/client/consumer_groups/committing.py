@@ -177,7 +177,7 @@ class Committer:
             member_id=member_id,
             member_epoch=epoch,
             topic_ids={topic: of for topic, of in topic_ids.items() if topic in topics},
-            sequence=self._sequence,
+            sequence=self._sequence if member_id else 0,
         )
 
     async def _ask(

@@ -226,12 +226,12 @@ def test_a_new_owner_that_begins_below_what_was_committed() -> None:
 
 def test_a_commit_that_came_late_may_be_where_the_next_one_begins() -> None:
     small = good()
-    small.owns("m1")
+    small.owns("m1", protocol="classic")
     small.given(*ALL)
     small.commit(3, type_="info")
     small.commit(6)
     small.member("revoked")
-    small.owns("m2")
+    small.owns("m2", protocol="classic")
     small.given(*ALL[1:], name="m2")
     small.commit(5, process="m2")
     assert ended(small, told=5) == {"GROUP-OFFSET-LOST": 1}, "6 was acknowledged, and 5 told"
