@@ -35,7 +35,7 @@ demo: $(VENV)/.core ## the main job, end to end: produce, kill -9, restart, read
 quick: $(VENV)/.dev ## style, types, layers, and the unit tests of what changed since main (below a minute)
 	$(BIN)/python -m tests.quick $(ARGS)
 
-test: $(VENV)/.dev ## make check, and every test that takes minutes at most; PKG=storage: one package's tests (10 minutes)
+test: $(VENV)/.dev ## make check, and every test that takes minutes at most; PKG=storage: one package's tests (8 minutes)
 	$(if $(PKG),$(PYTEST) -n 3 tests/$(PKG) $(ARGS),$(BIN)/python -m tests.suite $(ARGS))
 
 console-test: $(VENV)/.dev ## the console in a real Chromium, and its vendored files against npm (about a minute)
@@ -63,7 +63,7 @@ tools: $(VENV)/.dev ## the tests of the test tools, which make test runs if thes
 	$(BIN)/python -m tests.kinds
 
 nightly: tools audit chaos $(VENV)/.dev ## all that make test leaves out, an hour of chaos, and fresh random examples (3 hours)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS),nightly]"
+	$(call install,[$(EXTRAS)$(COMMA)nightly],a minute,5 minutes)
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n 2 --timeout=0 -o faulthandler_timeout=0 -m "hypothesis or seeds or nightly" $(ARGS)
 
 chaos: $(VENV)/.core ## an hour of faults of all kinds on real clusters, and a table of what came (best as root)

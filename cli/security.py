@@ -63,7 +63,7 @@ def init(directory: Path, hosts: str, brokers: list[int] | None, days: int, as_j
 
     Repeat the command to renew the certificates before they expire. It keeps the CA, and running
     brokers reload their certificates and keys. Requires the package `cryptography`
-    (raftlog[security]).
+    (extra `security`).
 
     \b
     Example:

@@ -32,6 +32,7 @@ SLOWEST: Final = 10
 # The first that fits is a test's kind.
 MARKS: Final = ("spark", "integration", "simulated", "seeds")
 HYPOTHESIS: Final = "hypothesis"
+TOOL: Final = "tool"
 TIDY: Final = "tidy"
 UNIT: Final = "unit"
 
@@ -91,6 +92,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def kind_of(item: pytest.Item) -> str:
+    if any(tool.has(item) for tool in TOOLS.values()):
+        return TOOL  # has no budget: these run rarely
     for mark in MARKS:
         if item.get_closest_marker(mark) is not None:
             return mark

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from raftlog import limits
+from raftlog.install import install_command
 
 CONTAINER: Final = b"Obj\x01"  # first bytes of an object container file
 REGISTRY: Final = 0  # first byte of a value in the format of Confluent's serializers
@@ -131,7 +132,7 @@ class Decoder:
         if self.is_exhausted:
             raise NotAvroError("not decoded: too many values for one page. Show fewer records")
         if find_spec("fastavro") is None:
-            raise NotAvroError("Avro needs fastavro: pip install 'raftlog[avro]'")
+            raise NotAvroError(f"Avro needs fastavro: {install_command('avro')}")
         if data.startswith(CONTAINER):
             return self._container(data)
         name = self._schema_name(data, part)

@@ -1,7 +1,7 @@
 """Development certificates: a CA, and certificates that it signs for brokers and clients.
 
 X.509 certificates (RFC 5280) with ECDSA keys on P-256, by the `cryptography` package, which the
-extra `raftlog[security]` installs.
+extra `security` installs.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def test_without_the_library_the_page_says_what_to_install(monkeypatch: pytest.M
     shown = decode(container("long", [1]), avro=a_decoder())
     assert (shown.kind, shown.problem) == (
         "hex",
-        "Avro needs fastavro: pip install 'raftlog[avro]'",
+        "Avro needs fastavro: pip install -e '.[avro]' in a clone of the repository",
     )
     assert importlib.util.find_spec("fastavro") is not None
 
