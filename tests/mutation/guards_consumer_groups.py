@@ -160,7 +160,7 @@ OFFSETS: Final = [
         why="the commits of a consumer that starts again are ignored",
         module="raftlog/consumer_groups/commits.py",
         function="commit",
-        change=value("assign order", "sequence"),
+        change=value("assign 0", "sequence"),
         tests=(
             (
                 "tests/consumer_groups/test_commits.py"
