@@ -208,6 +208,14 @@ def test_two_that_differ_are_no_majority_and_of_two_voters_both_have_to_agree() 
     assert broker.deletion_error_ms == 8 * DAY_MS
 
 
+def test_before_the_clocks_agree_no_record_is_stamped_as_older_than_a_clock_that_is_known() -> None:
+    broker = Broker(voters=(1, 2, 3, 4, 5), own_step_ms=-10 * DAY_MS)
+    broker.heard = {2}
+    broker.run()
+    assert broker.deletion_error_ms is None
+    assert broker.record_error_ms >= 0
+
+
 @pytest.mark.parametrize("step_ms", [8 * DAY_MS, -10 * DAY_MS])
 def test_a_start_with_two_clocks_that_differ_goes_by_the_one_that_is_behind(step_ms: int) -> None:
     broker = Broker(voters=(1, 2), own_step_ms=step_ms)

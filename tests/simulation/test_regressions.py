@@ -24,6 +24,13 @@ def test_a_follower_learns_where_the_log_starts_though_nothing_is_appended() -> 
     assert verdict.is_good, verdict.violations[:10]
 
 
+def test_a_leader_whose_clock_is_behind_stamps_no_record_as_expired() -> None:
+    """It led before a majority of the clocks was known."""
+    scenario = Scenario.draw(2_916_460_075, mode="liveness", brokers=5, light=True, compacted=False)
+    verdict = run(scenario)
+    assert verdict.is_good, verdict.violations[:10]
+
+
 @pytest.mark.parametrize("seed", [6001])
 def test_a_leader_whose_disk_hangs_hands_over(seed: int) -> None:
     """It led for ever, and the other two brokers could acknowledge nothing."""
