@@ -77,8 +77,9 @@ class _Part:
     def is_complete(self) -> bool:
         return self.end >= self.goal
 
-    def begin_anew(self, start: Offset, now: PartitionDescription) -> None:
+    def begin_anew(self, now: PartitionDescription) -> None:
         """Read the partition from its start: files of the last backup are not used any more."""
+        start = now.log_start_offset
         self.files.start = self.files.end = start
         self.files.chunks.clear()
         self.batches, self.size_bytes, self.chain = [], 0, None
@@ -151,15 +152,15 @@ def _write(
         described = admin.describe_topics(found) if found else []
         parts = _parts(made, described, admin, progress)
         progress.topics, progress.partitions = len(described), len(parts)
-        _copy(bootstrap, store, parts, progress, on_progress)
-        for _attempt in range(COPIES_MAX):
-            again = _stale(admin, parts, progress)
-            if not again:
+        due = parts
+        for _number in range(COPIES_MAX):
+            _copy(bootstrap, store, due, progress, on_progress)
+            due = _stale(admin, parts, progress)
+            if not due:
                 break
-            _copy(bootstrap, store, again, progress, on_progress)
         else:
             raise RequestTimedOutError(
-                f"{min(again)}: compaction removes marks of deleted keys faster than the partition "
+                f"{min(due)}: compaction removes marks of deleted keys faster than the partition "
                 "is copied. Raise delete.retention.ms of the topic"
             )
         made.groups |= _groups(admin, group_pattern, made.topics)
@@ -228,11 +229,7 @@ def _stale(
     records of the backup were removed before they were read.
     """
     names = sorted({tp.topic for tp in parts})
-    found = {
-        TopicPartition(topic.name, part.partition): part
-        for topic in (admin.describe_topics(names) if names else ())
-        for part in topic.partitions
-    }
+    found = compacted.by_partition(admin.describe_topics(names) if names else ())
     for tp, part in parts.items():
         if tp in found:
             part.files.tombstones_removed_below = found[tp].tombstones_removed_below
@@ -241,15 +238,12 @@ def _stale(
         for tp, part in parts.items()
         if tp in found and not compacted.is_whole(part.known, found[tp])
     }
-    if again:
-        starts = admin.list_offsets(dict.fromkeys(again, "earliest"))
-        for tp, part in again.items():
-            first = starts[tp]
-            part.begin_anew(0 if first is None else first.offset, found[tp])
-            logger.warning(
-                "partition copied again: partition=%s tombstones_removed_below=%d",
-                tp, found[tp].tombstones_removed_below,
-            )  # fmt: skip
+    for tp, part in again.items():
+        part.begin_anew(found[tp])
+        logger.warning(
+            "partition copied again: partition=%s tombstones_removed_below=%d",
+            tp, found[tp].tombstones_removed_below,
+        )  # fmt: skip
     progress.copied_again += len(again)
     return again
 

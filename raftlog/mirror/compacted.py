@@ -8,11 +8,12 @@ would come back permanently. Followers have the same problem, and the same answe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from raftlog.client.descriptions import PartitionDescription
+from raftlog.client.descriptions import PartitionDescription, TopicDescription
 from raftlog.replication.following import copied_without, must_restart
-from raftlog.types import LeaderEpoch, Offset
+from raftlog.types import LeaderEpoch, Offset, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,16 @@ class Known:
         """
         kept = self.copied_below if source.leader_epoch == self.epoch else 0
         return Known(source.leader_epoch, max(self.end, end), kept)
+
+
+def by_partition(
+    topics: Iterable[TopicDescription],
+) -> dict[TopicPartition, PartitionDescription]:
+    return {
+        TopicPartition(topic.name, part.partition): part
+        for topic in topics
+        for part in topic.partitions
+    }
 
 
 def begun(source: PartitionDescription) -> Known:

@@ -182,7 +182,7 @@ class Session:
         for tp in refused:
             left.pop(tp, None)
         starts = self._starts_with_hole(plan.copies, left)
-        parts = _parts(descriptions)
+        parts = compacted.by_partition(descriptions)
         for tp, place in left.items():
             hole = tp in starts
             self._copies[tp] = _begin(plan.copies[tp], place, parts[tp], starts_with_hole=hole)
@@ -323,26 +323,27 @@ class Session:
 
         ``descriptions``: of the source, now.
         """
-        parts = _parts(descriptions)
+        parts = compacted.by_partition(descriptions)
         stale = sorted({
             copy.target.topic
             for tp, copy in self._copies.items()
             if tp in parts and not compacted.is_whole(copy.known, parts[tp])
         })  # fmt: skip
-        for tp, copy in self._copies.items():
-            if tp in parts and not stale:
-                copy.known = copy.known.checked(parts[tp], copy.position)
-        if stale:
-            for copy in self._copies.values():
-                self._wait_for(copy, 0)
-            logger.warning(
-                "copies deleted, to be copied again: topics=%s. The source has removed tombstones "
-                "that they never received, so deleted records could remain in them",
-                ",".join(stale),
-            )
-            self._target.delete_topics(stale)
-            self._progress.copied_again += stale
-        return bool(stale)
+        if not stale:
+            for tp, copy in self._copies.items():
+                if tp in parts:
+                    copy.known = copy.known.checked(parts[tp], copy.position)
+            return False
+        for copy in self._copies.values():
+            self._wait_for(copy, 0)
+        logger.warning(
+            "copies deleted, to be copied again: topics=%s. The source has removed tombstones "
+            "that they never received, so deleted records could remain in them",
+            ",".join(stale),
+        )
+        self._target.delete_topics(stale)
+        self._progress.copied_again += stale
+        return True
 
     def _refreshed(self) -> bool:
         """Update lag and log starts. Returns False if topics or partitions have changed."""
@@ -479,14 +480,6 @@ class Session:
                 host=self._settings.target_host,
             )
         return found
-
-
-def _parts(descriptions: list[TopicDescription]) -> dict[TopicPartition, PartitionDescription]:
-    return {
-        TopicPartition(topic.name, part.partition): part
-        for topic in descriptions
-        for part in topic.partitions
-    }
 
 
 def _begin(

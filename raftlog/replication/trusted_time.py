@@ -102,12 +102,11 @@ class TrustedTime:
         the voters agrees with it, else the latest known time, so that data is kept longer. Before
         there is a trusted time, this clock may be the wrong one: the latest known time counts.
         """
-        trusted_ms = wall_ms if self._trusted is None else int(self._trusted.ms(now))
         saved_ms = 0 if self._saved is None else int(self._saved.ms(now))
-        if self._trusted is None and not self.is_alone:
-            known_ms = max(self._known(_Line(now, wall_ms)), default=0.0)
-            return max(wall_ms, saved_ms, int(known_ms))
-        is_close = self._trusted is not None and abs(wall_ms - trusted_ms) <= CLOCK_STEP_MS
+        if self._trusted is None:
+            return max(wall_ms, saved_ms, *map(int, self._known(_Line(now, wall_ms))))
+        trusted_ms = int(self._trusted.ms(now))
+        is_close = abs(wall_ms - trusted_ms) <= CLOCK_STEP_MS
         if is_close and not (self.is_alone and wall_ms < saved_ms - CLOCK_STEP_MS):
             return wall_ms
         agreed = None if self.is_alone else self._agreed

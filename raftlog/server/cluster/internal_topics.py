@@ -8,7 +8,6 @@ it the replicas that it would get now, unless a setting says how many it has.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -17,6 +16,7 @@ from raftlog.replication.cluster_commands import Move, Reassign
 from raftlog.replication.cluster_records import BrokerRecord, TopicRecord
 from raftlog.replication.cluster_state import ClusterMachine, Refused
 from raftlog.replication.placement import usual_copies
+from raftlog.replication.rebalancing import PlacedPartition, change_replication_factor
 from raftlog.server.cluster.liveness import Liveness
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.consensus_plane import ConsensusPlane
@@ -29,29 +29,20 @@ CHECK_SECONDS: Final = 10.0
 
 
 def raised(topic: TopicRecord, brokers: Sequence[BrokerRecord], factor: int) -> Reassign | None:
-    """Return the command that adds replicas to each partition. None while replicas move, and if
-    the topic has as many. ``brokers``: those that can get replicas, at least ``factor``.
+    """Return the command that adds replicas to each partition, as ``change_replication_factor``
+    places them. None while replicas move, and if the topic has as many.
 
-    Replicas go to other racks first, and then to the brokers with the fewest of the topic.
+    ``brokers``: those that can get replicas, at least ``factor``.
     """
     parts = topic.partitions
     if topic.replication_factor >= factor or any(part.target is not None for part in parts):
         return None
-    load = Counter(broker for part in parts for broker in part.replicas)
-    racks = {broker.id: broker.rack for broker in brokers}
-    moves = []
-    for number, part in enumerate(parts):
-        replicas = list(part.replicas)
-        while len(replicas) < factor:
-            used = {racks.get(broker) for broker in replicas}
-            new = min(
-                (broker for broker in racks if broker not in replicas),
-                key=lambda broker: (racks[broker] in used, load[broker], broker),
-            )
-            replicas.append(new)
-            load[new] += 1
-        moves.append(Move(partition=number, replicas=tuple(replicas), version=part.version))
-    return Reassign(topic_id=topic.id, moves=tuple(moves), replication_factor=factor)
+    placed = [PlacedPartition(topic.name, n, part.replicas) for n, part in enumerate(parts)]
+    moves = tuple(
+        Move(each.partition, each.after, parts[each.partition].version)
+        for each in change_replication_factor(placed, factor, brokers)
+    )
+    return Reassign(topic_id=topic.id, moves=moves, replication_factor=factor)
 
 
 class InternalTopics:
