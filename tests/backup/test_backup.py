@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -28,6 +27,7 @@ from raftlog.errors import ChainMismatchError, CorruptBatchError, InvalidRequest
 from raftlog.mirror import Mirror
 from raftlog.mirror import Progress as Restored
 from raftlog.testing import cluster
+from tests.mirror.tombstones import without_tombstones
 
 pytestmark = pytest.mark.integration
 
@@ -44,6 +44,12 @@ def produce(bootstrap: str, topic: str, start: int, count: int) -> None:
         for number in range(start, start + count):
             headers = [("h", b"%d" % number)]
             producer.send(topic, b"v%d" % number, b"k", headers, partition=number % 2)
+
+
+def make(bootstrap: str, topic: str, count: int) -> None:
+    with Admin(bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 2)])
+    produce(bootstrap, topic, 0, count)
 
 
 def back_up(bootstrap: str, path: Path, topics: str = ".*") -> Progress:
@@ -195,9 +201,7 @@ def test_runs_that_overlap_leave_a_backup_that_is_whole(
     brokers: tuple[str, str], tmp_path: Path
 ) -> None:
     source, _ = brokers
-    with Admin(source) as admin:
-        admin.create_topics([NewTopic("overlapping", 2)])
-    produce(source, "overlapping", 0, 20)
+    make(source, "overlapping", 20)
     runs: list[Progress] = []
 
     def another() -> None:
@@ -225,9 +229,7 @@ def test_a_store_that_loses_what_is_written_is_noticed(
     brokers: tuple[str, str], tmp_path: Path
 ) -> None:
     source, _ = brokers
-    with Admin(source) as admin:
-        admin.create_topics([NewTopic("forgotten", 2)])
-    produce(source, "forgotten", 0, 4)
+    make(source, "forgotten", 4)
 
     def lose() -> None:
         for path in tmp_path.rglob("*.batches"):
@@ -244,25 +246,15 @@ class ForgetfulAdmin(Admin):
     removed_below = 0
 
     def describe_topics(self, *names: Any, **more: Any) -> list[TopicDescription]:  # type: ignore[override]
-        return [
-            dataclasses.replace(
-                topic,
-                partitions=tuple(
-                    dataclasses.replace(part, tombstones_removed_below=self.removed_below)
-                    for part in topic.partitions
-                ),
-            )
-            for topic in super().describe_topics(*names, **more)
-        ]
+        described = super().describe_topics(*names, **more)
+        return [without_tombstones(topic, self.removed_below) for topic in described]
 
 
 def test_a_backup_that_lacks_removed_tombstones_is_made_anew(
     brokers: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = brokers
-    with Admin(source) as admin:
-        admin.create_topics([NewTopic("tombs", 2)])
-    produce(source, "tombs", 0, 20)
+    make(source, "tombs", 20)
     monkeypatch.setattr(writer, "Admin", ForgetfulAdmin)
     back_up(source, tmp_path, "tombs")
     restore(tmp_path, target, "tombs")

@@ -24,6 +24,7 @@ from raftlog.mirror.session import MirrorSettings, Session
 from raftlog.mirror.source import ClusterSource
 from raftlog.testing import wait_until
 from raftlog.types import ConsumerRecord, OffsetAndMetadata
+from tests.mirror.tombstones import without_tombstones
 
 TP = TopicPartition("t", 0)
 TIMEOUT_S = 20
@@ -313,14 +314,12 @@ class WithoutTombstones:
             described = admin.describe_topics
 
             def describe(topics: Iterable[str]) -> list[TopicDescription]:
-                return [self._changed(topic) for topic in described(topics)]
+                return [
+                    without_tombstones(topic, self.removed_below) for topic in described(topics)
+                ]
 
             admin.describe_topics = describe  # type: ignore[method-assign,assignment]
             yield admin
-
-    def _changed(self, topic: TopicDescription) -> TopicDescription:
-        parts = [replace(p, tombstones_removed_below=self.removed_below) for p in topic.partitions]
-        return replace(topic, partitions=tuple(parts))
 
     def reader(self, *, one_batch: bool = False) -> BatchReader:
         return self.source.reader(one_batch=one_batch)
@@ -336,7 +335,7 @@ def test_a_copy_that_lacks_removed_tombstones_is_made_anew(
     assert running.run(once=True).copied_again == []
     with target.admin() as admin:
         first = admin.find_topics()["t"].id
-    told.removed_below = 3  # below its end, so that it has them
+    told.removed_below = 3  # the copy ends there: it has every tombstone below
     assert running.run(once=True).copied_again == []
     send(source, [b"4"])
     told.removed_below = 4
@@ -344,10 +343,13 @@ def test_a_copy_that_lacks_removed_tombstones_is_made_anew(
     assert content(records(target)) == content(records(source))
     with target.admin() as admin:
         assert admin.find_topics()["t"].id != first
-    told.removed_below = 5  # while it runs
     settings = replace(settings_of(source, target), source=told)
+    told.removed_below = 5
     with Session(settings, Progress()) as session:
-        told.removed_below = 4
+        assert not session.start()
+    told.removed_below = 4
+    running.run(once=True)
+    with Session(settings, Progress()) as session:
         assert session.start()
         assert session.finish()
         told.removed_below = 5
