@@ -254,7 +254,9 @@ class Group:
         """Replace ``old`` by ``new``, which has the same instance ID and gets its partitions.
 
         The change takes effect immediately, without a revocation: ``old`` is fenced. If ``old`` was
-        temporarily absent, it had released the instance ID and can use it again.
+        temporarily absent, it had released the instance ID and can use it again. The group gets a
+        new epoch, so that no epoch of a partition has had two owners: otherwise, if ``old``
+        returned later, its commits of before would be accepted, and overwrite those of ``new``.
         """
         assert old.instance_id is not None
         assert old.instance_id == new.instance_id
@@ -265,6 +267,8 @@ class Group:
             self._forget_former(new.id)
         self.instances[old.instance_id] = new.id
         new.assigned, new.target = old.assigned, old.target
+        self.epoch += 1
+        self._group_changed = True
         self._own(new.assigned, new.id)
         self.heir.update(dict.fromkeys(new.target, new.id))
         new.epoch = new.known_epoch = self.epoch

@@ -180,7 +180,9 @@ class World:
                 return  # too late to count on
             actor.epoch = result.member_epoch
             actor.wanted = parts_of(result.assignment)
-            for part in actor.wanted - actor.owned:
+            # One that was fenced while its answer was under way reads on until its next heartbeat,
+            # but can commit nothing: it takes the partition from no one.
+            for part in actor.wanted - actor.owned if self.is_heard(actor) else ():
                 self.readers[part] += self.reader.get(part) is not actor
                 self.reader[part] = actor
             actor.owned |= actor.wanted

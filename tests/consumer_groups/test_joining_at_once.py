@@ -86,7 +86,7 @@ def test_two_with_one_instance_id_at_once(partitions: int) -> None:
     first, second = scene.join_all(joining("m0", instance_id="i"), joining("m1", instance_id="i"))
     assert isinstance(first, InstanceFencedError)
     assert isinstance(second, HeartbeatResult)
-    assert second.member_epoch == 1
+    assert second.member_epoch == 2
     assert scene.of("m1") == set(range(partitions))
 
 

@@ -63,10 +63,16 @@ def test_seeded_runs_break_no_promise(seed: int) -> None:
         group_driver.run(number, STEPS)
 
 
-@pytest.mark.seeds
+@pytest.mark.parametrize(
+    "runs",
+    [
+        pytest.param(3_000, marks=pytest.mark.seeds),
+        pytest.param(50_000, marks=pytest.mark.nightly),
+    ],
+)
 @pytest.mark.timeout(0)
-def test_many_seeded_runs_break_no_promise(seed: int) -> None:
-    for number in range(seed, seed + 10_000):
+def test_many_seeded_runs_break_no_promise(seed: int, runs: int) -> None:
+    for number in range(seed, seed + runs):
         group_driver.run(number, STEPS)
 
 

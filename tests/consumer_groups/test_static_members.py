@@ -9,6 +9,7 @@ from raftlog.errors import (
     FencedMemberError,
     InstanceFencedError,
     InvalidRequestError,
+    StaleMemberEpochError,
 )
 from tests.consumer_groups.scene import GROUP, Scene, share
 
@@ -77,10 +78,11 @@ def test_going_away_gives_up_what_was_asked_for() -> None:
 def test_a_newcomer_with_the_same_instance_takes_over_at_once() -> None:
     scene = static()
     epoch = scene.shard.describe(GROUP).group_epoch
-    assert scene.join("m9", "t", instance_id="i1") == HeartbeatResult(epoch, (share("t", 0, 1),))
+    taken_over = scene.join("m9", "t", instance_id="i1")
+    assert taken_over == HeartbeatResult(epoch + 1, (share("t", 0, 1),))
     assert scene.woken == {"m1", "m9"}
     assert scene.of("m2") == {2, 3}
-    assert scene.shard.describe(GROUP).group_epoch == epoch
+    assert scene.epoch_of("m2") == epoch
 
 
 @pytest.mark.parametrize("fails_over", [False, True])
@@ -122,6 +124,20 @@ def test_one_that_went_away_by_itself_may_take_its_instance_again() -> None:
     assert scene.join("m1").assignment == (share("t", 0, 1),)
     with pytest.raises(InstanceFencedError):
         scene.beat("m9")
+
+
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_a_commit_from_before_another_had_its_place_is_too_late(fails_over: bool) -> None:
+    scene = static()
+    before = scene.epoch_of("m1")
+    scene.go_away("m1")
+    scene.join("m9", "t", instance_id="i1")
+    scene.commit("m9", ("t", 0), offset=20)
+    if fails_over:
+        scene.fail_over()
+    scene.join("m1", instance_id="i1")
+    with pytest.raises(StaleMemberEpochError):
+        scene.commit("m1", ("t", 0), offset=10, epoch=before)
 
 
 def test_a_takeover_frees_what_was_asked_for() -> None:

