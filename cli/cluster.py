@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, BinaryIO, Final
 
 import click
@@ -585,12 +585,19 @@ def decommission(
 
 @cluster.command(short_help="Recover the cluster after a majority of brokers is lost.")
 @click.option(
+    "--lost",
+    metavar="IDS",
+    callback=options.parsed(options.broker_ids),
+    help="Brokers whose data directories are destroyed, such as 2,3. The cluster never accepts "
+    "those again; the brokers may return with empty ones.",
+)
+@click.option(
     "--accept-loss",
     is_flag=False,
     flag_value=ANY_LOSS,
     metavar="[ID]",
-    help="Continue even if acknowledged records are or may be lost. With =ID, only if --dry-run "
-    "printed this ID for the loss.",
+    help="Accept that acknowledged records may be lost. With =ID, only the loss for which "
+    "--dry-run printed this ID.",
 )
 @click.option(
     "--topic",
@@ -608,6 +615,7 @@ def decommission(
 @click.pass_context
 def recover(
     context: click.Context,
+    lost: list[int] | None,
     accept_loss: str | None,
     topics: tuple[str, ...],
     dry_run: bool,
@@ -619,42 +627,69 @@ def recover(
     """Recover the cluster after the permanent loss of a majority of brokers.
 
     Each broker that responds reports its replicas and cluster state. The broker with the newest
-    cluster state then decides alone, without the votes of the brokers that do not respond. A
-    partition continues with every acknowledged record if one of its in-sync replicas remains and
-    the failed brokers were seen to end. Otherwise the command prints what is or may be lost, and
-    recovers the partition only with --accept-loss: the replica with the longest log becomes the
+    cluster state then decides alone, without the votes of the brokers that do not respond. It
+    cannot know what these have acknowledged without it, so the command prints what may be lost, and
+    does nothing without --lost and --accept-loss. The replica with the longest log becomes the
     leader, or an empty replica if none remains. The loss has an ID. If the loss changes after it
     was printed, for example because another disk fails, the command changes nothing and prints the
     new loss.
 
-    Use this command only if the other brokers are lost permanently. If they are only isolated by a
-    network partition, they may continue to accept records. There are then two clusters, and the
-    records of one of them are discarded in the end.
+    Use this command only if the disks of the other brokers are destroyed. Their data directories
+    are never accepted again. If the brokers are only isolated by a network partition, and a
+    majority of them goes on, the recovery is void: this side stops as soon as they meet. If both
+    sides recover, there are two clusters, and both stop as soon as they meet.
 
     Exit status 1 if a partition remains without a leader, or if nothing was changed.
 
     \b
     Example:
-      raftlog cluster recover --bootstrap 10.0.0.3:9100
-      raftlog cluster recover --bootstrap 10.0.0.3:9100 --accept-loss=5f0c2a91b7d4 --yes
+      raftlog cluster recover --bootstrap 10.0.0.3:9100 --dry-run
+      raftlog cluster recover --bootstrap 10.0.0.3:9100 --lost 1,2 --accept-loss
+      raftlog cluster recover --lost 1,2 --accept-loss=5f0c2a91b7d4 --yes
     """
     accepted = True if accept_loss == ANY_LOSS else accept_loss or False
+    wanted = _Wanted(tuple(lost or ()), topics or None)
     with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
         if not (yes or dry_run):
-            accepted = _confirm(admin, accepted, topics=topics or None)
-        done = admin.recover_cluster(accept_loss=accepted, topics=topics or None, dry_run=dry_run)
+            accepted = _confirm(admin, accepted, wanted)
+        done = wanted.recover(admin, accepted, dry_run=dry_run)
     if as_json:
         output.print_json(asdict(done))
     else:
-        _print_recovery(done, dry_run=dry_run or done.refused)
+        _print_recovery(done, dry_run=dry_run or done.refused or not accepted)
     if done.refused:
-        raise Failed(f"nothing was changed: the loss is now {done.loss_id}, which was not accepted")
+        raise Failed(f"nothing was changed: {_refusal(done, wanted, accepted)}")
     left = any(part.problem or part.leader is None for part in done.partitions)
     if not dry_run and (left or (done.needs_loss and not accepted)):
         context.exit(STATUS_FAILED)
 
 
-def _confirm(admin: Admin, accepted: bool | str, *, topics: tuple[str, ...] | None) -> bool | str:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    lost: tuple[int, ...]
+    topics: tuple[str, ...] | None
+
+    def recover(
+        self, admin: Admin, accepted: bool | str, *, dry_run: bool = False
+    ) -> RecoveryDescription:
+        return admin.recover_cluster(
+            lost=self.lost, accept_loss=accepted, topics=self.topics, dry_run=dry_run
+        )
+
+
+def _refusal(done: RecoveryDescription, wanted: _Wanted, accepted: bool | str) -> str:
+    """Return why the loss was not accepted; empty if it was."""
+    if missing := sorted({*done.lost} - {*wanted.lost}):
+        return (
+            f"the data directories of brokers {health.ids(missing)} would be given up. If they are "
+            f"destroyed, add --lost {','.join(map(str, done.lost))}"
+        )
+    if isinstance(accepted, str) and done.loss_id not in ("", accepted):
+        return f"the loss is {done.loss_id}, not {accepted}"
+    return ""
+
+
+def _confirm(admin: Admin, accepted: bool | str, wanted: _Wanted) -> bool | str:
     """Print the plan and its losses, and ask for confirmation. Returns the accepted loss: the one
     that was printed. Raises ``Failed`` without a confirmation.
     """
@@ -668,33 +703,38 @@ def _confirm(admin: Admin, accepted: bool | str, *, topics: tuple[str, ...] | No
         f"partitions without a leader: {unavailable} of {total}."
     )
     if down:
-        output.note(
-            f"Brokers {health.ids(down)} will be removed. "
-            "Continue only if they are lost permanently."
-        )
-    planned = admin.recover_cluster(accept_loss=accepted, topics=topics, dry_run=True)
+        output.note(f"Brokers {health.ids(down)} do not respond.")
+    planned = wanted.recover(admin, accepted, dry_run=True)
     if planned.cluster_note:
         output.note(f"cluster: {planned.cluster_note}.")
     for part in planned.partitions:
-        what = "LOST: " if part.may_lose else ""
+        what = "MAY LOSE: " if part.may_lose else ""
         output.note(f"{part.topic}:{part.partition}: {what}{part.problem or part.note}.")
-    if isinstance(accepted, str) and planned.loss_id not in ("", accepted):
-        raise Failed(f"nothing was changed: the loss is {planned.loss_id}, not {accepted}")
+    if not accepted or not planned.loss_id:
+        return accepted
+    if why := _refusal(planned, wanted, accepted):
+        raise Failed(f"nothing was changed: {why}")
+    if wanted.lost:
+        output.note(
+            f"The data directories of brokers {health.ids(list(wanted.lost))} will never be "
+            "accepted again. Continue only if they are destroyed."
+        )
     try:
         agreed = click.confirm("Recover with the remaining brokers?", err=True)
     except click.Abort:
         agreed = False  # stdin is at its end
     if not agreed:
         raise Failed("nothing was changed: confirmation is missing; see --yes")
-    return accepted and (planned.loss_id or False)
+    return planned.loss_id
 
 
 def _print_recovery(done: RecoveryDescription, *, dry_run: bool) -> None:
     click.echo(f"cluster: {done.cluster_note or 'a majority responds, nothing to do'}")
-    if done.needs_loss:
-        click.echo("Without --accept-loss, nothing is changed.")
     if done.loss_id:
-        click.echo(f"to accept this loss, and no other: --accept-loss={done.loss_id}")
+        names = f"--lost {','.join(map(str, done.lost))} " if done.lost else ""
+        click.echo(f"to accept this loss, and no other: {names}--accept-loss={done.loss_id}")
+    if dry_run:
+        click.echo("Nothing was changed.")
     if not done.partitions:
         click.echo("partitions: nothing to do")
         return

@@ -98,10 +98,10 @@ class Host:
         """
         deadline = time.monotonic() + timeout_s
         while not self._is_ready():
-            status = self.process.exit_status
-            if status is not None or not self.process.running:
+            if not self.process.running:
                 raise BrokerUnavailableError(
-                    f"broker {self.id} ended with status {status}: {self.process.last_words()}"
+                    f"broker {self.id} ended with status {self.process.exit_status}: "
+                    f"{self.process.last_words()}"
                 )
             if time.monotonic() > deadline:
                 raise BrokerUnavailableError(

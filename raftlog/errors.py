@@ -58,6 +58,8 @@
     │   ├── WrongClusterError        the peer belongs to another cluster
     │   ├── StaleBrokerError         an older data directory: a copy, or a truncated journal
     │   ├── BrokerRemovedError       the broker of this data directory was decommissioned
+    │   ├── DeclaredLostError        a recovery has declared this data directory lost
+    │   ├── HistoryConflictError     two brokers continue after different recoveries
     │   ├── ChainMismatchError       a replica's batch does not continue the hash chain of its log
     │   ├── InvalidGroupError        not a valid name of a group, or of one of its instances
     │   ├── UnknownGroupError        no group of that name
@@ -219,7 +221,6 @@ class ConnectionLostError(OutcomeUnknownError):
     """The connection closed after the request was sent and before its response arrived."""
 
     code = 101
-    by_peer = False  # whether the peer's system closed it: the peer was reachable
 
 
 class RequestTimedOutError(OutcomeUnknownError):
@@ -502,6 +503,26 @@ class BrokerRemovedError(RefusedError):
     """The broker of this data directory was decommissioned. It can join again with an empty one."""
 
     code = 248
+
+
+class DeclaredLostError(RefusedError):
+    """A recovery of the cluster has declared this data directory lost, and has gone on without it.
+
+    The broker can join again with an empty directory.
+    """
+
+    code = 258
+
+
+class HistoryConflictError(RefusedError):
+    """Two brokers continue after different recoveries, or one of them after a recovery that the
+    living majority of the voters has not seen.
+
+    Both have acknowledged records that the other lacks. An operator has to decide which of them are
+    kept: the brokers of the other side start with empty data directories.
+    """
+
+    code = 259
 
 
 class ChainMismatchError(RefusedError):

@@ -240,17 +240,17 @@ class LossesNemesis(OwnKinds):
         self._state.lowered = {topic.name for topic in self._cluster.shape.topics}
         with Admin(address, request_timeout_ms=RECOVER_TIMEOUT_MS) as admin:
             try:
-                said = admin.recover_cluster(broker=address)
-                accepted = said.needs_loss or any(part.may_lose for part in said.partitions)
+                planned = admin.recover_cluster(broker=address, dry_run=True)
                 # the broker cannot know that it is in sync, but the fault budget guarantees it
-                if accepted:
-                    said = admin.recover_cluster(broker=address, accept_loss=True)
+                said = admin.recover_cluster(
+                    broker=address, lost=planned.lost, accept_loss=planned.loss_id or False
+                )
             except RaftlogError as error:
                 return {"survivor": survivor, "problem": f"{type(error).__name__}: {error}"}
         return {
             "survivor": survivor,
             "cluster": said.cluster_note,
-            "accepted_loss": accepted,
+            "declared_lost": list(planned.lost),
             "partitions": len(said.partitions),
             "problems": [part.problem for part in said.partitions if part.problem],
             "notes": sorted({part.note for part in said.partitions if part.note}),

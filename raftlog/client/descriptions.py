@@ -404,8 +404,9 @@ class RecoveryDescription:
     """Actions of a cluster recovery. Partitions that needed no action are omitted.
 
     ``needs_loss``: the remaining brokers may lack changes of the cluster state, and nothing was
-    done. ``loss_id``: digest of the loss that is left to accept; empty if none is. ``refused``: the
-    loss differs from the accepted one, and nothing was done.
+    done. ``loss_id``: digest of the loss that is left to accept; empty if none is. ``lost``: the
+    brokers that have to be declared lost for it. ``refused``: the loss differs from the accepted
+    one, or ``lost`` has brokers that were not declared lost, and nothing was done.
     """
 
     partitions: tuple[RecoveredPartition, ...]
@@ -413,6 +414,7 @@ class RecoveryDescription:
     needs_loss: bool = False
     loss_id: str = ""
     refused: bool = False
+    lost: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,4 +539,5 @@ def recovery_description(response: operations.RecoverClusterResponse) -> Recover
         response.needs_loss,
         response.loss_id,
         response.refused,
+        tuple(response.lost),
     )

@@ -58,7 +58,8 @@ class Journaled:
     """Contents of a broker's journal for one group, committed or not.
 
     ``term`` and ``index``: of the last entry; 0 for a broker that is not a voter. ``unapplied``:
-    the commands that its state machine has not applied yet.
+    the commands that its state machine has not applied yet. ``leader``: the one that it has heard
+    within an election timeout, if it is a voter.
     """
 
     generation: int
@@ -66,6 +67,7 @@ class Journaled:
     index: int
     voters: Mapping[int, str]
     unapplied: tuple[bytes, ...]
+    leader: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +169,12 @@ class HostedGroup:
             entries=raft.entries,
         )
 
-    def journaled(self) -> Journaled:
+    def journaled(self, now: float) -> Journaled:
         raft = self.raft
         term, index = (0, 0) if raft is None else raft.log_end()
         unapplied = [] if raft is None else raft.unapplied()
-        return Journaled(self.generation, term, index, dict(self.voters), tuple(unapplied))
+        leader = None if raft is None else raft.leader_in_contact(now)
+        return Journaled(self.generation, term, index, dict(self.voters), tuple(unapplied), leader)
 
     def standing(self) -> tuple[int, int, int | None]:
         """Return generation, role and leader: the values whose changes are reported."""

@@ -173,9 +173,9 @@ class ConsensusNode:
         """
         return self._groups[group_id].voters
 
-    def journaled(self, group_id: str) -> Journaled:
+    def journaled(self, group_id: str, now: float) -> Journaled:
         """Raises ``KeyError`` for a group that is not open."""
-        return self._groups[group_id].journaled()
+        return self._groups[group_id].journaled(now)
 
     def leads(self, group_id: str) -> bool:
         """Return whether this broker considers itself the group's Raft leader. False if the group

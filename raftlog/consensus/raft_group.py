@@ -305,6 +305,12 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         elif self._isolated_since == NEVER:
             self._isolated_since = now
 
+    def leader_in_contact(self, now: float) -> int | None:
+        """Return the leader that this broker has heard in time; itself only with a majority."""
+        if self.is_leader and not self._ballot.is_quorum(len(self._up) + 1):
+            return None
+        return self.leader if self._has_live_leader(now) else None
+
     def _has_live_leader(self, now: float) -> bool:
         if self.is_leader:
             return True

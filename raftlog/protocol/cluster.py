@@ -319,15 +319,19 @@ class UpgradeFeaturesResponse(Message):
 class RecoverClusterRequest(Message):
     """Recover the cluster after a permanent loss of a majority of voters.
 
-    ``accept_loss``: also recover partitions whose acknowledged records may be lost. ``loss_id``:
-    accept only the loss that an earlier response with this ``loss_id`` reported; "" for any loss.
-    ``topics``: None for all topics. ``dry_run``: report the actions without doing them.
+    ``lost``: brokers whose data directories are destroyed. Those may not come back; the broker does
+    nothing if a directory that it would have to give up belongs to another one. ``accept_loss``:
+    acknowledged records and changes of the cluster state may be lost; nothing is done without it.
+    ``loss_id``: accept only the loss that an earlier response with this ``loss_id`` reported; ""
+    for any loss. ``topics``: None for all topics. ``dry_run``: report the actions without doing
+    them.
     """
 
     accept_loss: bool = False
     topics: _Topics | None = None
     dry_run: bool = False
     loss_id: _LossId = ""
+    lost: NodeIds = []
 
 
 class RecoveredPartition(Message):
@@ -352,7 +356,8 @@ class RecoverClusterResponse(Message):
 
     ``cluster_note``: result for the cluster group. ``needs_loss``: the lost brokers may have
     changed the cluster state; the broker does nothing without ``accept_loss``. ``loss_id``: digest
-    of the loss that is left to accept; "" for none. ``refused``: the loss is not the accepted one,
+    of the loss that is left to accept; "" for none. ``lost``: brokers that the request must declare
+    lost. ``refused``: the loss is not the accepted one, or needs other brokers to be declared lost,
     and the broker has done nothing.
     """
 
@@ -363,6 +368,7 @@ class RecoverClusterResponse(Message):
     needs_loss: bool = False
     loss_id: _LossId = ""
     refused: bool = False
+    lost: NodeIds = []
 
 
 class VerifyCopyRequest(Message):

@@ -27,6 +27,7 @@ from raftlog.protocol.schema import (
 NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = 32  # SHA-256
 VOTERS_CHARS_MAX: Final = limits.VOTERS_PER_CLUSTER_MAX * len(f"{(1 << 31) - 1},")
+HISTORY_CHARS_MAX: Final = limits.RECOVERIES_KEPT * 17  # IDs of 16 characters, and commas
 ENVELOPE_BYTES_MAX: Final = 4 * limits.MIB
 
 assert ENVELOPE_BYTES_MAX < limits.FRAME_BYTES_MAX, "the largest envelope must fit a frame"
@@ -44,7 +45,9 @@ class PeerIdentity(Message):
     the same boot number, which occur if the directory was copied. ``host``, ``port``: listen
     address. ``protocol_version``: highest supported version of the peer protocol. ``cluster_id``:
     empty if unknown. ``journal_sequence``: number of the last consensus journal block found at
-    start. ``voters``: sorted IDs of the configured voters, such as ``1,2,3``.
+    start. ``voters``: sorted IDs of the configured voters, such as ``1,2,3``. ``history``: IDs of
+    the recoveries that the cluster's state has passed, as far as this broker knows, such as
+    ``5f0c2a91b7d4e810,c176e840fec05345``; see ``raftlog.replication.histories``.
     """
 
     broker_id: NodeId
@@ -57,6 +60,7 @@ class PeerIdentity(Message):
     run: Annotated[str, Meta(max_length=limits.ID_CHARS_MAX)] = ""
     journal_sequence: Counter = 0
     voters: Annotated[str, Meta(max_length=VOTERS_CHARS_MAX)] = ""
+    history: Annotated[str, Meta(max_length=HISTORY_CHARS_MAX)] = ""
 
 
 class PeerHelloRequest(Message):

@@ -45,8 +45,8 @@ from raftlog.protocol.peer import (
 )
 
 # Highest supported version. 2: the broker applies ``RaisePeerProtocol``, and the first leaders that
-# partitions have from then on.
-PEER_PROTOCOL_VERSION: Final = 3
+# partitions have from then on. 3: delegation tokens. 4: ``DeclareLost``, and histories.
+PEER_PROTOCOL_VERSION: Final = 4
 PEER_PROTOCOL_VERSION_MIN: Final = 1  # lowest supported version
 
 _ROLE_DIALLING: Final = b"raftlog peer, dialling"
@@ -216,6 +216,8 @@ def _fields(identity: PeerIdentity) -> Iterator[bytes]:
         identity.voters,
     ):
         yield str(value).encode("utf-8")
+    if identity.history:  # earlier releases do not know it, and prove what they know
+        yield identity.history.encode("utf-8")
 
 
 def _no_proof(peer: PeerIdentity) -> AccessDeniedError:

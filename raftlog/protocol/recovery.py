@@ -16,7 +16,6 @@ from raftlog.protocol.schema import (
     DirectoryId,
     Message,
     NodeId,
-    NodeIds,
     Note,
     WireEpoch,
     WireOffset,
@@ -44,6 +43,7 @@ class GroupReport(Message):
     """Data that a broker stores of one group; see ``raftlog.replication.recovery``.
 
     ``generation``: Raft group generation; None if its journal does not contain the group.
+    ``leader``: the group's leader, if it has contact with that one.
     ``state``: encoded partition state, or None. ``end``: end offset of its copy, or -1.
     ``damage``: reason why the copy cannot lead. ``is_offline``: its disk may return, with records
     that are not reported. ``is_unsure``: the copy may lack acknowledged
@@ -55,8 +55,7 @@ class GroupReport(Message):
     term: Counter = 0
     index: Counter = 0
     voters: Annotated[list[Seat], Meta(max_length=limits.BROKERS_PER_CLUSTER_MAX)] = []
-    saw_end: NodeIds = []
-    is_known: bool = False
+    leader: NodeId | None = None
     state: _State | None = None
     end: WireOffset = -1
     last_epoch: WireEpoch = -1

@@ -192,6 +192,20 @@ class RaisePeerProtocol(ClusterCommand, frozen=True, tag="raise_peer_protocol"):
     ]
 
 
+class DeclareLost(ClusterCommand, frozen=True, tag="declare_lost"):
+    """Note that data directories are lost: what they have acknowledged is given up, and they may
+    not come back. Their broker IDs may, with empty directories.
+
+    ``directories``: IDs of directories, and of their brokers. Only proposed if all connected
+    brokers support ``PEER_PROTOCOL_LOST``, which is required from then on.
+    """
+
+    directories: Annotated[
+        tuple[tuple[Id, BrokerNumber], ...],
+        Meta(min_length=1, max_length=limits.LOST_DIRECTORIES_MAX),
+    ]
+
+
 # -- users -----------------------------------------------------------------------------------------
 
 
@@ -327,6 +341,7 @@ AnyClusterCommand: TypeAlias = (
     | DecommissionBroker
     | CancelDecommission
     | RemoveBroker
+    | DeclareLost
 )
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")

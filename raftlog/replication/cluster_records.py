@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -13,6 +13,7 @@ from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.errors import BrokerIdInUseError, InvalidRequestError, StaleBrokerError
 from raftlog.replication.commands import BrokerId, DirectoryId
+from raftlog.replication.histories import extended
 from raftlog.replication.partition_state import PartitionState, initial_state
 from raftlog.replication.placement import Assignment
 from raftlog.security.acl import Acl
@@ -20,7 +21,7 @@ from raftlog.security.delegation import DelegationToken
 from raftlog.security.quota import Quota, QuotaEntity, QuotaKey
 from raftlog.security.users import User
 
-SNAPSHOT_FORMAT: Final = 4
+SNAPSHOT_FORMAT: Final = 5
 SNAPSHOT_FORMAT_MIN: Final = 2  # written until ``peer_protocol`` is raised
 PEER_PROTOCOL_FIRST: Final = 1
 # Version of the protocol between brokers from which the command that creates a partition names its
@@ -28,6 +29,8 @@ PEER_PROTOCOL_FIRST: Final = 1
 PEER_PROTOCOL_FIRST_LEADERS: Final = 2
 # Version from which the cluster state contains delegation tokens.
 PEER_PROTOCOL_TOKENS: Final = 3
+# Version from which it contains lost directories and the history of recoveries.
+PEER_PROTOCOL_LOST: Final = 4
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -77,6 +80,24 @@ def check_registration(held: BrokerRecord, wanted: BrokerRecord) -> None:
             f"broker ID {held.id} is in use by the live broker at {address}, which has a copy of "
             "this data directory. Configure another ID and an empty directory for this broker"
         )
+
+
+def removed_text(broker: BrokerId, directory_id: DirectoryId) -> str:
+    """Return the reason why a decommissioned broker is rejected."""
+    return (
+        f"broker {broker} with data directory {directory_id} was decommissioned: it is no longer "
+        "part of the cluster. To add this machine again, start the broker with an empty data "
+        "directory and --join"
+    )
+
+
+def lost_text(broker: BrokerId, directory_id: DirectoryId) -> str:
+    """Return the reason why a directory that was declared lost is rejected."""
+    return (
+        f"`raftlog cluster recover` has declared data directory {directory_id} of broker {broker} "
+        "lost: the cluster has gone on without it, so its records and votes no longer count. Start "
+        "the broker with an empty data directory"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +181,9 @@ class ClusterRecords:
 
     ``next_broker_id``: higher than every ID that was ever used. ``removed``: data directories of
     decommissioned brokers and their former IDs, the oldest first. ``move_throttle``: see
-    ``SetMoveThrottle``. ``peer_protocol``: see ``RaisePeerProtocol``.
+    ``SetMoveThrottle``. ``peer_protocol``: see ``RaisePeerProtocol``. ``lost``: data directories
+    that recoveries have declared lost, and the IDs of their brokers, the oldest first.
+    ``history``: see ``raftlog.replication.histories``.
     """
 
     cluster_id: str = ""
@@ -176,6 +199,43 @@ class ClusterRecords:
     removed: dict[DirectoryId, BrokerId] = field(default_factory=dict)
     move_throttle: int = limits.MOVE_THROTTLE_DEFAULT
     peer_protocol: int = PEER_PROTOCOL_FIRST
+    lost: dict[DirectoryId, BrokerId] = field(default_factory=dict)
+    history: tuple[str, ...] = ()
+
+    def declare_lost(self, directories: Iterable[tuple[DirectoryId, BrokerId]]) -> None:
+        """Note that these directories may not come back. See ``DeclareLost``."""
+        lost = {**self.lost, **dict(directories)}
+        self.lost = dict([*lost.items()][-limits.LOST_DIRECTORIES_MAX :])
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The command was accepted. ``value``: result, as documented for the command."""
+
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The command was rejected without a change. ``code``: of an error in ``raftlog.errors``."""
+
+    code: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChange:
+    """Possible differences: names of topics and users (including deleted ones), IDs of brokers and
+    delegation tokens, access rules and quotas. ``is_upgrade``: ``peer_protocol`` was raised.
+    """
+
+    topics: frozenset[str] = frozenset()
+    brokers: frozenset[BrokerId] = frozenset()
+    users: frozenset[str] = frozenset()
+    tokens: frozenset[str] = frozenset()
+    acls: frozenset[Acl] = frozenset()
+    quotas: frozenset[QuotaEntity] = frozenset()
+    is_upgrade: bool = False
 
 
 # -- as bytes -----------------------------------------------------------------------------------
@@ -218,6 +278,8 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     move_throttle: int = limits.MOVE_THROTTLE_DEFAULT
     peer_protocol: int = PEER_PROTOCOL_FIRST
     tokens: list[DelegationToken] = []
+    lost: list[tuple[DirectoryId, BrokerId]] = []
+    history: tuple[str, ...] = ()
 
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
@@ -250,6 +312,8 @@ def encode_records(records: ClusterRecords) -> bytes:
         move_throttle=records.move_throttle,
         peer_protocol=records.peer_protocol,
         tokens=[token for _, token in sorted(records.tokens.items())],
+        lost=list(records.lost.items()),
+        history=records.history,
     )
     return _encoder.encode(snapshot)
 
@@ -266,13 +330,26 @@ def founding_state(cluster_id: str, *, peer_protocol: int = PEER_PROTOCOL_FIRST)
     )
 
 
-def with_unseen_changes(data: bytes, count: int) -> bytes:
-    """Return the encoded state with a version that is higher by ``count``.
+def recovered(
+    data: bytes,
+    *,
+    recovery: str,
+    lost: Iterable[tuple[DirectoryId, BrokerId]],
+    unseen: int,
+) -> bytes:
+    """Return the encoded state from which a recovery without a majority continues.
+
+    Its version is higher by ``unseen``: the lost voters may have committed changes. ``recovery``:
+    random ID, which becomes the last one of the history. ``lost``: data directories that may not
+    come back. Earlier releases do not know what that means, and are refused from now on.
 
     Raises the errors of ``decode_records``.
     """
     records = decode_records(data)
-    records.version += count
+    records.version += unseen
+    records.history = extended(records.history, recovery)
+    records.declare_lost(lost)
+    records.peer_protocol = max(records.peer_protocol, PEER_PROTOCOL_LOST)
     return encode_records(records)
 
 
@@ -308,6 +385,8 @@ def decode_records(data: bytes) -> ClusterRecords:
         move_throttle=snapshot.move_throttle,
         peer_protocol=snapshot.peer_protocol,
         tokens={token.id: token for token in snapshot.tokens},
+        lost=dict(snapshot.lost),
+        history=snapshot.history,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any, Final, TypeVar
 
@@ -20,6 +20,7 @@ from raftlog.config import TopicConfig
 from raftlog.errors import (
     BrokerIdInUseError,
     BrokerRemovedError,
+    DeclaredLostError,
     InvalidPartitionsError,
     RaftlogError,
     RefusedError,
@@ -42,6 +43,7 @@ from raftlog.replication.cluster_commands import (
     CreateAcls,
     CreateToken,
     CreateTopic,
+    DeclareLost,
     DecommissionBroker,
     DeleteAcls,
     DeleteTopic,
@@ -63,16 +65,22 @@ from raftlog.replication.cluster_commands import (
 )
 from raftlog.replication.cluster_records import (
     PEER_PROTOCOL_FIRST_LEADERS,
+    PEER_PROTOCOL_LOST,
     PEER_PROTOCOL_TOKENS,
     BrokerRecord,
+    ClusterChange,
     ClusterRecords,
+    Done,
     InitialState,
     PlacementRange,
+    Refused,
     TopicRecord,
     check_registration,
     decode_records,
     encode_records,
     joined,
+    lost_text,
+    removed_text,
 )
 from raftlog.replication.commands import BrokerId, DirectoryId
 from raftlog.replication.placement import Assignment, Loads, Target, place
@@ -95,36 +103,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The command was accepted. ``value``: result, as documented for the command."""
-
-    value: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The command was rejected without a change. ``code``: of an error in ``raftlog.errors``."""
-
-    code: int
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterChange:
-    """Possible differences: names of topics and users (including deleted ones), IDs of brokers and
-    delegation tokens, access rules and quotas. ``is_upgrade``: ``peer_protocol`` was raised.
-    """
-
-    topics: frozenset[str] = frozenset()
-    brokers: frozenset[BrokerId] = frozenset()
-    users: frozenset[str] = frozenset()
-    tokens: frozenset[str] = frozenset()
-    acls: frozenset[Acl] = frozenset()
-    quotas: frozenset[QuotaEntity] = frozenset()
-    is_upgrade: bool = False
-
-
 class ClusterMachine:
     """State machine of the cluster group.
 
@@ -132,10 +110,10 @@ class ClusterMachine:
     never modified in place.
 
     All states of a cluster are ordered by their version: a recovery that may lose changes skips
-    versions (``with_unseen_changes``). A broker without a vote receives the state by ``follow``. It
-    may be ahead of the base of the generation in which it gets one. Until the group's log has
-    reached the version that is known, queries return the known state, and commands are applied to
-    the group's state only. The known version never decreases.
+    versions (``cluster_records.recovered``). A broker without a vote receives the state by
+    ``follow``. It may be ahead of the base of the generation in which it gets one. Until the
+    group's log has reached the version that is known, queries return the known state, and commands
+    are applied to the group's state only. The known version never decreases.
     """
 
     def __init__(self, on_change: Callable[[ClusterChange], None] | None = None) -> None:
@@ -168,6 +146,16 @@ class ClusterMachine:
     def removed(self) -> Mapping[DirectoryId, BrokerId]:
         """Data directories of decommissioned brokers, and their IDs at that time."""
         return self._records.removed
+
+    @property
+    def lost(self) -> Mapping[DirectoryId, BrokerId]:
+        """Data directories that recoveries have declared lost, and the IDs of their brokers."""
+        return self._records.lost
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """IDs of the recoveries that the state has passed; see ``replication.histories``."""
+        return self._records.history
 
     @property
     def next_broker_id(self) -> BrokerId:
@@ -325,7 +313,8 @@ class ClusterMachine:
             self._partition_count += len(topic.partitions)
         change = ClusterChange(
             topics=_differing(before.topics, after.topics),
-            brokers=_differing(before.brokers, after.brokers),
+            brokers=_differing(before.brokers, after.brokers)
+            | {after.lost[directory] for directory in after.lost.keys() - before.lost.keys()},
             users=_differing(before.users, after.users),
             tokens=_differing(before.tokens, after.tokens),
             acls=frozenset(before.acls ^ after.acls),
@@ -354,6 +343,8 @@ class ClusterMachine:
         )
         if command.directory_id in self.removed:
             raise BrokerRemovedError(removed_text(command.id, command.directory_id))
+        if command.directory_id in self.lost:
+            raise DeclaredLostError(lost_text(command.id, command.directory_id))
         if held is not None:
             same = msgspec.structs.replace(
                 wanted, broker_epoch=held.broker_epoch, fenced=held.fenced
@@ -460,6 +451,17 @@ class ClusterMachine:
         records.removed = dict(removed[-limits.REMOVED_BROKERS_MAX :])
         records.version += 1
         return None, ClusterChange(brokers=frozenset((command.id,)))
+
+    def _declare_lost(self, command: DeclareLost) -> tuple[None, ClusterChange]:
+        records = self._records
+        if all(directory in self.lost for directory, _ in command.directories):
+            return None, ClusterChange()
+        is_upgrade = self.peer_protocol < PEER_PROTOCOL_LOST
+        records.declare_lost(command.directories)
+        records.peer_protocol = max(records.peer_protocol, PEER_PROTOCOL_LOST)
+        records.version += 1
+        lost = frozenset(broker for _, broker in command.directories)
+        return None, ClusterChange(brokers=lost, is_upgrade=is_upgrade)
 
     def uses_of(self, broker: BrokerId) -> int:
         """Return the number of partitions of which the broker is, or will be, a voter."""
@@ -916,15 +918,6 @@ class ClusterChanges:
         return list(islice(self._commands, len(self._commands) - missing, None))
 
 
-def removed_text(broker: BrokerId, directory_id: DirectoryId) -> str:
-    """Return the reason why a decommissioned broker is rejected."""
-    return (
-        f"broker {broker} with data directory {directory_id} was decommissioned: it is no longer "
-        "part of the cluster. To add this machine again, start the broker with an empty data "
-        "directory and --join"
-    )
-
-
 def _restored(
     topic: TopicRecord, broker: BrokerId, staying: Set[BrokerId]
 ) -> tuple[Assignment, ...]:
@@ -994,4 +987,5 @@ _HANDLERS: Final[
     DecommissionBroker: ClusterMachine._decommission,
     CancelDecommission: ClusterMachine._cancel_decommission,
     RemoveBroker: ClusterMachine._remove,
+    DeclareLost: ClusterMachine._declare_lost,
 }

@@ -1,20 +1,15 @@
 """Recovery of a group that has lost a majority of its voters: new leader, base state and losses.
 
-The module is pure: it computes a plan from the reports of the remaining brokers. Without the
-operator's consent (``accept_loss``), a partition is recovered only if no acknowledged record can be
-lost:
+The module is pure: it computes a plan from the reports of the remaining brokers.
 
-- from the newest known state, committed or not. Of the voters' journals, this is the one that Raft
-  would elect (Raft group generation, then term and index of its end);
-- with a leader from the ISR or the ELR of that state, which have all committed records;
-- only if no newer state can exist. The lost voters were a majority, so they may have committed
-  another ISR without the survivors. This is excluded if a survivor was in contact with the group in
-  this incarnation and saw the processes of the lost voters end, except too few for a majority. An
-  unresponsive or timed-out connection does not count, because of possible network partitions. A
-  restarted survivor cannot know, unless it stores the only replica: another broker joins the ISR
-  only if this survivor, as the leader, proposes it.
+Without a majority of a group's voters nothing is certain: the lost ones may have committed another
+ISR, and acknowledged records, without the survivors. That a survivor saw their processes end proves
+nothing, because they may have started again out of its sight. So each recovery needs the operator's
+word for two things: that records may be lost, and which data directories are destroyed (``gone``).
 
-With the operator's consent, the longest log by (epoch, end) leads, as in Kafka's unclean recovery.
+A partition continues from the newest known state, committed or not. Of the voters' journals, this
+is the one that Raft would elect (Raft group generation, then term and index of its end). The
+longest log by (epoch, end) leads, as in Kafka's unclean recovery.
 """
 
 from __future__ import annotations
@@ -34,11 +29,10 @@ UNSEEN_ELECTIONS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Journal state of one group on a broker, and the broker's knowledge about the voters.
+    """Journal state of one group on a broker.
 
-    ``voters``: of the Raft group generation. ``saw_end``: voters whose process end this broker has
-    observed in this incarnation. ``is_known``: it has been in contact with the group's leader in
-    this incarnation.
+    ``voters``: of the Raft group generation. ``leader``: the group's, if this broker has contact
+    with it.
     """
 
     broker: BrokerId
@@ -47,8 +41,7 @@ class Standing:
     term: int
     index: int
     voters: Mapping[BrokerId, DirectoryId]
-    saw_end: frozenset[BrokerId] = frozenset()
-    is_known: bool = False
+    leader: BrokerId | None = None
 
     @property
     def has_vote(self) -> bool:
@@ -93,9 +86,9 @@ class GroupLoss:
     """Remaining and lost voters of a group."""
 
     newest: Standing  # newest journal of the remaining voters; without voters, of all brokers
-    lost: tuple[BrokerId, ...]  # voters whose data directory is unavailable
+    lost: Mapping[BrokerId, DirectoryId]  # voters whose data directory is unavailable
     has_majority: bool
-    is_certain: bool  # no state newer than ``newest`` can have been committed
+    led: Standing | None  # of a broker that has contact with the group's leader
 
     @property
     def lost_names(self) -> str:
@@ -107,18 +100,22 @@ def group_loss(standings: Sequence[Standing]) -> GroupLoss:
     voting = [standing for standing in standings if standing.has_vote]
     newest = max(voting or standings, key=lambda standing: standing.rank)
     there = {standing.broker: standing.directory_id for standing in standings}
-    lost = tuple(v for v, disk in sorted(newest.voters.items()) if there.get(v) != disk)
-    total = len(newest.voters)
+    lost = {v: disk for v, disk in sorted(newest.voters.items()) if there.get(v) != disk}
     return GroupLoss(
         newest,
         lost,
-        has_majority=2 * len(lost) < total,
-        is_certain=any(
-            2 * len(set(lost) - standing.saw_end) <= total
-            for standing in voting
-            if standing.is_known and standing.generation == newest.generation
-        )
-        or (bool(voting) and 2 * len(lost) <= total),
+        has_majority=2 * len(lost) < len(newest.voters),
+        led=next((each for each in standings if each.leader is not None), None),
+    )
+
+
+def led_text(group: str, led: Standing) -> str:
+    """Return why a group must not be recovered that has a leader."""
+    return (
+        f"broker {led.broker} has contact with broker {led.leader}, the leader of {group}: a "
+        "majority of the voters goes on, and what it acknowledges would be lost. Repair the "
+        f"network between the brokers. If broker {led.leader} has just failed, repeat the "
+        "command in a few seconds"
     )
 
 
@@ -139,16 +136,16 @@ class GoOn:
     """Recover with ``leader``.
 
     ``base``: state from which that broker starts a Raft group generation above ``generation``, as
-    its only voter. None if the group has a majority; then ``command`` is proposed to it. ``lost``:
-    number of records that are known to be lost. ``may_lose``: acknowledged records may be lost,
-    these or more.
+    its only voter. None if the group has a majority; then ``command`` is proposed to it. ``gone``:
+    brokers and data directories that it gives up. ``lost``: number of records that are known to be
+    lost; there may be more.
     """
 
     leader: BrokerId
     generation: int
     base: PartitionState | None
     command: ElectUnclean | None
-    may_lose: bool
+    gone: Mapping[BrokerId, DirectoryId]
     lost: int = 0
     note: str = field(default="", compare=False)
 
@@ -175,12 +172,9 @@ def plan(reports: Sequence[Report], birth: PartitionState) -> Plan:
     ]
     if members and loss.has_majority:
         return Nothing()
+    if not loss.has_majority and loss.led is not None:
+        return Blocked(led_text("the partition", loss.led))
     generation = max([r.standing.generation for r in reports if r.standing is not None], default=0)
-    if members and (loss.is_certain or state.replicas == (loss.newest.broker,)):
-        leader = max(members, key=_order(state))
-        note = f"broker {leader.broker} was in sync: no acknowledged record is lost"
-        base = _above_unseen(state)
-        return GoOn(leader.broker, generation, base, None, may_lose=False, note=note)
     disks = {*state.isr.items(), *state.elr.items(), *loss.newest.voters.items()}
     for report in reports:
         if report.standing is None and (report.broker, report.directory_id) in disks:
@@ -216,13 +210,18 @@ def _with_loss(
     reported = max((r.copy.high_watermark for r in reports if r.copy is not None), default=0)
     lost = max(0, reported - end)
     note = _price(state, loss, leader, lost)
+    there = {report.broker: report.directory_id for report in reports}
+    members = {**state.elr, **state.isr}
+    gone = {b: disk for b, disk in members.items() if there.get(b) != disk}
+    if not loss.has_majority:
+        gone = {**gone, **loss.lost}
     before = state if loss.has_majority else _above_unseen(state)
     command = ElectUnclean(before.version, leader.broker, leader.directory_id, leader.boot)
     if loss.has_majority:
-        return GoOn(leader.broker, generation, None, command, True, lost, note)
+        return GoOn(leader.broker, generation, None, command, gone, lost, note)
     changed = apply(before, command)
     assert isinstance(changed, Accepted), "the leader is a replica, and the version is the state's"
-    return GoOn(leader.broker, generation, changed.state, None, True, lost, note)
+    return GoOn(leader.broker, generation, changed.state, None, gone, lost, note)
 
 
 def _above_unseen(state: PartitionState) -> PartitionState:
@@ -248,8 +247,8 @@ def _price(state: PartitionState, loss: GroupLoss, leader: Report, lost: int) ->
     if is_member:
         return (
             f"broker {leader.broker} has {has}, and was in sync when it last had contact with "
-            f"brokers {loss.lost_names}. It was restarted or isolated after that, so these brokers "
-            "may have acknowledged records without it. Such records are lost"
+            f"brokers {loss.lost_names}. Records that these have acknowledged without it after "
+            "that are lost"
         )
     others = ", ".join(str(b) for b in sorted({*state.isr, *state.elr}))
     at = "" if has != "nothing" else ", so the log restarts at offset 0: reset its consumers"

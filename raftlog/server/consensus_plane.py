@@ -204,7 +204,7 @@ class ConsensusPlane:
 
     def journaled(self, group_id: str) -> Journaled:
         """``ConsensusNode.journaled``."""
-        return self._node.journaled(group_id)
+        return self._node.journaled(group_id, self._loop.time())
 
     def heard(self, peer: int) -> Heard | None:
         """``ConsensusNode.heard``."""

@@ -201,16 +201,24 @@ def test_the_last_of_three_goes_on_with_every_acknowledged_record(raftlog: Raftl
             own.broker(lost).kill()
             own.wipe(lost)
         survivor = ("--bootstrap", own.broker(3).address)
+        word = ("--lost", "1,2", "--accept-loss")
         # Nobody agrees, so nothing is done: not if asked and refused, and not without an answer.
         for answer in (b"n\n", b""):
-            ran = raftlog("cluster", "recover", *survivor, stdin=answer)
+            ran = raftlog("cluster", "recover", *word, *survivor, stdin=answer)
             assert ran.status == 1
             assert "brokers that respond: 1 of 3" in ran.err
-            assert "Brokers 1,2 will be removed" in ran.err
+            assert "Brokers 1,2 do not respond" in ran.err
             assert "broker 3 becomes the only voter" in ran.err
-            assert "kept:0: broker 3 was in sync: no acknowledged record is lost" in ran.err
+            assert "kept:0: MAY LOSE: broker 3 has the records below offset" in ran.err
+            assert "The data directories of brokers 1,2 will never be accepted again" in ran.err
             assert "nothing was changed" in ran.err
-        done = raftlog("cluster", "recover", "--topic", "kept", *survivor, stdin=b"y\n")
+        for said, why in (
+            (word[:2], "to accept this loss, and no other: --lost 1,2"),
+            (("--lost", "1", word[2]), "add --lost 1,2"),
+        ):
+            ran = raftlog("cluster", "recover", *said, "--yes", *survivor)
+            assert (ran.status, why in ran.out.decode() + ran.err) == (1, True)
+        done = raftlog("cluster", "recover", "--topic", "kept", *word, *survivor, stdin=b"y\n")
         assert done.status == 0, done.err
         assert "broker 3 becomes the only voter" in done.out.decode()
         assert "kept:0" in done.out.decode()
@@ -226,10 +234,10 @@ def test_the_last_of_three_goes_on_with_every_acknowledged_record(raftlog: Raftl
             what="a broker for the partition of the lost disk",
         )
         shown = raftlog(*recover, "--dry-run").out.decode()
-        loss_id = shown.partition("--accept-loss=")[2][:12]
+        lost, loss_id = word[:2], shown.partition("--accept-loss=")[2][:12]
         for answer in (("--yes",), ()):  # the operator saw another loss
-            ran = raftlog(*recover, "--accept-loss=0123456789ab", *answer, stdin=b"y\n")
+            ran = raftlog(*recover, *lost, "--accept-loss=0123456789ab", *answer, stdin=b"y\n")
             assert (ran.status, "nothing was changed" in ran.err) == (1, True)
             assert loss_id in ran.err
-        raftlog(*recover, f"--accept-loss={loss_id}", "--yes")
+        raftlog(*recover, *lost, f"--accept-loss={loss_id}", "--yes")
         assert raftlog(*recover, "--dry-run", "--json").json["loss_id"] == ""

@@ -332,16 +332,17 @@ def test_a_journal_says_what_is_in_it_committed_or_not() -> None:
     network.agree(b"a")
     network.run(1)
     leader = network.leader()
-    committed = leader.node.journaled(GROUP)
-    assert committed.unapplied == ()
+    committed = leader.node.journaled(GROUP, network.now)
+    assert (committed.unapplied, committed.leader) == ((), leader.id)
     network.cut_all(leader.id)
     leader.propose(b"not committed")
-    found = leader.node.journaled(GROUP)
+    found = leader.node.journaled(GROUP, network.now)
     assert found.unapplied == (b"not committed",)
     assert (found.generation, found.voters) == (0, network.voters())
     assert found.index == committed.index + 1
+    assert found.leader is None, "it has no majority"
     leader.restart()
-    found = leader.node.journaled(GROUP)
+    found = leader.node.journaled(GROUP, network.now)
     assert found.unapplied == (b"a", b"not committed"), "a journal does not say what is committed"
 
 

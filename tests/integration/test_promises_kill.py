@@ -81,7 +81,8 @@ def recover(running: Cluster, load: Load, left: int) -> None:
     """The operator's word, then the two that were lost come back, with nothing."""
     alone = str(running.broker(left).address)
     with Admin(alone) as admin:
-        recovered = admin.recover_cluster()
+        shown = admin.recover_cluster(dry_run=True)
+        recovered = admin.recover_cluster(lost=shown.lost, accept_loss=shown.loss_id)
         assert [part.problem for part in recovered.partitions] == [""]
         assert recovered.partitions[0].leader == left
         load.goes_on(count=100)

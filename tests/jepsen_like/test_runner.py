@@ -39,6 +39,7 @@ def options(directory: Path, **others: Any) -> RunOptions:
     return RunOptions(directory=directory, **given)
 
 
+@pytest.mark.integration
 def test_a_whole_run(tmp_path: Path) -> None:
     said: list[str] = []
     shown: list[Progress] = []

@@ -12,8 +12,6 @@ _RECOVERY: Final = "raftlog/replication/recovery.py"
 _RECOVERING: Final = "raftlog/server/cluster/recovery.py"
 _PLANS: Final = "tests/replication/test_recovery.py"
 _CLUSTER: Final = "tests/server/cluster/test_recovery.py"
-_LIVENESS: Final = "tests/server/cluster/test_liveness.py"
-_CHANNEL: Final = "tests/server/peers/test_channel.py"
 _TESTS: Final = "tests/server/cluster/test_founding.py"
 
 GUARDS: Final = [
@@ -81,14 +79,116 @@ GUARDS: Final = [
         tests=(f"{_PLANS}::test_directories_count_and_not_links",),
     ),
     Guard(
-        name="a broker that may have left the ISR does not lead automatically",
-        why="acknowledged records that it lacks are lost without an error",
+        name="without a majority a partition needs the operator's word",
+        why="acknowledged records that the survivor lacks are lost without an error",
         module=_RECOVERY,
         function="plan",
-        change=always("or broker"),
+        change=value("if has_majority Nothing", "_.values[0]"),
         tests=(
-            f"{_PLANS}::test_a_survivor_that_may_have_left_the_isr_needs_the_operators_word",
-            (f"{_CLUSTER}::test_who_was_down_meanwhile_does_not_lead_without_the_operators_word"),
+            f"{_PLANS}::test_a_recovery_without_a_majority_names_every_directory_that_it_gives_up",
+        ),
+    ),
+    Guard(
+        name="a partition with a leader is not recovered",
+        why="a survivor reaches both sides, and what the living majority acknowledges is lost",
+        module=_RECOVERY,
+        function="plan",
+        change=never("if led"),
+        tests=(f"{_PLANS}::test_a_broker_that_has_contact_with_the_leader_forbids_a_recovery",),
+    ),
+    Guard(
+        name="a cluster with a leader is not recovered",
+        why="a survivor reaches both sides, and topics of the living majority are deleted",
+        module=_RECOVERING,
+        function="Recovery.recover",
+        change=never("if led"),
+        tests=(f"{_CLUSTER}::test_who_reaches_both_sides_forbids_the_recovery",),
+    ),
+    Guard(
+        name="a leader without a majority forbids no recovery",
+        why="the survivor that led can never be recovered",
+        module="raftlog/consensus/raft_group.py",
+        function="RaftGroup.leader_in_contact",
+        change=never("if is_leader"),
+        tests=(
+            "tests/consensus/test_hosted_group.py::test_a_journal_says_what_is_in_it_committed_or_not",
+        ),
+    ),
+    Guard(
+        name="every directory that is given up has to be declared lost",
+        why="a broker that only failed to respond comes back with its votes and records",
+        module=_RECOVERING,
+        function="Recovery.recover",
+        change=never("operand keys"),
+        tests=(f"{_CLUSTER}::test_nothing_is_done_without_the_operators_whole_word[one of two]",),
+    ),
+    Guard(
+        name="a directory of another broker is not given up after the word was given",
+        why="a broker that failed between the plan and its execution is given up unseen",
+        module=_RECOVERING,
+        function="Recovery._recover_partition",
+        change=always("operand keys"),
+        tests=(f"{_CLUSTER}::test_a_loss_that_came_after_the_operators_word_is_not_accepted",),
+    ),
+    Guard(
+        name="a broker that runs is not declared lost",
+        why="a typing error ends a healthy broker for ever",
+        module=_RECOVERING,
+        function="Recovery._check_declared",
+        change=never("if is_linked"),
+        tests=(f"{_CLUSTER}::test_only_a_broker_that_does_not_run_can_be_declared_lost",),
+    ),
+    Guard(
+        name="a majority of the cluster notes which directories are lost",
+        why="the lost one comes back, and votes in a group that has gone on without it",
+        module=_RECOVERING,
+        function="Recovery.recover",
+        change=drop("call _commit"),
+        tests=(f"{_CLUSTER}::test_a_directory_is_lost_though_the_cluster_has_its_majority",),
+    ),
+    Guard(
+        name="a lost directory is refused",
+        why="its votes and records belong to a history that was given up",
+        module="raftlog/server/cluster/node.py",
+        function="ClusterNode._check_peer",
+        change=never("if lost"),
+        tests=(f"{_CLUSTER}::test_who_was_declared_lost_stops_and_may_return_with_an_empty_disk",),
+    ),
+    Guard(
+        name="a living majority does not accept a recovery",
+        why="a minority, forced by mistake, deletes what the majority has acknowledged",
+        module="raftlog/server/cluster/node.py",
+        function="ClusterNode._check_peer",
+        change=never("if _is_in_majority"),
+        tests=(f"{_CLUSTER}::test_a_living_majority_does_not_accept_the_recovery_of_a_minority",),
+    ),
+    Guard(
+        name="a living majority does not stop at the word of a minority",
+        why="the claim of a single broker ends the whole cluster",
+        module="raftlog/server/cluster/node.py",
+        function="ClusterNode._check_claims",
+        change=value("if _is_in_majority", "_.values[0]"),
+        tests=(f"{_CLUSTER}::test_a_living_majority_does_not_accept_the_recovery_of_a_minority",),
+    ),
+    Guard(
+        name="two recoveries of one state stop both sides",
+        why="one generation number has two histories, and nothing says so",
+        module="raftlog/server/cluster/node.py",
+        function="ClusterNode._check_peer",
+        change=never("if 'diverged'"),
+        tests=(f"{_CLUSTER}::test_two_sides_that_gave_up_each_other_both_stop",),
+    ),
+    Guard(
+        name="a lost directory never registers again",
+        why="a broker without a link to those that know it gets votes and copies",
+        module="raftlog/replication/cluster_state.py",
+        function="ClusterMachine._register",
+        change=never("if DeclaredLostError"),
+        tests=(
+            (
+                "tests/replication/test_cluster_membership.py"
+                "::test_a_lost_directory_never_registers_again_and_a_new_one_may"
+            ),
         ),
     ),
     Guard(
@@ -104,7 +204,7 @@ GUARDS: Final = [
         why="records are given up that a restarting broker has",
         module="raftlog/server/cluster/recovery.py",
         function="Recovery._survey_all",
-        change=never("if accept_loss"),
+        change=drop("await _until"),
         tests=("tests/server/cluster/test_recovery.py::test_a_loss_waits_for_who_has_just_gone",),
     ),
     Guard(
@@ -152,22 +252,6 @@ GUARDS: Final = [
         tests=(f"{_CLUSTER}::test_a_torn_copy_goes_on_with_what_it_has",),
     ),
     Guard(
-        name="a restarted survivor is certain of what it alone stores",
-        why=("it continues although the others had another ISR, and acknowledged records are lost"),
-        module=_RECOVERY,
-        function="plan",
-        change=replace("compare newest", "loss.newest.broker in state.replicas"),
-        tests=(f"{_PLANS}::test_a_restarted_broker_with_the_only_replica_has_missed_nothing",),
-    ),
-    Guard(
-        name="unresponsive voters may be running",
-        why="an isolated broker treats its state as the latest one",
-        module=_RECOVERY,
-        function="group_loss",
-        change=replace("compare saw_end", "_.left <= 2 * _.comparators[0]"),
-        tests=(f"{_CLUSTER}::test_who_was_cut_off_does_not_lead_without_the_operators_word",),
-    ),
-    Guard(
         name="the newest journal of the voters counts",
         why="a replica that had left the ISR leads, although another one is complete",
         module=_RECOVERY,
@@ -183,45 +267,8 @@ GUARDS: Final = [
         ),
         module="raftlog/server/cluster/recovery.py",
         function="Recovery.recover",
-        change=never("and accept_loss #1/2"),
-        tests=(f"{_CLUSTER}::test_the_last_one_may_have_been_started_again",),
-    ),
-    Guard(
-        name="a paused broker does not know how links ended",
-        why="a paused broker treats events of that time as the end of the others",
-        module="raftlog/server/cluster/liveness.py",
-        function="Liveness.note_running",
-        change=value("if STANDSTILL_SECONDS", "_.left.left < self._ran_at"),
-        tests=(
-            (
-                f"{_CLUSTER}"
-                "::test_who_stood_still_meanwhile_does_not_lead_without_the_operators_word"
-            ),
-        ),
-    ),
-    Guard(
-        name="a closed connection alone is no end of a process",
-        why="a broker whose connections a firewall reset takes the others for ended",
-        module="raftlog/server/cluster/liveness.py",
-        function="Liveness.connect_failed",
-        change=replace("and None", "_.values[0]"),
-        tests=(f"{_LIVENESS}::test_a_refusal_after_the_partition_is_no_end[fails]",),
-    ),
-    Guard(
-        name="a refusal shows an end directly after the close only",
-        why="the others ended after the partition, in which they committed more",
-        module="raftlog/server/cluster/liveness.py",
-        function="Liveness._note_end",
-        change=value("if _is_recent", "True"),
-        tests=(f"{_LIVENESS}::test_a_refusal_after_the_partition_is_no_end[takes long]",),
-    ),
-    Guard(
-        name="a connection that timed out is no end of a process",
-        why="an isolated broker treats the others as stopped",
-        module="raftlog/server/peers/channel.py",
-        function="PeerChannel.connection_lost",
-        change=value("assign by_peer", "True"),
-        tests=(f"{_CHANNEL}::test_only_the_peers_system_closes_a_connection",),
+        change=never("operand accept_loss"),
+        tests=(f"{_CLUSTER}::test_nothing_is_done_without_the_operators_whole_word[who is lost]",),
     ),
     Guard(
         name="a loss that was not shown is refused",
@@ -245,6 +292,6 @@ GUARDS: Final = [
         module=_RECOVERY,
         function="_above_unseen",
         change=argument("call replace", "leader_epoch", "_.keywords[1].value.left"),
-        tests=(f"{_PLANS}::test_a_survivor_that_may_have_left_the_isr_needs_the_operators_word",),
+        tests=(f"{_PLANS}::test_a_survivor_in_sync_may_have_left_the_isr_since",),
     ),
 ]

@@ -68,16 +68,21 @@ GUARDS: Final = [
         why="a decommissioned broker returns with copies and votes that no other broker expects",
         module=MACHINE,
         function="ClusterMachine._register",
-        change=never("if directory_id"),
+        change=never("if BrokerRemovedError"),
         tests=(f"{STATE}::test_a_removed_directory_never_registers_again_and_a_new_one_may",),
     ),
     Guard(
         name="brokers refuse a removed directory",
         why="a decommissioned broker that missed its removal takes part in elections",
-        module="raftlog/server/peers/peering.py",
-        function="Peering.admit",
-        change=never("if directory_id"),
-        tests=("tests/server/peers/test_peering.py::test_a_removed_directory_is_refused",),
+        module="raftlog/server/peers/registry.py",
+        function="PeerRegistry.check",
+        change=drop("call _check_state"),
+        tests=(
+            (
+                "tests/server/peers/test_registry.py"
+                "::test_a_broker_that_the_state_excludes_is_disconnected_and_refused"
+            ),
+        ),
     ),
     Guard(
         name="topics need as many brokers as replicas",

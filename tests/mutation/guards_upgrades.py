@@ -79,7 +79,7 @@ GUARDS: Final = [
         name="connections to brokers of earlier releases end with the upgrade",
         why="one that connected before the command was committed does not apply it, and goes on",
         module="raftlog/server/peers/links.py",
-        function="PeerLinks.drop_unsupported",
+        function="PeerLinks.drop_excluded",
         change=never("if identity"),
         tests=(f"{UPGRADES}::test_a_broker_of_an_earlier_release_is_disconnected_by_the_upgrade",),
     ),

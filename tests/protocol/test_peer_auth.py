@@ -81,7 +81,8 @@ def proof(
     """The proof of an answering side whose nonce is 2, or of the side that dialled it."""
     fields: list[bytes] = [f"raftlog peer, {role}".encode()]
     for one, random in ((hello.identity, hello.nonce), (answerer, nonce(2))):
-        fields += [str(value).encode() for value in msgspec.structs.astuple(one)]
+        *always, history = (str(value).encode() for value in msgspec.structs.astuple(one))
+        fields += [*always, history] if history else always
         fields.append(random)
     data = b"".join(len(field).to_bytes(4, "little") + field for field in fields)
     return hmac.new(secret, data, hashlib.sha256).digest()
@@ -281,6 +282,7 @@ FIELDS = [
     "run",
     "journal_sequence",
     "voters",
+    "history",
 ]
 
 

@@ -8,6 +8,7 @@ from raftlog import limits
 from raftlog.errors import (
     BrokerIdInUseError,
     BrokerRemovedError,
+    DeclaredLostError,
     InvalidPartitionsError,
     RefusedError,
     WrongClusterError,
@@ -15,6 +16,7 @@ from raftlog.errors import (
 from raftlog.replication.cluster_commands import (
     CancelDecommission,
     ClusterCommand,
+    DeclareLost,
     DecommissionBroker,
     Move,
     Reassign,
@@ -22,8 +24,8 @@ from raftlog.replication.cluster_commands import (
     ReserveBrokerId,
     SetReplicas,
 )
-from raftlog.replication.cluster_records import founding_state, with_unseen_changes
-from raftlog.replication.cluster_state import ClusterMachine, TopicRecord
+from raftlog.replication.cluster_records import PEER_PROTOCOL_LOST, founding_state, recovered
+from raftlog.replication.cluster_state import ClusterChange, ClusterMachine, TopicRecord
 from raftlog.replication.placement import Target
 from tests.replication.clusters import cluster, create, done, fence, join, refused, registration
 
@@ -183,6 +185,44 @@ def test_a_removed_directory_never_registers_again_and_a_new_one_may() -> None:
         join(each, 3, directory_id="another")
 
 
+def test_a_lost_directory_never_registers_again_and_a_new_one_may() -> None:
+    machine = cluster(3)
+    (gone, version) = (machine.brokers[3].directory_id, machine.version)
+    done(machine, DeclareLost(directories=((gone, 3),)))
+    assert (machine.version, machine.peer_protocol) == (version + 1, PEER_PROTOCOL_LOST)
+    done(machine, DeclareLost(directories=((gone, 3),)))
+    assert machine.version == version + 1, "it is known"
+    copy = ClusterMachine()
+    changes: list[ClusterChange] = []
+    copy.on_change = changes.append
+    copy.restore(machine.snapshot())
+    assert 3 in changes[0].brokers
+    for each in (machine, copy):
+        refused(each, registration(3, directory_id=gone, boot=9), DeclaredLostError, "lost")
+        fence(each, 3)
+        join(each, 3, directory_id="another")
+
+
+def test_the_state_after_a_recovery_has_its_id_and_what_it_gave_up() -> None:
+    before = cluster(3).snapshot()
+    machine = ClusterMachine()
+    machine.restore(recovered(before, recovery="r1", lost=[("d", 9)], unseen=5))
+    machine.restore(recovered(machine.snapshot(), recovery="r2", lost=[("e", 9)], unseen=5))
+    assert machine.history == ("r1", "r2")
+    assert machine.lost == {"d": 9, "e": 9}
+    assert machine.version == cluster(3).version + 10
+
+
+def test_a_limited_number_of_lost_directories_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "LOST_DIRECTORIES_MAX", 2)
+    machine = cluster(1)
+    for name in ("a", "b", "c"):
+        done(machine, DeclareLost(directories=((name, 2),)))
+    assert list(machine.lost) == ["b", "c"]
+
+
 def test_a_limited_number_of_removals_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REMOVED_BROKERS_MAX", 2)
     machine = cluster(4)
@@ -220,7 +260,7 @@ def test_an_older_state_and_that_of_another_cluster_change_nothing() -> None:
     follower.follow(older, ())
     assert 4 in follower.brokers
     with pytest.raises(WrongClusterError):
-        follower.follow(with_unseen_changes(founding_state("other"), 99), ())
+        follower.follow(recovered(founding_state("other"), recovery="r", lost=[], unseen=99), ())
     assert follower.known() == voter.known()
 
 

@@ -35,20 +35,13 @@ def state(*isr: int, version: int = 5, elr: tuple[int, ...] = (), **fields: Any)
     return replace(BIRTH, **{**changed, **fields})
 
 
-def above_unseen(known: PartitionState) -> PartitionState:
-    """Whatever those that are gone agreed on last has another version and epoch."""
-    version, epoch = known.version + UNSEEN_ELECTIONS, known.leader_epoch + UNSEEN_ELECTIONS
-    return replace(known, version=version, leader_epoch=epoch)
-
-
 def standing(
     broker: int,
     *,
     disk: str = "",
     voters: tuple[int, ...] = (1, 2, 3),
     rank: tuple[int, int, int] = (1, 2, 9),
-    saw_end: tuple[int, ...] = (),
-    is_known: bool = True,
+    leader: int | None = None,
 ) -> Standing:
     generation, term, index = rank
     return Standing(
@@ -58,8 +51,7 @@ def standing(
         term=term,
         index=index,
         voters={voter: DISKS[voter] for voter in voters},
-        saw_end=frozenset(saw_end),
-        is_known=is_known,
+        leader=leader,
     )
 
 
@@ -94,65 +86,23 @@ def test_a_member_that_has_not_opened_its_copy_is_waited_for() -> None:
 
 def test_directories_count_and_not_links() -> None:
     loss = group_loss([standing(1, disk="wiped"), standing(2, disk="wiped too"), standing(3)])
-    assert loss.lost == (1, 2)
+    assert loss.lost == {1: "d1", 2: "d2"}
     assert not loss.has_majority
     assert group_loss([standing(2), standing(3)]).has_majority
 
 
-@pytest.mark.parametrize(
-    ("saw_end", "is_known", "is_certain"),
-    [
-        ((1, 2), True, True),
-        ((2,), True, True),  # the other one alone is no majority
-        ((), True, False),  # both fell silent, and may live behind a cut
-        ((1, 2), False, False),  # since it started it has heard of no leader
-    ],
-)
-def test_a_survivor_is_certain_of_what_it_knows_if_it_saw_the_others_end(
-    saw_end: tuple[int, ...], is_known: bool, is_certain: bool
-) -> None:
-    left = standing(3, saw_end=saw_end, is_known=is_known)
-    assert group_loss([left]).is_certain == is_certain
-
-
-def test_an_older_generation_and_an_empty_disk_are_certain_of_nothing() -> None:
-    old = standing(3, saw_end=(1, 2, 4, 5), rank=(1, 2, 9), voters=(1, 2, 3, 4, 5))
-    new = standing(2, rank=(2, 2, 9), voters=(1, 2, 3, 4, 5), is_known=False)
-    loss = group_loss([old, new])
-    assert (loss.newest, loss.is_certain) == (new, False)
-    wiped = standing(3, disk="wiped", saw_end=(1, 2))
-    assert not group_loss([wiped]).is_certain
-
-
-def test_half_of_an_even_number_of_voters_is_certain() -> None:
-    """The other half alone can have agreed on nothing."""
-    loss = group_loss([standing(1, voters=(1, 2), is_known=False)])
-    assert (loss.has_majority, loss.is_certain) == (False, True)
+def test_a_broker_that_has_contact_with_the_leader_forbids_a_recovery() -> None:
+    """The operator's broker does not reach the majority, but another survivor does."""
+    voters = (1, 2, 3, 4, 5)
+    left = report(standing(1, voters=voters), state(1, 2, 3), 9)
+    between = report(standing(4, voters=voters, leader=2), state(1, 2, 3))
+    step = plan([left, between], BIRTH)
+    assert isinstance(step, Blocked)
+    assert "broker 4 has contact with broker 2, the leader of the partition" in step.reason
+    assert isinstance(plan([left], BIRTH), GoOn)
 
 
 # -- who goes on
-
-
-@pytest.mark.parametrize(
-    ("replicas", "witnesses", "isr", "damage", "may_lose"),
-    [
-        ((3,), (1, 2), (3,), "", False),
-        ((3,), (1, 2), (3,), "a bad batch", None),
-        ((3, 2), (1,), (3,), "", True),  # it may have proposed that broker 2 is in sync
-        ((2,), (1, 3), (2,), "", None),
-    ],
-)
-def test_a_restarted_broker_with_the_only_replica_has_missed_nothing(
-    replicas: tuple[int, ...],
-    witnesses: tuple[int, ...],
-    isr: tuple[int, ...],
-    damage: str,
-    may_lose: bool | None,
-) -> None:
-    restarted = standing(3, is_known=False)
-    known = state(*isr, replicas=replicas, witnesses=witnesses, min_isr=1)
-    step = plan([report(restarted, known, 9, damage=damage)], BIRTH)
-    assert (step.may_lose if isinstance(step, GoOn) else None) == may_lose
 
 
 def test_there_is_nothing_to_do_while_a_majority_and_a_member_are_there() -> None:
@@ -160,17 +110,24 @@ def test_there_is_nothing_to_do_while_a_majority_and_a_member_are_there() -> Non
     assert plan(reports, BIRTH) == Nothing()
 
 
-def test_a_survivor_in_sync_goes_on_without_loss() -> None:
-    for known in (state(1, 3), state(1, elr=(3,))):
-        left = report(standing(3, saw_end=(1, 2)), known, 9)
-        assert plan([left], BIRTH) == GoOn(3, 1, above_unseen(known), None, may_lose=False)
+@pytest.mark.parametrize("known", [state(1, 3), state(1, elr=(3,)), state(3), state(1, 2, 3)])
+def test_a_recovery_without_a_majority_names_every_directory_that_it_gives_up(
+    known: PartitionState,
+) -> None:
+    """Also if the survivor was in sync, and if half of the voters remain."""
+    for voters in ((1, 2, 3), (1, 3)):
+        step = plan([report(standing(3, voters=voters), known, 9)], BIRTH)
+        assert isinstance(step, GoOn)
+        assert step.gone == {
+            b: DISKS[b] for b in (1, 2) if b in voters or b in {**known.isr, **known.elr}
+        }
 
 
-def test_a_survivor_that_may_have_left_the_isr_needs_the_operators_word() -> None:
-    left = report(standing(3, is_known=False), state(1, 2, 3), 9)
+def test_a_survivor_in_sync_may_have_left_the_isr_since() -> None:
+    left = report(standing(3), state(1, 2, 3), 9)
     step = plan([left], BIRTH)
     assert isinstance(step, GoOn)
-    assert (step.leader, step.may_lose, step.command) == (3, True, None)
+    assert (step.leader, step.command) == (3, None)
     assert step.base is not None
     assert dict(step.base.isr) == {3: "d3"}
     assert step.base.leader_epoch == 4 + UNSEEN_ELECTIONS + 1 == step.base.unclean_epoch
@@ -180,13 +137,11 @@ def test_a_survivor_that_may_have_left_the_isr_needs_the_operators_word() -> Non
 
 def test_the_newest_journal_says_who_is_in_sync() -> None:
     voters = (1, 2, 3, 4, 5)
-    stale = report(standing(3, voters=voters, rank=(1, 2, 9), saw_end=voters), state(1, 2, 3), 9)
-    good = report(
-        standing(2, voters=voters, rank=(1, 2, 10), saw_end=(1, 4, 5)), state(1, 2, version=6), 19
-    )
+    stale = report(standing(3, voters=voters, rank=(1, 2, 9)), state(1, 2, 3), 9)
+    good = report(standing(2, voters=voters, rank=(1, 2, 10)), state(1, 2, version=6), 19)
     step = plan([good, stale], BIRTH)
-    base = above_unseen(state(1, 2, version=6))
-    assert step == GoOn(2, 1, base, None, may_lose=False)
+    assert isinstance(step, GoOn)
+    assert (step.leader, step.base is not None and step.base.version) == (2, 7 + UNSEEN_ELECTIONS)
 
 
 def test_with_the_operators_word_the_longest_log_leads() -> None:
@@ -199,7 +154,7 @@ def test_with_the_operators_word_the_longest_log_leads() -> None:
     newer = report(other, knows, 20, epoch=4)
     step = plan([long, newer], BIRTH)
     assert isinstance(step, GoOn)
-    assert (step.leader, step.may_lose, step.lost) == (2, True, 10)
+    assert (step.leader, step.lost) == (2, 10)
     assert "(brokers 3) are not available with their disks: 10 records are lost" in step.note
 
 
@@ -207,7 +162,7 @@ def test_a_group_with_its_majority_is_asked_to_elect_it() -> None:
     reports = [report(standing(b), state(1), 9 + b) for b in (2, 3)]
     step = plan(reports, BIRTH)
     assert isinstance(step, GoOn)
-    assert (step.leader, step.base, step.may_lose) == (3, None, True)
+    assert (step.leader, step.base, step.gone) == (3, None, {1: "d1"})
     assert step.command is not None
     assert (step.command.version, step.command.directory_id, step.command.boot) == (5, "d3", 7)
 
@@ -230,13 +185,13 @@ def test_a_copy_that_may_lack_its_end_leads_before_an_empty_one_and_needs_the_op
     None
 ):
     # Simulator, safety seed 7001177: the empty disk led, and committed offsets were lost.
-    torn = report(standing(3, saw_end=(1, 2)), state(3, 1, 2), 9)
+    torn = report(standing(3), state(3, 1, 2), 9)
     assert torn.copy is not None
     torn = replace(torn, copy=replace(torn.copy, is_unsure=True))
     empty = Report(broker=2, directory_id="new", boot=1)
     step = plan([torn, empty], BIRTH)
     assert isinstance(step, GoOn)
-    assert (step.leader, step.may_lose) == (3, True)
+    assert step.leader == 3
 
 
 def test_without_a_sound_copy_or_an_empty_disk_nothing_can_be_done() -> None:
@@ -244,7 +199,7 @@ def test_without_a_sound_copy_or_an_empty_disk_nothing_can_be_done() -> None:
     step = plan([Report(broker=2, directory_id="d2", boot=1)], birth)
     assert isinstance(step, Blocked)
     assert "(brokers 1) is available" in step.reason
-    damaged = report(standing(3, saw_end=(1, 2)), state(3), 9, damage="bad")
+    damaged = report(standing(3), state(3), 9, damage="bad")
     assert isinstance(plan([damaged], BIRTH), Blocked)
 
 

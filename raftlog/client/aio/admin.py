@@ -650,6 +650,7 @@ class AsyncAdmin(LoopBound, AdminBase):
     async def recover_cluster(
         self,
         *,
+        lost: Iterable[int] = (),
         accept_loss: bool | str = False,
         topics: Iterable[str] | None = None,
         broker: str | None = None,
@@ -657,20 +658,18 @@ class AsyncAdmin(LoopBound, AdminBase):
     ) -> RecoveryDescription:
         """Recover the cluster after the permanent loss of a majority of its voters.
 
-        Call it only if the lost brokers cannot return. The broker that receives the request
-        collects the state of all reachable brokers. From then on, the broker with the most recent
-        cluster state decides without the other voters.
+        Call it only if the lost brokers cannot return. From then on, the reachable broker with the
+        newest cluster state decides without the other voters.
 
-        ``accept_loss``: also recover topics that lose, or may lose, acknowledged records. A text:
-            only if the loss is the one with this ``loss_id``, which a dry run returns; if it is
-            another one, nothing is done, and the result is ``refused``. Default: False.
+        ``lost``: IDs of the brokers whose data directories are destroyed, and never accepted again.
+            If one is missing that a dry run names, the result is ``refused``. Default: none.
+        ``accept_loss``: records may be lost. Without it, nothing is done. A text: only if the loss
+            is the one with this ``loss_id`` of a dry run, else ``refused``. Default: False.
         ``topics``: topics to recover. Default: all.
-        ``broker``: "host:port" of the broker that receives the request. Default: any broker that
-            responds.
+        ``broker``: "host:port" of the broker that receives the request. Default: any.
         ``dry_run``: report the actions, but change nothing. Default: False.
 
-        The call can take minutes; its time limit is 600 s. Raises an ``OutcomeUnknownError`` if no
-        response arrives.
+        Time limit: 600 s. Raises an ``OutcomeUnknownError`` if no response arrives.
         """
         self._bind()
         request = RecoverClusterRequest(
@@ -678,6 +677,7 @@ class AsyncAdmin(LoopBound, AdminBase):
             loss_id=accept_loss if isinstance(accept_loss, str) else "",
             topics=None if topics is None else _names(topics),
             dry_run=dry_run,
+            lost=sorted(set(lost)),
         )
         cluster = self._cluster
 

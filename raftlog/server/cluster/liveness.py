@@ -15,13 +15,6 @@ from typing import Final
 GRACE_SECONDS: Final = 0.3
 # Seconds after the start during which brokers that have not connected yet count as live.
 START_GRACE_SECONDS: Final = 1.0
-# Seconds: a broker whose event loop stood still for this time does not know what happened during
-# it.
-STANDSTILL_SECONDS: Final = 1.0
-# Seconds after a closed connection in which the peer's system must refuse the next one, as it does
-# once the process has ended. Below 1 s, the first retransmission of a SYN (RFC 6298): a refusal
-# that comes later may be of a process that ended long after the connection was cut.
-END_CHECK_SECONDS: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +23,6 @@ class Incarnation:
 
     directory_id: str
     boot: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Closed:
-    """Connection that the peer's system closed, or a device in between."""
-
-    directory_id: str
-    at: float
 
 
 class Liveness:
@@ -64,60 +49,14 @@ class Liveness:
         self._up: dict[int, Incarnation] = {broker_id: me}
         self._last: dict[int, Incarnation] = {broker_id: me}
         self._down_since: dict[int, float] = {}
-        self._closed: dict[int, _Closed] = {}  # until the next connection attempt
-        # Data directories of brokers whose process was seen to exit.
-        self._ended: dict[int, str] = {}
-        self._ended_at: dict[int, float] = {}
-        self._ran_at = self._blind_until = self._started
 
     def link_up(self, broker_id: int, incarnation: Incarnation) -> None:
         self._up[broker_id] = self._last[broker_id] = incarnation
         self._down_since.pop(broker_id, None)
-        closed = self._closed.pop(broker_id, None)
-        if closed is not None and closed.directory_id != incarnation.directory_id:
-            self._note_end(broker_id, closed)
-        if self._ended.get(broker_id) == incarnation.directory_id:
-            del self._ended[broker_id], self._ended_at[broker_id]
 
-    def link_down(self, broker_id: int, *, closed: bool = False) -> None:
-        """``closed``: the connection was closed from outside; otherwise the peer may be live and
-        unreachable. A network partition can close connections too, so ``connect_failed`` decides.
-        """
-        incarnation = self._up.pop(broker_id, None)
-        if incarnation is not None and closed and self._now() >= self._blind_until:
-            self._closed[broker_id] = _Closed(incarnation.directory_id, self._now())
+    def link_down(self, broker_id: int) -> None:
+        self._up.pop(broker_id, None)
         self._down_since.setdefault(broker_id, self._now())
-
-    def connect_failed(self, broker_id: int, *, refused: bool) -> None:
-        """A new connection to the peer failed. ``refused``: the peer's system responded that no
-        process listens. Directly after the close of the last connection, the process has ended.
-        """
-        closed = self._closed.pop(broker_id, None)
-        if closed is not None and refused:
-            self._note_end(broker_id, closed)
-
-    def _note_end(self, broker_id: int, closed: _Closed) -> None:
-        if self._is_recent(closed):
-            self._ended[broker_id] = closed.directory_id
-            self._ended_at[broker_id] = closed.at
-
-    def _is_recent(self, closed: _Closed) -> bool:
-        return self._now() - closed.at < END_CHECK_SECONDS
-
-    def is_checking_ends(self) -> bool:
-        """Whether a connection was closed just now, and the next attempt has yet to show why."""
-        return any(map(self._is_recent, self._closed.values()))
-
-    def note_running(self) -> None:
-        """Note that this broker runs. Call it every ``POLL_SECONDS``. A broker that stood still,
-        and finds its links closed, does not know why they were closed.
-        """
-        now = self._now()
-        if now - self._ran_at >= STANDSTILL_SECONDS:
-            self._blind_until = now + STANDSTILL_SECONDS
-            for broker in [b for b, at in self._ended_at.items() if at >= self._ran_at]:
-                del self._ended[broker], self._ended_at[broker]
-        self._ran_at = now
 
     def is_linked(self, broker_id: int) -> bool:
         return broker_id in self._up
@@ -127,13 +66,6 @@ class Liveness:
         one.
         """
         return broker_id == self._broker_id or self._is_heard(broker_id)
-
-    def was_seen_to_end(self, broker_id: int, directory_id: str) -> bool:
-        """Whether a process on that directory was connected in this incarnation, its connection
-        was closed, and its system refused the next one, or another process accepted it. An
-        unresponsive broker may be live in another network partition.
-        """
-        return self._ended.get(broker_id) == directory_id
 
     def incarnation_of(self, broker_id: int) -> Incarnation | None:
         """Return the last incarnation that was connected; None for a broker that never

@@ -17,19 +17,22 @@ from raftlog.consensus import ConsensusNode, ConsensusSettings
 from raftlog.consensus.journal import Journal
 from raftlog.errors import (
     BrokerRemovedError,
-    ConnectionLostError,
+    DeclaredLostError,
+    HistoryConflictError,
     RaftlogError,
 )
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
+from raftlog.replication import histories
+from raftlog.replication.cluster_records import lost_text, removed_text
 from raftlog.replication.cluster_state import (
     BrokerRecord,
     ClusterChange,
     ClusterMachine,
-    removed_text,
 )
 from raftlog.replication.events import broker_events
+from raftlog.replication.histories import relation
 from raftlog.replication.partition_state import PartitionState
 from raftlog.replication.trusted_time import trusted_clocks
 from raftlog.server.cluster.addresses import BrokerAddresses
@@ -188,6 +191,7 @@ class ClusterNode:
             time=self._loop.time,
             session_timeout_s=self._config.broker_session_timeout_ms / 1_000,
             version_min=lambda: self.machine.peer_protocol,
+            check_state=self._check_peer,
             needs_certificate=self._config.tls_broker_id_required,
         )
 
@@ -213,7 +217,6 @@ class ClusterNode:
             session_timeout_ms=config.broker_session_timeout_ms,
             on_up=self._peer_up,
             on_down=self._peer_down,
-            on_connect_failed=self._connect_failed,
             on_refused=self._refused,
             broker_epoch=self._broker_epoch,
             on_clock=self._services.host.clock.on_peer,
@@ -229,7 +232,6 @@ class ClusterNode:
             receive=self.plane.receive,
             wall_ms=self._services.host.clock.machine.wall_ms,
             on_refused=self._refused,
-            is_removed=lambda directory_id: directory_id in self.machine.removed,
         )
 
     def _make_addresses(self) -> BrokerAddresses:
@@ -361,8 +363,9 @@ class ClusterNode:
             state_broadcast=self.state_broadcast,
             liveness=self.liveness,
             links=self.links,
-            is_current=lambda: self.is_current,
+            cluster_leader=lambda: (self.subscription.leader, self.subscription.voters),
             voters=[voter.id for voter in self._config.voters],
+            entropy=self._services.entropy,
             loop=self._loop,
         )
 
@@ -555,14 +558,10 @@ class ClusterNode:
         self.state_broadcast.send_all(self.partitions.hosted.values())
         self._schedule(0.0)
 
-    def _peer_down(self, peer: int, reason: RaftlogError) -> None:
-        closed = isinstance(reason, ConnectionLostError) and reason.by_peer
-        self.liveness.link_down(peer, closed=closed)
+    def _peer_down(self, peer: int, _reason: RaftlogError) -> None:
+        self.liveness.link_down(peer)
         self.plane.peer_down(peer)
         self._loop.call_later(GRACE_SECONDS + 0.01, self._schedule, 0.0)
-
-    def _connect_failed(self, peer: int, error: Exception) -> None:
-        self.liveness.connect_failed(peer, refused=isinstance(error, ConnectionRefusedError))
 
     def _stranger_connected(self) -> None:
         self._loop.call_soon(self._addresses.update)
@@ -572,11 +571,65 @@ class ClusterNode:
             logger.error("brokers cannot work together: peer=%d reason=%s", peer, error)
         self._refusals[peer] = self.membership.refusal = str(error)
         self._founder.refused()
-        if isinstance(error, BrokerRemovedError):
+        if isinstance(error, BrokerRemovedError | HistoryConflictError):
             self._removed(str(error))
 
+    def _check_peer(self, peer: PeerIdentity) -> None:
+        """Raise the reason why the state of the cluster excludes the peer.
+
+        Of two histories, the longer one counts, except for brokers of a living majority: that one
+        may have acknowledged records after the recovery, which was then none.
+        """
+        machine = self.machine
+        if peer.directory_id in machine.removed:
+            raise BrokerRemovedError(removed_text(peer.broker_id, peer.directory_id))
+        how = relation(machine.history, histories.decode(peer.history))
+        if how == "diverged":
+            text = (
+                f"brokers {self.broker_id} and {peer.broker_id} continue after different "
+                "recoveries of the cluster, each of which gave up the other. Both have "
+                "acknowledged records that the other lacks, and stop. Decide which side to keep, "
+                "start the brokers of the other side with empty data directories, and then those "
+                "of the side to keep"
+            )
+            self._removed(text)
+            raise HistoryConflictError(text)
+        if peer.directory_id in machine.lost:
+            raise DeclaredLostError(lost_text(peer.broker_id, peer.directory_id))
+        if how == "behind" and self._is_in_majority():
+            raise HistoryConflictError(
+                f"broker {self.broker_id} has contact with a majority of the cluster's voters, so "
+                f"the recovery that broker {peer.broker_id} continues after was none, and is not "
+                f"accepted. Start broker {peer.broker_id}, and all that took part in that "
+                "recovery, with empty data directories. Records that they acknowledged after it "
+                "are given up"
+            )
+
+    def _is_in_majority(self) -> bool:
+        """Whether this broker has contact with a majority of the cluster's voters, which do not
+        continue after a recovery that it does not know.
+        """
+        voters = self.subscription.voters
+        return 2 * sum(self._is_with(*voter) for voter in voters.items()) > len(voters)
+
+    def _is_with(self, voter: int, directory_id: str) -> bool:
+        if voter == self.broker_id:
+            return directory_id == self.me.directory_id
+        peer = self.links.identity(voter)
+        if peer is None or peer.directory_id != directory_id or not self.links.is_heard(voter):
+            return False
+        return relation(self.machine.history, histories.decode(peer.history)) in ("same", "ahead")
+
+    def _check_claims(self) -> None:
+        """Stop if a peer says that this broker's directory is declared lost, unless a majority of
+        the voters goes on with this broker.
+        """
+        claims = [e for e in self.links.refusals() if isinstance(e, DeclaredLostError)]
+        if claims and not self._is_in_majority():
+            self._removed(str(claims[0]))
+
     def _removed(self, reason: str) -> None:
-        """Stop: this broker was decommissioned."""
+        """Stop: this broker was decommissioned or declared lost, or must not serve its history."""
         if not self._is_removed:
             self._is_removed = True
             logger.warning("broker removed from the cluster: reason=%s", reason)
@@ -621,10 +674,11 @@ class ClusterNode:
             self._loop.call_soon(self._end_refused)
         if change.brokers:
             self.liveness.expect(self.machine.brokers)
+            mine = self.broker_id, self.me.directory_id
             if self.me.directory_id in self.machine.removed:
-                self._loop.call_soon(
-                    self._removed, removed_text(self.broker_id, self.me.directory_id)
-                )
+                self._loop.call_soon(self._removed, removed_text(*mine))
+            if self.me.directory_id in self.machine.lost:
+                self._loop.call_soon(self._removed, lost_text(*mine))
             self._note_brokers()
             self._addresses.update()
             self._schedule(0.0)
@@ -635,8 +689,8 @@ class ClusterNode:
         """Disconnect brokers that would misread the state of the cluster, and removed ones: this
         broker has no link to those, so it cannot offer them a newer generation.
         """
-        self._registry.end_refused(self.machine.removed.__contains__)
-        self.links.drop_unsupported(self.machine.peer_protocol)
+        self._registry.end_refused()
+        self.links.drop_excluded()
 
     def _note_brokers(self) -> None:
         """Record the events of brokers, unless the state is replayed from the journal."""
@@ -675,9 +729,9 @@ class ClusterNode:
     def _poll(self) -> None:
         self._timer = self._loop.call_later(POLL_SECONDS, self._poll)
         self._polls += 1
-        self.liveness.note_running()
         self._journal_room.poll()
         self._founder.poll()
+        self._check_claims()
         self.subscription.poll()
         if voters := self.subscription.voters:
             self._services.host.clock.set_voters(trusted_clocks(voters, self.machine.brokers))
@@ -752,6 +806,7 @@ class ClusterNode:
             run=self._run,
             journal_sequence=self._journal.opened_sequence,
             voters=",".join(str(voter.id) for voter in self._config.voters),
+            history=histories.encode(self.machine.history),
         )
 
     def _broker_epoch(self) -> int:

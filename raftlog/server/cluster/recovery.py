@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -40,8 +40,14 @@ from raftlog.protocol.recovery import (
     SurveyResponse,
 )
 from raftlog.protocol.schema import Failure, Message
-from raftlog.replication.cluster_commands import AlterTopic, FenceBroker
-from raftlog.replication.cluster_records import first_state, with_unseen_changes
+from raftlog.replication import cluster_records, histories
+from raftlog.replication.cluster_commands import (
+    AlterTopic,
+    ClusterCommand,
+    DeclareLost,
+    FenceBroker,
+)
+from raftlog.replication.cluster_records import PEER_PROTOCOL_LOST, first_state
 from raftlog.replication.cluster_state import ClusterMachine, Refused, TopicRecord
 from raftlog.replication.election import has_leader
 from raftlog.replication.partition_state import (
@@ -56,9 +62,11 @@ from raftlog.replication.recovery import (
     GoOn,
     GroupLoss,
     Nothing,
+    Plan,
     Report,
     Standing,
     group_loss,
+    led_text,
     plan,
 )
 from raftlog.server.cluster.hosted_partition import group_id
@@ -81,6 +89,8 @@ SURVEY_SECONDS: Final = 10.0  # timeout for the report of a broker
 FORWARDED_SECONDS: Final = 240.0  # timeout for another broker to recover the cluster
 GROUPS_PER_SURVEY: Final = 1_000
 UNSEEN_CHANGES: Final = 1_000  # of the cluster state, by lost brokers
+# Stands for the data directory of a voter where none is known.
+NO_DIRECTORY: Final = frozenset(("", "?"))
 
 # What a recovery loses of a partition: topic, partition, end offset of the log that is left, and
 # number of records that are known to be lost.
@@ -101,13 +111,13 @@ class Recovery:
         state_broadcast: StateBroadcast,
         liveness: Liveness,
         links: PeerLinks,
-        is_current: Callable[[], bool],
+        cluster_leader: Callable[[], tuple[int | None, Mapping[int, str]]],
         voters: Sequence[int],
+        entropy: Callable[[int], bytes],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """``is_current``: this broker has received the committed cluster state in this incarnation.
-
-        ``voters``: voters of the configuration.
+        """``cluster_leader``: the last known leader and voters of the cluster group. ``voters``:
+        voters of the configuration.
         """
         self._broker_id = broker_id
         self._me = me
@@ -117,35 +127,35 @@ class Recovery:
         self._state_broadcast = state_broadcast
         self._liveness = liveness
         self._links = links
-        self._is_current = is_current
+        self._cluster_leader = cluster_leader
         self._voters = voters
+        self._entropy = entropy
         self._loop = loop
 
     # -- state of this broker ----------------------------------------------------------------------
 
     async def survey(self, groups: Sequence[str]) -> list[GroupReport]:
         """Return a report on each group; an empty one for a group that this broker does not
-        know. An operator may be quicker than the check of who has ended.
+        know.
         """
-        await self._until(lambda: not self._liveness.is_checking_ends(), must=False)
         return [self._report(group) for group in groups]
 
     def _report(self, group: str) -> GroupReport:
         if group == CLUSTER_GROUP:
-            return self._standing(group, is_known=self._is_current())
+            return self._standing(group, self._observed_leader())
         hosted = self._partitions.hosted.get(group)
         if hosted is None:
             topic_id, _, partition = group.rpartition("/")
             key = topic_id, int(partition) if partition.isdecimal() else -1
             received = self._state_broadcast.received.get(key)
             return GroupReport(group=group, state=None if received is None else received.encode())
-        report = self._standing(group, is_known=hosted.is_known or hosted.is_current)
+        report = self._standing(group, None)
         state = PartitionMachine(hosted.state.encode())
         for command in self._plane.journaled(group).unapplied:
             state.apply(command)
         return _with_copy(report, state.state, hosted.host)
 
-    def _standing(self, group: str, *, is_known: bool) -> GroupReport:
+    def _standing(self, group: str, observed_leader: int | None) -> GroupReport:
         journaled = self._plane.journaled(group)
         return GroupReport(
             group=group,
@@ -153,13 +163,16 @@ class Recovery:
             term=journaled.term,
             index=journaled.index,
             voters=[Seat(broker=b, directory_id=d) for b, d in journaled.voters.items() if d],
-            saw_end=[
-                broker
-                for broker, directory in journaled.voters.items()
-                if self._liveness.was_seen_to_end(broker, directory)
-            ],
-            is_known=is_known,
+            leader=journaled.leader if journaled.leader is not None else observed_leader,
         )
+
+    def _observed_leader(self) -> int | None:
+        """Return the cluster group's leader if this broker has no vote, and is connected to it."""
+        leader, voters = self._cluster_leader()
+        if leader is None or voters.get(self._broker_id) == self._me.directory_id:
+            return None
+        directory_id = voters.get(leader)
+        return leader if directory_id and directory_id == self._running_directory(leader) else None
 
     async def revive(self, request: ReviveRequest) -> None:
         """Continue with a partition that this broker stores, by the plan of another broker.
@@ -211,16 +224,13 @@ class Recovery:
             0.0 < self._liveness.silent_seconds(each) < AWAY_SECONDS for each in self._others()
         )
 
-    async def _survey_all(
-        self, groups: Sequence[str], request: RecoverClusterRequest
-    ) -> dict[str, dict[int, GroupReport]]:
-        """Return the reports of all connected brokers, by group and broker. Before a loss, wait for
-        brokers that have just disconnected.
+    async def _survey_all(self, groups: Sequence[str]) -> dict[str, dict[int, GroupReport]]:
+        """Return the reports of all connected brokers, by group and broker. First wait for brokers
+        that have just disconnected: they may be restarting, or still count as a leader.
 
         Raises ``BrokerUnavailableError`` if one of them does not respond.
         """
-        if request.accept_loss and not request.dry_run:
-            await self._until(lambda: not self._is_any_just_gone())
+        await self._until(lambda: not self._is_any_just_gone())
         found: dict[str, dict[int, GroupReport]] = {
             report.group: {self._broker_id: report} for report in await self.survey(groups)
         }
@@ -253,15 +263,19 @@ class Recovery:
     async def recover(self, request: RecoverClusterRequest) -> RecoverClusterResponse:
         """Continue with the remaining brokers, where a majority of the voters is lost.
 
-        Safe only if the lost brokers never return. With a ``loss_id``, nothing is done if another
-        loss than the accepted one would occur (ADR 61). Raises ``InvalidRequestError`` if no broker
-        has data of the cluster, ``BrokerUnavailableError`` if a broker does not respond.
+        Safe only if the lost brokers never return, so nothing is done unless the request declares
+        them lost, and accepts the loss. With a ``loss_id``, nothing is done if another loss than
+        the accepted one would occur (ADR 61). Raises ``InvalidRequestError`` if no broker has data
+        of the cluster, or if one is declared lost that runs, or has contact with a leader;
+        ``BrokerUnavailableError`` if a broker does not respond.
         """
-        reports = (await self._survey_all([CLUSTER_GROUP], request))[CLUSTER_GROUP]
+        reports = (await self._survey_all([CLUSTER_GROUP]))[CLUSTER_GROUP]
         standings = [self._as_standing(b, r) for b, r in sorted(reports.items())]
         loss = group_loss(standings)
-        note, lost = "", tuple[int, ...]()
+        note = ""
         if not loss.has_majority:
+            if loss.led is not None:
+                raise InvalidRequestError(led_text("the cluster", loss.led))
             survivor = loss.newest
             if not survivor.has_vote or not survivor.generation:
                 raise InvalidRequestError(
@@ -271,35 +285,39 @@ class Recovery:
             mine = next(each for each in standings if each.broker == self._broker_id)
             if survivor.rank > mine.rank or not mine.has_vote:
                 return await self._forward(survivor.broker, request)
-            note, lost = self._loss_note(loss), () if loss.is_certain else loss.lost
-        accepted: Collection[_Loss] | None = None if request.accept_loss else ()
-        is_report = request.dry_run or (bool(lost) and not request.accept_loss)
-        if is_report or (request.accept_loss and request.loss_id):
-            shown = await self._rehearsed(request, note, lost)
-            if is_report:
-                return shown
-            if shown.loss_id not in ("", request.loss_id):
-                return msgspec.structs.replace(shown, refused=True)
-            accepted = {_loss_of(part) for part in shown.partitions}
+            note = self._loss_note(loss)
+        shown, gone = await self._rehearsed(request, note, {} if loss.has_majority else loss.lost)
+        self._check_declared(request.lost, gone)
+        if request.dry_run or not request.accept_loss or not shown.loss_id:
+            return shown
+        if not gone.keys() <= set(request.lost) or shown.loss_id != (
+            request.loss_id or shown.loss_id
+        ):
+            return msgspec.structs.replace(shown, refused=True)
+        self._check_versions()
+        accepted = {_loss_of(part) for part in shown.partitions} if request.loss_id else None
+        lost = self._declared(request.lost, gone)
         if not loss.has_majority:
             self._plane.force_generation(
                 CLUSTER_GROUP,
                 {self._broker_id: self._me.directory_id},
-                base=self._cluster_base(),
+                base=self._cluster_base(lost),
                 above=loss.newest.generation,
             )
             logger.warning("cluster recovery: note=%s", note)
             await self._until(lambda: self._is_agreeing(loss.newest.generation))
-            await self._fence({broker: loss.newest.voters[broker] for broker in loss.lost})
+            await self._fence(loss.lost)
             # After a start, the list of partitions is known only now.
             await self._until(lambda: self._partitions.is_ready)
+        elif lost:
+            await self._commit(DeclareLost(directories=tuple(lost)))
         recovered = await self._recover_partitions(request, accepted)
         left = [part for part in recovered if not _is_accepted(part, accepted)]
         return RecoverClusterResponse(
             partitions=recovered, cluster_note=note, loss_id=_loss_id((), left)
         )
 
-    def _cluster_base(self) -> bytes:
+    def _cluster_base(self, lost: Sequence[tuple[str, int]]) -> bytes:
         """Return the state to continue from: all that this broker's journal has, and a version that
         is higher than any that the lost brokers may have committed.
         """
@@ -307,7 +325,66 @@ class Recovery:
         state.restore(self._machine.snapshot())
         for command in self._plane.journaled(CLUSTER_GROUP).unapplied:
             state.apply(command)
-        return with_unseen_changes(state.snapshot(), UNSEEN_CHANGES)
+        return cluster_records.recovered(
+            state.snapshot(),
+            recovery=self._entropy(histories.ID_CHARS // 2).hex(),
+            lost=lost,
+            unseen=UNSEEN_CHANGES,
+        )
+
+    # -- what is declared lost ---------------------------------------------------------------------
+
+    def _check_declared(self, declared: Sequence[int], gone: Mapping[int, Set[str]]) -> None:
+        """Raise ``InvalidRequestError`` for a broker that does not exist, or that runs with the
+        directory that would be declared lost.
+        """
+        for broker in declared:
+            if broker not in {self._broker_id, *self._others(), *gone}:
+                raise InvalidRequestError(
+                    f"there is no broker {broker} that could be declared lost, but "
+                    f"{sorted({self._broker_id, *self._others()})}"
+                )
+            if broker not in gone and (
+                broker == self._broker_id or self._liveness.is_linked(broker)
+            ):
+                raise InvalidRequestError(
+                    f"broker {broker} runs, and cannot be declared lost. Stop it first"
+                )
+
+    def _declared(
+        self, declared: Sequence[int], gone: Mapping[int, Set[str]]
+    ) -> list[tuple[str, int]]:
+        """Return the data directories that are declared lost, and their brokers: those that the
+        recovery gives up, and those that the brokers had registered last.
+        """
+        found = []
+        for broker in sorted(set(declared)):
+            record = self._machine.brokers.get(broker)
+            directories = set(gone.get(broker, ()))
+            if record is not None and record.directory_id != self._running_directory(broker):
+                directories.add(record.directory_id)
+            found += [(directory, broker) for directory in sorted(directories - NO_DIRECTORY)]
+        return found
+
+    def _running_directory(self, broker: int) -> str | None:
+        if broker == self._broker_id:
+            return self._me.directory_id
+        return self._liveness.linked_directory(broker)
+
+    def _check_versions(self) -> None:
+        """Raise ``InvalidRequestError`` if a connected broker does not know what a recovery is."""
+        for peer in self._peers():
+            identity = self._links.identity(peer)
+            if identity is not None and identity.protocol_version < PEER_PROTOCOL_LOST:
+                raise InvalidRequestError(
+                    f"broker {peer} runs an older release, which would accept lost directories. "
+                    "Upgrade it, or stop it, and repeat the command"
+                )
+
+    async def _commit(self, command: ClusterCommand) -> None:
+        outcome = await self._plane.propose(CLUSTER_GROUP, command.encode())
+        if isinstance(outcome, Refused):
+            raise from_code(outcome.code, outcome.message)
 
     def _is_agreeing(self, ended: int) -> bool:
         """Whether the cluster group has a leader in a generation after ``ended``, possibly a voter
@@ -340,42 +417,46 @@ class Recovery:
         return answer
 
     def _loss_note(self, loss: GroupLoss) -> str:
-        note = (
-            f"brokers {loss.lost_names} are lost: broker {self._broker_id} becomes the only voter"
-        )
-        if loss.is_certain:
-            return note
         return (
-            f"{note}. Changes that the lost brokers committed after the last contact (topics, "
-            "settings) are not known here, and would be lost"
+            f"brokers {loss.lost_names} are lost: broker {self._broker_id} becomes the only voter. "
+            "Changes that the lost brokers committed without it (topics, settings) are lost, too"
         )
 
     async def _rehearsed(
-        self, request: RecoverClusterRequest, note: str, lost: Sequence[int]
-    ) -> RecoverClusterResponse:
-        """Return what would be done, by this broker's knowledge of the cluster's state. ``lost``:
-        voters that may have changed the cluster state.
+        self, request: RecoverClusterRequest, note: str, lost: Mapping[int, str]
+    ) -> tuple[RecoverClusterResponse, dict[int, set[str]]]:
+        """Return what would be done, by this broker's knowledge of the cluster's state, and the
+        data directories that would be given up, by broker. ``lost``: voters of the cluster group,
+        if they were a majority.
         """
+        gone = {broker: {directory} for broker, directory in lost.items()}
         rehearsal = msgspec.structs.replace(request, dry_run=True)
-        partitions = await self._recover_partitions(rehearsal, ())
-        return RecoverClusterResponse(
+        partitions = await self._recover_partitions(rehearsal, (), gone)
+        shown = RecoverClusterResponse(
             partitions=partitions,
             cluster_note=note,
             needs_loss=bool(lost),
-            loss_id=_loss_id(lost, partitions),
+            loss_id=_loss_id(sorted(lost), partitions),
+            lost=sorted(gone),
         )
+        return shown, gone
 
     async def _recover_partitions(
-        self, request: RecoverClusterRequest, accepted: Collection[_Loss] | None
+        self,
+        request: RecoverClusterRequest,
+        accepted: Collection[_Loss] | None,
+        gone: dict[int, set[str]] | None = None,
     ) -> list[RecoveredPartition]:
-        """``accepted``: losses of partitions that the operator accepts; None: all."""
+        """``accepted``: losses of partitions that the operator accepts; None: all. ``gone``: gets
+        the data directories that are given up.
+        """
         records = [
             (record, partition)
             for name, record in sorted(self._machine.topics.items())
             if request.topics is None or name in request.topics
             for partition in range(len(record.partitions))
         ]
-        surveyed = await self._survey_all([group_id(r.id, p) for r, p in records], request)
+        surveyed = await self._survey_all([group_id(r.id, p) for r, p in records])
         recovered = []
         for record, partition in records:
             reports = [
@@ -383,7 +464,13 @@ class Recovery:
                 for broker, report in sorted(surveyed[group_id(record.id, partition)].items())
             ]
             try:
-                found = await self._recover_partition(record, partition, reports, request, accepted)
+                step = plan(reports, _at_least(record, partition))
+                if gone is not None and isinstance(step, GoOn):
+                    for broker, directory in step.gone.items():
+                        gone.setdefault(broker, set()).add(directory)
+                found = await self._recover_partition(
+                    record, partition, step, reports, request, accepted
+                )
             except RaftlogError as error:
                 found = RecoveredPartition(
                     topic=record.name, partition=partition, failure=Failure.of(error)
@@ -396,11 +483,11 @@ class Recovery:
         self,
         record: TopicRecord,
         partition: int,
+        step: Plan,
         reports: Sequence[Report],
         request: RecoverClusterRequest,
         accepted: Collection[_Loss] | None,
     ) -> RecoveredPartition | None:
-        step = plan(reports, _at_least(record, partition))
         if isinstance(step, Nothing):
             return None
         done = RecoveredPartition(topic=record.name, partition=partition)
@@ -412,16 +499,16 @@ class Recovery:
         copy = copies.get(step.leader)
         done = msgspec.structs.replace(
             done,
-            may_lose=step.may_lose,
+            may_lose=True,
             lost=step.lost,
             log_end_offset=0 if copy is None else copy.end,
             note=step.note,
         )
         if request.dry_run:
             return done
-        if not _is_accepted(done, accepted):
+        if not (_is_accepted(done, accepted) and step.gone.keys() <= set(request.lost)):
             return msgspec.structs.replace(
-                done, note=f"{step.note}. To accept this loss, repeat with --accept-loss"
+                done, note=f"{step.note}. This loss is new: repeat the command to accept it"
             )
         group = group_id(record.id, partition)
         revive = ReviveRequest(
@@ -476,9 +563,7 @@ class Recovery:
         if live >= current.config.effective_min_isr(len(replicas)):
             return ""
         command = AlterTopic(name=record.name, changes={"min.insync.replicas": str(live)})
-        outcome = await self._plane.propose(CLUSTER_GROUP, command.encode())
-        if isinstance(outcome, Refused):
-            raise from_code(outcome.code, outcome.message)
+        await self._commit(command)
         return (
             f"; min.insync.replicas of {record.name} is now {live} to allow writes. Reset it when "
             "the brokers have restarted"
@@ -503,8 +588,7 @@ class Recovery:
             term=report.term,
             index=report.index,
             voters={seat.broker: seat.directory_id for seat in report.voters},
-            saw_end=frozenset(report.saw_end),
-            is_known=report.is_known,
+            leader=report.leader,
         )
 
     def _as_report(self, broker: int, report: GroupReport) -> Report:

@@ -213,6 +213,4 @@ class PeerChannel(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        error = ConnectionLostError(f"the connection was lost{f' ({exc})' if exc else ''}")
-        error.by_peer = exc is None or isinstance(exc, ConnectionResetError)
-        self._end(error)
+        self._end(ConnectionLostError(f"the connection was lost{f' ({exc})' if exc else ''}"))

@@ -22,6 +22,8 @@ from raftlog.errors import (
     BrokerRemovedError,
     BrokerUnavailableError,
     ConnectionLostError,
+    DeclaredLostError,
+    HistoryConflictError,
     RaftlogError,
     RefusedError,
     RequestTimedOutError,
@@ -58,6 +60,8 @@ _REFUSALS: Final = (
     AccessDeniedError,
     BrokerIdInUseError,
     BrokerRemovedError,
+    DeclaredLostError,
+    HistoryConflictError,
     StaleBrokerError,
     UnsupportedApiError,
     UnsupportedVersionError,
@@ -91,7 +95,6 @@ class LinkServices:
     scratch: memoryview
     on_up: Callable[[PeerIdentity], None]
     on_down: Callable[[int, RaftlogError], None]
-    on_connect_failed: Callable[[int, Exception], None]
     on_refused: Callable[[int, RaftlogError], None]
     # wall-clock time of a peer, and the round trip in seconds
     on_clock: Callable[[int, TimestampMs, float], None]
@@ -272,7 +275,6 @@ class PeerLink:
         self.task = None
         channel.abort(ConnectionLostError("the handshake failed"))
         self._note_failure(failure)
-        services.on_connect_failed(self.broker_id, failure)
         self._dial_later()
 
     async def _introduce(self, channel: PeerChannel) -> PeerIdentity:

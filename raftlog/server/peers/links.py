@@ -50,8 +50,7 @@ class PeerLinks:
 
     ``on_up``, ``on_down``: called alternately for each peer. ``on_up`` gets its identity,
     ``on_down`` its id and the reason (``RequestTimedOutError``: no message arrived; otherwise the
-    connection was closed). ``on_connect_failed``: called with a peer's id and the reason
-    (``ConnectionRefusedError``: no process listens there). ``on_refused``: called with a peer's id
+    connection was closed). ``on_refused``: called with a peer's id
     and, whenever it changes, the reason why one of the two brokers refuses the other
     (``AccessDeniedError``, ``WrongClusterError``, ``BrokerIdInUseError``, ``StaleBrokerError``,
     ``UnsupportedVersionError``). The link continues to connect. ``StaleBrokerError`` is always
@@ -78,7 +77,6 @@ class PeerLinks:
         on_down: Callable[[int, RaftlogError], None],
         on_refused: Callable[[int, RaftlogError], None],
         broker_epoch: Callable[[], int] = lambda: -1,
-        on_connect_failed: Callable[[int, Exception], None] = lambda *_: None,
         on_clock: Callable[[int, TimestampMs, float], None] = lambda *_: None,
         on_stranger: Callable[[], None] = lambda: None,
         queue_bytes_max: int = PEER_QUEUE_BYTES_MAX,
@@ -99,7 +97,6 @@ class PeerLinks:
             scratch=memoryview(bytearray(limits.RECEIVE_BYTES)),
             on_up=on_up,
             on_down=on_down,
-            on_connect_failed=on_connect_failed,
             on_refused=on_refused,
             on_clock=on_clock,
         )
@@ -107,6 +104,7 @@ class PeerLinks:
         self._ending: set[asyncio.Task[None]] = set()  # connection tasks of removed links
         self._closed = False
         self._on_stranger = on_stranger
+        self._registry = registry
         registry.on_incoming = self._came_in
 
     # -- which peers there are ---------------------------------------------------------------------
@@ -171,13 +169,17 @@ class PeerLinks:
         """Return the peers whose links are up."""
         return [link.identity for link in self._links.values() if link.identity is not None]
 
-    def drop_unsupported(self, version_min: int) -> None:
-        """End connections to peers that do not support that version. The links reconnect, and the
-        registry rejects those peers.
+    def drop_excluded(self) -> None:
+        """End connections to peers that the state of the cluster excludes by now. The links
+        reconnect, and the registry rejects those peers.
         """
         for link in self._links.values():
-            if link.identity is not None and link.identity.protocol_version < version_min:
-                link.drop("its version of the protocol between brokers is too old")
+            if link.identity is not None and (why := self._registry.exclusion(link.identity)):
+                link.drop(why)
+
+    def refusals(self) -> list[RaftlogError]:
+        """Return why peers reject this broker, or this broker them, at their last handshakes."""
+        return [link.refusal for link in self._links.values() if link.refusal is not None]
 
     def status(self) -> list[LinkStatus]:
         """Return the status of every link, by broker id."""

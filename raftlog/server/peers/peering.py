@@ -6,14 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from raftlog.errors import (
-    BrokerRemovedError,
     BrokerUnavailableError,
     RaftlogError,
     WrongClusterError,
 )
 from raftlog.protocol.peer import PeerIdentity, PeerProveRequest
 from raftlog.protocol.peer_auth import Answering, check_cluster
-from raftlog.replication.cluster_state import removed_text
 from raftlog.server.peers.registry import IncomingConnection, PeerRegistry
 from raftlog.types import TimestampMs
 
@@ -24,8 +22,7 @@ class Peering:
 
     ``receive``: called with a peer's id and one of its Raft envelopes. ``nonce``: returns 32 random
     bytes, different at each call. ``on_refused``: called with an authenticated peer, and the reason
-    why it belongs to another cluster. ``is_removed``: whether a data directory belongs to a
-    decommissioned broker.
+    why it belongs to another cluster.
     """
 
     secret: bytes
@@ -35,7 +32,6 @@ class Peering:
     receive: Callable[[int, bytes], None]
     wall_ms: Callable[[], TimestampMs]  # wall clock of the machine
     on_refused: Callable[[int, RaftlogError], None]
-    is_removed: Callable[[str], bool] = lambda _directory_id: False
     broker_epochs: dict[int, int] = field(default_factory=dict)  # of peers, by their last ping
 
     def answering(self) -> Answering:
@@ -47,10 +43,9 @@ class Peering:
     ) -> PeerIdentity:
         """Return the peer with this proof. ``connection`` belongs to it from now on.
 
-        Raises the errors of ``Answering.check``, ``check_cluster`` and ``PeerRegistry``,
-        ``BrokerRemovedError`` for a decommissioned broker, and ``BrokerUnavailableError`` if this
-        broker has joined a cluster since it responded to the hello: a founder relies on the state
-        that an established connection reported.
+        Raises the errors of ``Answering.check``, ``check_cluster`` and ``PeerRegistry``, and
+        ``BrokerUnavailableError`` if this broker has joined a cluster since it responded to the
+        hello: a founder relies on the state that an established connection reported.
         """
         me = self.me()
         peer = answering.check(prove)
@@ -64,7 +59,5 @@ class Peering:
         except WrongClusterError as error:
             self.on_refused(peer.broker_id, error)
             raise
-        if self.is_removed(peer.directory_id):
-            raise BrokerRemovedError(removed_text(peer.broker_id, peer.directory_id))
         self.registry.admit_incoming(peer, connection)
         return peer

@@ -11,10 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from raftlog.errors import BrokerIdInUseError, StaleBrokerError
+from raftlog.errors import BrokerIdInUseError, RefusedError, StaleBrokerError
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.peer_auth import check_boot, check_journal, check_version
 from raftlog.tls import check_broker_id
+
+
+def _nobody(_peer: PeerIdentity) -> None:
+    """Do nothing: there is no listener."""
 
 
 class SeenPeer(Protocol):
@@ -64,8 +68,9 @@ class PeerRegistry:
     ``seen``: durable knowledge of a peer, or None. ``heard``: knowledge of a peer's journal in
     memory, or None. ``time``: seconds, monotonic. ``session_timeout_s``: an incoming connection
     without a message for this time is not live. ``version_min``: returns the version of the
-    protocol between brokers that a peer must support. ``needs_certificate``: connections with
-    peers require certificates that name their ids.
+    protocol between brokers that a peer must support. ``check_state``: raises the reason why the
+    state of the cluster excludes a peer. ``needs_certificate``: connections with peers require
+    certificates that name their ids.
     """
 
     def __init__(
@@ -76,10 +81,12 @@ class PeerRegistry:
         time: Callable[[], float],
         session_timeout_s: float,
         version_min: Callable[[], int] = lambda: 0,
+        check_state: Callable[[PeerIdentity], None] = _nobody,
         needs_certificate: bool = False,
     ) -> None:
         self._needs_certificate = needs_certificate
         self._version_min = version_min
+        self._check_state = check_state
         self._seen = seen
         self._heard = heard
         self._time = time
@@ -123,9 +130,11 @@ class PeerRegistry:
         directory that is live elsewhere with the same boot number. ``StaleBrokerError``: its data
         directory was seen with a later boot number, so this is an old copy without later votes and
         acknowledgements; or its journal has lost its end, with the same effect.
-        ``UnsupportedVersionError``: it would misread the state of the cluster.
+        ``UnsupportedVersionError``: it would misread the state of the cluster. And the errors of
+        ``check_state``.
         """
         check_version(peer, self._version_min())
+        self._check_state(peer)
         for live in self._live(peer.broker_id):
             if live.directory_id != peer.directory_id:
                 raise BrokerIdInUseError(
@@ -193,14 +202,22 @@ class PeerRegistry:
         self.check(peer)
         self._latest[peer.broker_id] = self._outgoing[peer.broker_id] = peer
 
-    def end_refused(self, is_removed: Callable[[str], bool]) -> None:
-        """Close connections of peers that are refused by now. They connect again, and get the
-        reason. ``is_removed``: whether a data directory belongs to a decommissioned broker.
+    def end_refused(self) -> None:
+        """Close connections of peers that the state of the cluster excludes by now. They connect
+        again, and get the reason.
         """
         for each in list(self._incoming.values()):
-            peer = each.identity
-            if peer.protocol_version < self._version_min() or is_removed(peer.directory_id):
-                each.connection.abort(f"broker {peer.broker_id} is no longer accepted")
+            if why := self.exclusion(each.identity):
+                each.connection.abort(why)
+
+    def exclusion(self, peer: PeerIdentity) -> str:
+        """Return why the state of the cluster excludes the peer; empty if it does not."""
+        try:
+            check_version(peer, self._version_min())
+            self._check_state(peer)
+        except RefusedError as error:
+            return str(error)
+        return ""
 
     def outgoing_down(self, broker_id: int) -> None:
         """Note that the link to the peer is down."""
@@ -216,7 +233,3 @@ class PeerRegistry:
         if broker_id in self._outgoing:
             live.append(self._outgoing[broker_id])
         return live
-
-
-def _nobody(_peer: PeerIdentity) -> None:
-    """Do nothing: no listener is set yet."""

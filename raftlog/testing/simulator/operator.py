@@ -13,7 +13,6 @@ from raftlog.testing.simulator.process import BrokerMachine, ClientMachine
 from raftlog.testing.simulator.world import CLUSTER_SECRET, World
 
 PAUSE_S: Final = 1.0  # between two attempts
-CAREFUL_ATTEMPTS: Final = 4  # without acceptance of a loss; no loss is expected
 PATIENCE_S: Final = 20.0  # timeout of one attempt: the broker may have no power
 
 
@@ -24,9 +23,7 @@ async def recover(world: World, machine: ClientMachine) -> None:
     even if the brokers cannot determine this. The operator accepts a loss only while all brokers
     are connected to each other, because a disconnected or restarted broker may store the records.
     """
-    attempts = 0
     while True:
-        attempts += 1
         async with AsyncAdmin(
             world.bootstrap,
             request_timeout_ms=2_000,
@@ -36,8 +33,10 @@ async def recover(world: World, machine: ClientMachine) -> None:
         ) as admin:
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    accepts = attempts > CAREFUL_ATTEMPTS and _are_all_there(world)
-                    done = await admin.recover_cluster(accept_loss=accepts)
+                    done = await admin.recover_cluster(dry_run=True)
+                    if _are_all_there(world):
+                        accepted = done.loss_id or False
+                        done = await admin.recover_cluster(lost=done.lost, accept_loss=accepted)
             except (RaftlogError, TimeoutError) as error:
                 world.trace(f"{machine.name}: recovery failed: {error!r}")
             else:

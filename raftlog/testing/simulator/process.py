@@ -227,6 +227,7 @@ class BrokerMachine(Machine):
     def on_removed(self, reason: str) -> None:
         """Stop the process, and do not restart it (``on_removed`` of the broker)."""
         self.world.trace(f"{self.name} was removed: {reason}")
+        self.refusals.append(reason)
         self.is_outside = self.is_kept_down = True
         self.stop()
 

@@ -369,12 +369,12 @@ async def test_recovering_a_cluster(fake: FakeCluster) -> None:
         found = await admin.recover_cluster()
         assert found == RecoveryDescription((), "2 votes alone")
         await admin.recover_cluster(
-            accept_loss="0f", topics=["t"], broker="broker-2:9100", dry_run=True
+            lost=[3, 1], accept_loss="0f", topics=["t"], broker="broker-2:9100", dry_run=True
         )
         asked = fake.asked(RecoverClusterRequest)
-        assert [(m.accept_loss, m.loss_id, m.topics, m.dry_run) for m in asked] == [
-            (False, "", None, False),
-            (True, "0f", ["t"], True),
+        assert [(m.lost, m.accept_loss, m.loss_id, m.topics, m.dry_run) for m in asked] == [
+            ([], False, "", None, False),
+            ([1, 3], True, "0f", ["t"], True),
         ]
         with pytest.raises(ConnectionLostError):
             await admin.recover_cluster()

@@ -36,6 +36,7 @@ def test_the_same_chance_draws_the_same_fault(kind: str) -> None:
     assert one.expects == "available"
 
 
+@pytest.mark.integration
 def test_leaders_are_moved(running: Cluster) -> None:
     nemesis = AdministrationNemesis(running)
     before = running.leader("events", 1)

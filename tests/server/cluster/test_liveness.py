@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from raftlog.server.cluster.liveness import (
-    END_CHECK_SECONDS,
     GRACE_SECONDS,
     START_GRACE_SECONDS,
     Incarnation,
@@ -99,48 +98,3 @@ def test_a_broker_that_is_expected_has_time_to_connect(s: Scene) -> None:
     s.now += 2
     s.liveness.expect([4])
     assert s.liveness.silent_seconds(4) == 2
-
-
-# -- whose end was seen
-
-
-@pytest.mark.parametrize("closed", [True, False])
-@pytest.mark.parametrize("refused", [True, False])
-def test_an_end_is_a_closed_connection_and_a_refused_one(
-    s: Scene, closed: bool, refused: bool
-) -> None:
-    """A network partition may close connections, and does not respond to the next."""
-    s.liveness.link_up(2, TWO)
-    s.liveness.link_down(2, closed=closed)
-    assert not s.liveness.was_seen_to_end(2, "disk-2")
-    assert s.liveness.is_checking_ends() is closed
-    s.liveness.connect_failed(2, refused=refused)
-    assert s.liveness.was_seen_to_end(2, "disk-2") is (closed and refused)
-    assert not s.liveness.was_seen_to_end(2, "disk-3")
-    assert not s.liveness.is_checking_ends()
-
-
-@pytest.mark.parametrize("first", ["fails", "succeeds", "takes long"])
-def test_a_refusal_after_the_partition_is_no_end(s: Scene, first: str) -> None:
-    """The others may have committed more, before they ended."""
-    s.liveness.link_up(2, TWO)
-    s.liveness.link_down(2, closed=True)
-    if first == "fails":
-        s.liveness.connect_failed(2, refused=False)
-    elif first == "succeeds":
-        s.liveness.link_up(2, TWO)
-        s.liveness.link_down(2)
-    else:
-        s.now += END_CHECK_SECONDS
-        assert not s.liveness.is_checking_ends()
-    s.liveness.connect_failed(2, refused=True)
-    assert not s.liveness.was_seen_to_end(2, "disk-2")
-
-
-@pytest.mark.parametrize(("late", "is_end"), [(0.0, True), (END_CHECK_SECONDS, False)])
-def test_another_directory_in_its_place_is_an_end(s: Scene, late: float, is_end: bool) -> None:
-    s.liveness.link_up(2, TWO)
-    s.liveness.link_down(2, closed=True)
-    s.now += late
-    s.liveness.link_up(2, Incarnation("new-disk", 1))
-    assert s.liveness.was_seen_to_end(2, "disk-2") is is_end

@@ -33,6 +33,12 @@ def recover(cluster: Cluster, node: int, **facts: object) -> RecoverClusterRespo
     return on(cluster, node, operations(cluster, node).recover(request))
 
 
+def accept(cluster: Cluster, node: int, **facts: object) -> RecoverClusterResponse:
+    """Recover as an operator who declares lost what the dry run names."""
+    lost = recover(cluster, node, dry_run=True).lost
+    return recover(cluster, node, lost=lost, accept_loss=True, **facts)
+
+
 # -- the way out of a loss
 
 
@@ -89,7 +95,7 @@ def test_the_last_of_three_goes_on_with_all_that_was_acknowledged(
     version = cluster.node(left).machine.version
     cluster.lose(*gone)
     cluster.world.run_for(5)
-    told = recover(cluster, left)
+    told = accept(cluster, left)
     assert cluster.node(left).machine.version >= version + UNSEEN_CHANGES
     assert f"broker {left} becomes the only voter" in told.cluster_note
     (partition,) = told.partitions
@@ -122,7 +128,9 @@ def test_recovering_at_once_waits_until_it_is_known_who_is_gone(cluster: Cluster
     cluster.lose(*({1, 2, 3} - {left}))
     cluster.until(lambda: not cluster.node(left).liveness.is_linked(left % 3 + 1))
     cluster.until(lambda: not cluster.node(left).liveness.is_linked((left + 1) % 3 + 1))
-    (partition,) = recover(cluster, left).partitions
+    (partition,) = recover(
+        cluster, left, lost=sorted({1, 2, 3} - {left}), accept_loss=True
+    ).partitions
     assert partition.leader == left
     assert cluster.state(left).leader == left
     # A new topic gives no votes to the lost data directories (simulator, safety seed 7000648).
@@ -136,7 +144,7 @@ def test_a_second_time_there_is_nothing_left_to_do(cluster: Cluster) -> None:
     cluster.create()
     cluster.lose(2, 3)
     cluster.world.run_for(5)
-    recover(cluster, 1)
+    accept(cluster, 1)
     before = generations(cluster, 1)
     assert min(before) >= FORCED
     told = recover(cluster, 1)
@@ -148,7 +156,7 @@ def test_only_the_topics_that_are_named(cluster: Cluster) -> None:
     cluster.create()
     cluster.lose(2, 3)
     cluster.world.run_for(5)
-    told = recover(cluster, 1, topics=["u"])
+    told = accept(cluster, 1, topics=["u"])
     assert told.partitions == []
     assert told.cluster_note != ""
 
@@ -196,10 +204,10 @@ def test_two_empty_disks_beside_it_are_no_majority(cluster: Cluster, asked: str)
     cluster.start(1, 2)
     cluster.until(lambda: cluster.node(1).liveness.is_linked(3))
     cluster.until(lambda: cluster.node(3).liveness.is_linked(1))
-    told = recover(cluster, 3 if asked == "survivor" else 1)
+    told = accept(cluster, 3 if asked == "survivor" else 1)
     assert "brokers 1, 2 are lost: broker 3 becomes the only voter" in told.cluster_note
     (partition,) = told.partitions
-    assert (partition.leader, partition.may_lose, partition.failure) == (3, False, None)
+    assert (partition.leader, partition.failure) == (3, None)
     cluster.in_sync(3, {1, 2, 3})
     cluster.send(b"b")
     assert cluster.read(2) == [b"a", b"b"]
@@ -215,84 +223,150 @@ def test_what_would_be_done_can_be_asked_first(cluster: Cluster) -> None:
     told = recover(cluster, 3, dry_run=True)
     assert "broker 3 becomes the only voter" in told.cluster_note
     (partition,) = told.partitions
-    assert "no acknowledged record is lost" in partition.note
+    assert "Records that these have acknowledged without it after that are lost" in partition.note
     assert (partition.leader, partition.log_end_offset) == (None, 1)
+    assert told.lost == [1, 2]
     assert generations(cluster, 3) == before
 
 
-def test_who_was_down_meanwhile_does_not_lead_without_the_operators_word(
-    cluster: Cluster,
-) -> None:
-    """It takes itself for in sync: that it is not was agreed on without it."""
+@pytest.mark.parametrize("word", ["none", "who is lost", "a loss", "another loss", "one of two"])
+def test_nothing_is_done_without_the_operators_whole_word(cluster: Cluster, word: str) -> None:
+    """The survivor was in sync, and saw the others end: they may have gone on out of its sight."""
     cluster.create(copies=3)
     cluster.send(b"a")
-    left = cluster.leader(1) % 3 + 1
-    others = {1, 2, 3} - {left}
-    down(cluster, left)
-    cluster.in_sync(min(others), others)
-    cluster.send(b"b", b"c")
-    cluster.lose(*others)
-    cluster.start(left)
+    cluster.lose(2, 3)
     cluster.world.run_for(5)
-    assert set(cluster.node(left).plane.status(CLUSTER_GROUP).voters) == {1, 2, 3}
-    told = recover(cluster, left)
-    assert told.needs_loss
-    assert "are not known here, and would be lost" in told.cluster_note
-    assert not cluster.node(left).plane.leads(CLUSTER_GROUP), "nothing was done"
-    assert recover(cluster, left, accept_loss=True, loss_id="0123456789ab").refused
-    assert not cluster.node(left).plane.leads(CLUSTER_GROUP), "nothing was done"
-    told = recover(cluster, left, accept_loss=True, loss_id=told.loss_id)
-    assert cluster.node(left).plane.leads(CLUSTER_GROUP)
-    (partition,) = told.partitions
-    assert (partition.leader, partition.may_lose) == (None, True), "it was not shown before"
-    told = recover(cluster, left, accept_loss=True, loss_id=told.loss_id)
-    (partition,) = told.partitions
-    assert partition.leader == left
-    assert partition.may_lose
-    assert "may have acknowledged records without it. Such records are lost" in partition.note
-    assert cluster.state(left).unclean_epoch == cluster.state(left).leader_epoch
-    cluster.send(b"d")
-    assert cluster.read(2) == [b"a", b"d"]
+    shown = recover(cluster, 1, dry_run=True)
+    said: dict[str, object] = {
+        "none": {},
+        "who is lost": {"lost": [2, 3]},
+        "a loss": {"accept_loss": True},
+        "another loss": {"lost": [2, 3], "accept_loss": True, "loss_id": "0123456789ab"},
+        "one of two": {"lost": [2], "accept_loss": True, "loss_id": shown.loss_id},
+    }[word]
+    told = recover(cluster, 1, **said)
+    assert (told.needs_loss, told.lost, told.loss_id) == (True, [2, 3], shown.loss_id)
+    assert told.refused == ("accept_loss" in said)
+    assert not cluster.node(1).plane.leads(CLUSTER_GROUP), "nothing was done"
+    done = recover(cluster, 1, lost=[2, 3], accept_loss=True, loss_id=shown.loss_id)
+    assert [part.leader for part in done.partitions] == [1]
 
 
-def test_who_stood_still_meanwhile_does_not_lead_without_the_operators_word(
-    cluster: Cluster,
-) -> None:
-    """When it goes on it finds all links closed: that tells nothing of when."""
+def test_only_a_broker_that_does_not_run_can_be_declared_lost(cluster: Cluster) -> None:
+    cluster.create()
+    for lost, why in (([3], "broker 3 runs, and cannot be"), ([9], "there is no broker 9 that")):
+        with pytest.raises(InvalidRequestError, match=why):
+            recover(cluster, 1, lost=lost, accept_loss=True)
+
+
+# -- those that are declared lost
+
+
+def test_who_was_declared_lost_stops_and_may_return_with_an_empty_disk(cluster: Cluster) -> None:
     cluster.create(copies=3)
     cluster.send(b"a")
-    left = cluster.leader(1) % 3 + 1
-    others = {1, 2, 3} - {left}
-    cluster.world.brokers[left - 1].pause()
-    cluster.in_sync(min(others), others)
-    cluster.send(b"b")
-    cluster.lose(*others)
-    cluster.world.brokers[left - 1].resume()
+    down(cluster, 2, 3)
     cluster.world.run_for(5)
-    assert recover(cluster, left).needs_loss
+    accept(cluster, 1)
+    cluster.send(b"b")
+    cluster.start(2)
+    two = cluster.world.brokers[1]
+    cluster.until(lambda: two.is_outside)
+    assert "has declared data directory" in two.refusals[-1]
+    assert "Start the broker with an empty data directory" in two.refusals[-1]
+    two.is_outside = False
+    cluster.lose(2)
+    cluster.start(2)
+    cluster.in_sync(1, {1, 2})
+    assert cluster.read(2) == [b"a", b"b"]
 
 
-@pytest.mark.parametrize("resets", [False, True], ids=["drops", "resets"])
-def test_who_was_cut_off_does_not_lead_without_the_operators_word(
-    cluster: Cluster, resets: bool
-) -> None:
-    """A firewall may reset connections; it does not respond in place of the others."""
+def test_a_directory_is_lost_though_the_cluster_has_its_majority() -> None:
+    """A partition has lost the majority of its own voters: it goes on, and its group has a
+    generation that the lost broker, with its old directory, must not meet."""
+    with World(9, brokers=5) as world:
+        cluster = Cluster(world)
+        cluster.create(copies=2)
+        cluster.send(b"a")
+        left, gone, *_ = cluster.state(1).replicas
+        others = {*cluster.state(1).witnesses, gone}
+        down(cluster, *others)
+        world.run_for(5)
+        asked = min(set(range(1, 6)) - others)
+        told = accept(cluster, asked)
+        if len(others) == 1:
+            assert told.cluster_note == ""
+        assert only(told).leader == left
+        history = cluster.node(left).machine.history
+        assert len(history) == (len(others) > 2)
+        cluster.start(gone)
+        cluster.until(lambda: world.brokers[gone - 1].is_outside)
+        cluster.send(b"b")
+        assert cluster.read(2) == [b"a", b"b"]
+
+
+def cut(cluster: Cluster, *numbers: int) -> None:
+    """Isolate these brokers together from all others, and wait until both sides know it."""
+    names = {machine.name for machine in cluster.world.brokers}
+    inside = {cluster.world.brokers[number - 1].name for number in numbers}
+    cluster.world.network.partition(sorted(inside), sorted(names - inside))
+    cluster.world.run_for(15)
+
+
+def ended(cluster: Cluster) -> list[int]:
+    """The brokers that have stopped because of what they heard of each other."""
+    return [machine.broker_id for machine in cluster.world.brokers if machine.is_outside]
+
+
+def test_a_living_majority_does_not_accept_the_recovery_of_a_minority(cluster: Cluster) -> None:
+    """Its operator was wrong. What the majority acknowledged meanwhile is not lost."""
     cluster.create(copies=3)
     cluster.send(b"a")
-    left = cluster.leader(1) % 3 + 1
-    others = {1, 2, 3} - {left}
-    machine = cluster.world.brokers[left - 1]
-    names = [cluster.world.brokers[n - 1].name for n in others]
-    cluster.world.network.partition([machine.name], names)
-    if resets:
-        for name in names:
-            cluster.world.network.reset_connections(machine.name, name)
-    cluster.in_sync(min(others), others)
-    cluster.send(b"b")
-    cluster.lose(*others)
+    cut(cluster, 1)
+    accept(cluster, 1)
+    assert cluster.state(1).leader == 1, "it serves"
+    cluster.in_sync(2, {2, 3})
     cluster.world.network.heal()
-    cluster.world.run_for(5)
-    assert recover(cluster, left).needs_loss
+    cluster.until(lambda: ended(cluster) == [1])
+    assert (
+        "has contact with a majority of the cluster's voters"
+        in cluster.world.brokers[0].refusals[-1]
+    )
+    cluster.world.run_for(10)
+    assert ended(cluster) == [1]
+    cluster.send(b"b")
+    cluster.world.brokers[0].is_outside = False
+    cluster.lose(1)
+    cluster.start(1)
+    cluster.in_sync(2, {1, 2, 3})
+    assert cluster.read(2) == [b"a", b"b"]
+
+
+def test_two_sides_that_gave_up_each_other_both_stop() -> None:
+    with World(5, brokers=4) as world:
+        cluster = Cluster(world)
+        cluster.create(copies=4)
+        cluster.send(b"a")
+        cut(cluster, 1, 2)
+        accept(cluster, 1)
+        accept(cluster, 3)
+        world.network.heal()
+        cluster.until(lambda: ended(cluster) == [1, 2, 3, 4])
+        for machine in world.brokers:
+            assert "continue after different recoveries" in machine.refusals[-1]
+
+
+def test_who_reaches_both_sides_forbids_the_recovery() -> None:
+    """Broker 4 has contact with the leader, which the operator's broker does not reach."""
+    with World(5, brokers=5) as world:
+        cluster = Cluster(world)
+        cluster.create(copies=5)
+        world.run_for(5)
+        for other in (2, 3, 5):
+            world.network.cut("broker-1", f"broker-{other}")
+        world.run_for(15)
+        with pytest.raises(InvalidRequestError, match="broker 4 has contact with broker"):
+            recover(cluster, 1, lost=[2, 3, 5], accept_loss=True)
 
 
 def test_the_newest_that_any_broker_has_counts() -> None:
@@ -315,8 +389,8 @@ def test_the_newest_that_any_broker_has_counts() -> None:
         cluster.lose(*lost)
         cluster.start(stale)
         cluster.until(lambda: cluster.node(stale).liveness.is_linked(good))
-        (partition,) = recover(cluster, stale).partitions
-        assert (partition.leader, partition.may_lose) == (good, False)
+        (partition,) = accept(cluster, stale).partitions
+        assert partition.leader == good
         assert cluster.read(2) == [b"a", b"b"]
 
 
@@ -334,7 +408,7 @@ def test_the_last_one_may_have_been_started_again(cluster: Cluster) -> None:
     cluster.world.run_for(5)
     told = recover(cluster, 1)
     assert (told.partitions, told.needs_loss) == ([], True)
-    told = recover(cluster, 1, accept_loss=True)
+    told = accept(cluster, 1)
     assert [(part.partition, part.leader, part.failure) for part in told.partitions] == [
         (number, 1, None) for number in range(3)
     ]
@@ -364,14 +438,13 @@ def test_without_a_replica_in_sync_it_says_what_would_be_lost_and_does_nothing(
     assert cluster.state(left).leader != left
     (partition,) = recover(cluster, left).partitions
     assert f"broker {left} has the records below offset 1" in partition.note
-    assert "repeat with --accept-loss" in partition.note
     assert (partition.may_lose, partition.leader) == (True, None)
     assert cluster.state(left).leader != left
 
 
 def test_with_the_operators_word_it_goes_on_from_what_is_left(cluster: Cluster) -> None:
     left = unclean(cluster)
-    (partition,) = recover(cluster, left, accept_loss=True).partitions
+    (partition,) = accept(cluster, left).partitions
     assert (partition.leader, partition.may_lose) == (left, True)
     cluster.send(b"b")
     assert cluster.read(2) == [b"a", b"b"]
@@ -381,39 +454,32 @@ def test_the_operators_word_is_for_the_loss_that_was_shown(cluster: Cluster) -> 
     left = unclean(cluster)
     shown = recover(cluster, left, dry_run=True)
     assert shown.loss_id == recover(cluster, left).loss_id != ""
-    other = recover(cluster, left, accept_loss=True, loss_id="0123456789ab")
+    other = accept(cluster, left, loss_id="0123456789ab")
     assert (other.refused, other.loss_id) == (True, shown.loss_id)
     assert cluster.state(left).leader != left, "nothing was done"
     cluster.lose(left)  # what was left of the records is lost too
     cluster.start(left)
     cluster.world.run_for(5)
-    worse = recover(cluster, left, accept_loss=True, loss_id=shown.loss_id)
+    worse = accept(cluster, left, loss_id=shown.loss_id)
     assert worse.refused
     assert [part.log_end_offset for part in worse.partitions] == [0]
     assert worse.loss_id != shown.loss_id
     assert cluster.state(left).leader != left, "nothing was done"
-    done = recover(cluster, left, accept_loss=True, loss_id=worse.loss_id)
+    done = accept(cluster, left, loss_id=worse.loss_id)
     assert (done.refused, done.partitions[0].leader) == (False, left)
     assert recover(cluster, left, dry_run=True).loss_id == ""
 
 
-def test_a_loss_that_is_gone_is_no_obstacle(cluster: Cluster) -> None:
-    """The broker that had the records is back."""
-    cluster.create(copies=3)
-    cluster.send(b"a")
-    left = cluster.leader(1)
-    cluster.lose(*({1, 2, 3} - {left}))
-    cluster.world.run_for(5)
-    (partition,) = recover(cluster, left, accept_loss=True, loss_id="0123456789ab").partitions
-    assert (partition.leader, partition.may_lose) == (left, False)
-    assert cluster.read(1) == [b"a"]
-
-
 def test_a_loss_that_came_after_the_operators_word_is_not_accepted(cluster: Cluster) -> None:
     left = unclean(cluster)
-    request = RecoverClusterRequest(accept_loss=True)
-    (partition,) = on(cluster, left, cluster.node(left).recovery._recover_partitions(request, ()))
-    assert "repeat with --accept-loss" in partition.note
+    lost = recover(cluster, left, dry_run=True).lost
+    for request, accepted in (
+        (RecoverClusterRequest(accept_loss=True, lost=lost), ()),  # another loss
+        (RecoverClusterRequest(accept_loss=True), None),  # of another broker
+    ):
+        recovery = cluster.node(left).recovery
+        (partition,) = on(cluster, left, recovery._recover_partitions(request, accepted))
+        assert "This loss is new: repeat the command" in partition.note
     assert cluster.state(left).leader != left, "nothing was done"
 
 
@@ -430,7 +496,7 @@ def test_a_loss_waits_for_who_has_just_gone(cluster: Cluster) -> None:
     machine = cluster.world.brokers[kept - 1]
     machine.is_kept_down = False
     machine.start_later(1.0)
-    recover(cluster, lost[0], accept_loss=True)
+    recover(cluster, lost[0], lost=lost, accept_loss=True)
     cluster.until(lambda: cluster.state(kept).leader is not None)
     assert cluster.read(1) == [b"a"]
 
@@ -447,8 +513,7 @@ def test_a_torn_copy_goes_on_with_what_it_has(cluster: Cluster) -> None:
     log.note_damage("a torn write", offset=log.log_end_offset)
     log.is_torn = True
     cluster.start(left % 3 + 1)
-    assert "--accept-loss" in only(recover(cluster, left)).note
-    assert only(recover(cluster, left, accept_loss=True)).leader == left
+    assert only(accept(cluster, left)).leader == left
     cluster.send(b"c")
     assert cluster.read(3) == [b"a", b"b", b"c"]
 
@@ -485,7 +550,7 @@ def test_the_only_copy_comes_back_empty_with_the_operators_word(
     partition = only(recover(cluster, broker))
     assert (partition.may_lose, partition.leader) == (True, None)
     assert "restarts at offset 0" in partition.note
-    partition = only(recover(cluster, broker, accept_loss=True))
+    partition = only(accept(cluster, broker))
     assert (partition.leader, partition.failure, partition.log_end_offset) == (had, None, 0)
     cluster.until(lambda: cluster.state(had).leader == had)
     assert cluster.state(had).leader_epoch > epoch.leader_epoch, "clients follow"

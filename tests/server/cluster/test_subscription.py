@@ -14,7 +14,7 @@ from raftlog.protocol.membership import (
     ProposeRequest,
 )
 from raftlog.replication.cluster_commands import ReserveBrokerId
-from raftlog.replication.cluster_records import with_unseen_changes
+from raftlog.replication.cluster_records import recovered
 from raftlog.types import NewTopic
 from tests.server.cluster.simulated import Cluster, growing_world, on
 
@@ -87,7 +87,7 @@ def test_a_broker_with_a_vote_takes_no_state(cluster: Cluster) -> None:
     node = cluster.node(1)
     before = node.machine.known()
     request = ClusterStateRequest(version=node.machine.version, wait_ms=0)
-    later = with_unseen_changes(before, 5)
+    later = recovered(before, recovery="r", lost=[], unseen=5)
     response = ClusterStateResponse(
         cluster_id=node.machine.cluster_id, version=node.machine.version + 5, has_vote=True
     )

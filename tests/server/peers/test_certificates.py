@@ -102,11 +102,13 @@ def outcome(
             on_up=lambda _peer: note("up"),
             on_down=failed,
             on_refused=failed,
-            on_connect_failed=failed,
         )
         links.set_addresses({1: broker.address})
         try:
-            return await asyncio.wait_for(found, 20)
+            async with asyncio.timeout(20):
+                while not (found.done() or links.status()[0].problem):  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(0.01)
+            return found.result() if found.done() else links.status()[0].problem
         finally:
             await links.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -113,29 +112,6 @@ def test_a_refusal_is_the_asking_sides_alone(scene: Any) -> None:
             await refused
         assert s.lost == []
         assert s.channel.ended is None
-
-    scene(test)
-
-
-@pytest.mark.parametrize(
-    ("reason", "by_peer"),
-    [
-        (None, True),
-        (ConnectionResetError(errno.ECONNRESET, "reset"), True),
-        (TimeoutError(errno.ETIMEDOUT, "timed out"), False),
-        (OSError(errno.EHOSTUNREACH, "no route"), False),
-    ],
-)
-def test_only_the_peers_system_closes_a_connection(
-    scene: Any, reason: OSError | None, by_peer: bool
-) -> None:
-    """A peer that is out of reach may be at work."""
-
-    async def test(s: Scene) -> None:
-        s.channel.connection_lost(reason)
-        (error,) = s.lost
-        assert isinstance(error, ConnectionLostError)
-        assert error.by_peer is by_peer
 
     scene(test)
 

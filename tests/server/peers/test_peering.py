@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from raftlog.errors import (
     AccessDeniedError,
-    BrokerRemovedError,
     BrokerUnavailableError,
     RaftlogError,
     WrongClusterError,
@@ -18,7 +15,7 @@ from raftlog.errors import (
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.peer_auth import Dialling
 from raftlog.server.peers.peering import Peering
-from raftlog.server.peers.registry import IncomingConnection, PeerRegistry
+from raftlog.server.peers.registry import PeerRegistry
 
 
 def identity(broker_id: int, cluster_id: str = "") -> PeerIdentity:
@@ -104,20 +101,3 @@ def test_a_proved_peer_of_another_cluster_is_told_of_here_too() -> None:
     assert peer == 2
     assert "belongs to cluster c2" in why
     assert peering.registry.latest(2) is None
-
-
-def test_a_removed_directory_is_refused() -> None:
-    """Once it has proved who it is: the reason is for that broker only."""
-    peering = peering_of(lambda: identity(1, "c1"))
-    peering.is_removed = {"disk-2"}.__contains__
-    for broker, error in ((2, BrokerRemovedError), (3, None)):
-        dialling = Dialling(b"sesame", identity(broker, "c1"), bytes(32), expected=1)
-        answering = peering.answering()
-        prove = dialling.check(answering.answer(dialling.hello()))
-        connection = cast(IncomingConnection, SimpleNamespace(certificate=None))
-        if error is None:
-            assert peering.admit(answering, prove, connection).broker_id == broker
-        else:
-            with pytest.raises(error, match=r"broker 2 .* was decommissioned"):
-                peering.admit(answering, prove, connection)
-            assert peering.registry.latest(broker) is None

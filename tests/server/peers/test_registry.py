@@ -9,7 +9,12 @@ from msgspec.structs import replace
 
 from raftlog.consensus.journal import PeerSeen
 from raftlog.consensus.peer_transport import Heard
-from raftlog.errors import BrokerIdInUseError, StaleBrokerError, UnsupportedVersionError
+from raftlog.errors import (
+    BrokerIdInUseError,
+    BrokerRemovedError,
+    StaleBrokerError,
+    UnsupportedVersionError,
+)
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.server.peers.registry import PeerRegistry
 
@@ -56,8 +61,14 @@ class Scene:
             time=lambda: self.now,
             session_timeout_s=TIMEOUT_S,
             version_min=lambda: self.version_min,
+            check_state=self.check_state,
         )
         self.registry.on_incoming = self.came.append
+        self.removed: set[str] = set()
+
+    def check_state(self, peer: PeerIdentity) -> None:
+        if peer.directory_id in self.removed:
+            raise BrokerRemovedError("it was removed")
 
 
 def test_a_stranger_may_come_in() -> None:
@@ -210,7 +221,7 @@ def test_a_peer_that_would_misread_the_clusters_state_is_refused_and_disconnecte
     scene.registry.admit_incoming(peer(), older)
     scene.registry.admit_incoming(replace(peer("other", broker_id=3), protocol_version=2), newer)
     scene.version_min = 2
-    scene.registry.end_refused(lambda _directory_id: False)
+    scene.registry.end_refused()
     assert (older.is_closed, newer.is_closed) == (True, False)
     with pytest.raises(UnsupportedVersionError, match="Upgrade broker 2"):
         scene.registry.admit_incoming(peer(), Incoming())
@@ -219,11 +230,15 @@ def test_a_peer_that_would_misread_the_clusters_state_is_refused_and_disconnecte
     scene.registry.admit_outgoing(replace(peer(boot=2), protocol_version=2))
 
 
-def test_a_broker_that_was_removed_is_disconnected() -> None:
+def test_a_broker_that_the_state_excludes_is_disconnected_and_refused() -> None:
     """It may have missed its removal, and learns of it when it connects again."""
     scene = Scene()
     removed, other = Incoming(), Incoming()
     scene.registry.admit_incoming(peer(), removed)
     scene.registry.admit_incoming(peer("other", broker_id=3), other)
-    scene.registry.end_refused({"disk"}.__contains__)
+    scene.removed.add("disk")
+    scene.registry.end_refused()
     assert (removed.is_closed, other.is_closed) == (True, False)
+    for admit in (scene.registry.admit_outgoing, scene.registry.check):
+        with pytest.raises(BrokerRemovedError):
+            admit(peer(boot=2))
