@@ -29,7 +29,8 @@ UNSEEN_ELECTIONS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Journal state of one group on a broker.
+    """Journal state of one group on a broker. Without a vote in the cluster group: the version of
+    the state that it has received as ``index``.
 
     ``voters``: of the Raft group generation. ``leader``: the group's, if this broker has contact
     with it.
@@ -98,7 +99,10 @@ class GroupLoss:
 def group_loss(standings: Sequence[Standing]) -> GroupLoss:
     """Compute the loss of a group. ``standings``: one per available broker, at least one."""
     voting = [standing for standing in standings if standing.has_vote]
-    newest = max(voting or standings, key=lambda standing: standing.rank)
+    if voting:
+        newest = max(voting, key=lambda standing: standing.rank)
+    else:
+        newest = max(standings, key=lambda standing: (standing.index, standing.rank))
     there = {standing.broker: standing.directory_id for standing in standings}
     lost = {v: disk for v, disk in sorted(newest.voters.items()) if there.get(v) != disk}
     return GroupLoss(

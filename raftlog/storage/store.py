@@ -6,6 +6,7 @@
     <directory>/catalog                           topics and their settings (``catalog``)
     <directory>/copies                            record of the partition copies (``copies``)
     <directory>/brokers                           addresses of other brokers (``brokers_file``)
+    <directory>/cluster                           the cluster state (``cluster_file``)
     <directory>/consensus.journal                 path only; ``consensus`` writes it
     <directory>/topics/<name>/<topic id>/<partition>/   one log each (``log``)
 
@@ -32,7 +33,14 @@ from raftlog.errors import (
     RaftlogError,
     UnknownPartitionError,
 )
-from raftlog.storage import access_file, brokers_file, clean_mark, clock_file, quarantine
+from raftlog.storage import (
+    access_file,
+    brokers_file,
+    clean_mark,
+    clock_file,
+    cluster_file,
+    quarantine,
+)
 from raftlog.storage.catalog import Catalog, Dropping, Topic
 from raftlog.storage.copies import Copies
 from raftlog.storage.faults import storage_error
@@ -80,6 +88,7 @@ class Store:
         self._catalog = catalog
         self._copies = copies
         self.saved_brokers: Mapping[int, Address] = {}  # by ID, from the file ``brokers``
+        self.saved_cluster = cluster_file.ClusterCopy()
         self._logs = TopicLogs(disk, self.log_dirs, copies, cuts_torn=not has_peers)
         self._dropped: dict[str, list[Log]] = {}  # by topic id; deleted, not discarded
         self.notes: list[str] = []  # findings of ``open`` outside the logs, for the operator's log
@@ -136,13 +145,13 @@ class Store:
                     has_peers=has_peers,
                 )
                 undo.callback(store.abandon)
-                # A killed process may have renamed one of these files without a sync.
-                disk.sync_dir(directory)
+                disk.sync_dir(directory)  # a killed process may have renamed a file without it
                 store.notes = store.log_dirs.attach(log_dirs, catalog, identity, new_id)
                 store._open_logs()
                 store.saved_time_ms = clock_file.read(disk, directory)
                 store.saved_access = access_file.read(disk, directory)
                 store.saved_brokers = brokers_file.read(disk, directory)
+                store.saved_cluster = cluster_file.read(disk, directory)
                 clean = clean_mark.take(disk, directory, directory_id=identity.directory_id)
                 store.was_clean |= clean
                 if has_peers and not store.was_clean:
@@ -243,6 +252,16 @@ class Store:
             brokers_file.write(self._disk, self.directory, addresses)
         except OSError as error:
             raise storage_error("saving the addresses of the brokers", error) from error
+
+    def save_cluster(self, copy: cluster_file.ClusterCopy) -> None:
+        """Save the state of the cluster, durably (``cluster_file``).
+
+        Any thread may call. Raises ``StorageFailedError``.
+        """
+        try:
+            cluster_file.write(self._disk, self.directory, copy)
+        except OSError as error:
+            raise storage_error("saving the state of the cluster", error) from error
 
     def adopt_cluster_id(self, cluster_id: str) -> None:
         """Assign this directory to a cluster, durably. Called when a new broker joins the cluster.

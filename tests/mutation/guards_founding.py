@@ -79,6 +79,22 @@ GUARDS: Final = [
         tests=(f"{_PLANS}::test_directories_count_and_not_links",),
     ),
     Guard(
+        name="brokers without a vote keep the state of the cluster",
+        why="one wiped disk of a cluster of two deletes every topic",
+        module="raftlog/server/cluster/node.py",
+        function="ClusterNode._poll",
+        change=drop("call poll _state_copy"),
+        tests=(f"{_CLUSTER}::test_a_broker_without_a_vote_goes_on_when_no_voter_is_left",),
+    ),
+    Guard(
+        name="the newest copy of the cluster's state counts",
+        why="topics are deleted that a running broker knows",
+        module=_RECOVERING,
+        function="Recovery.recover",
+        change=never("if _forward"),
+        tests=(f"{_CLUSTER}::test_the_newest_copy_of_the_state_counts_when_no_voter_is_left",),
+    ),
+    Guard(
         name="without a majority a partition needs the operator's word",
         why="acknowledged records that the survivor lacks are lost without an error",
         module=_RECOVERY,
@@ -256,7 +272,7 @@ GUARDS: Final = [
         why="a replica that had left the ISR leads, although another one is complete",
         module=_RECOVERY,
         function="group_loss",
-        change=calls("call max", "min"),
+        change=calls("call max #1/2", "min"),
         tests=(f"{_PLANS}::test_the_newest_journal_says_who_is_in_sync",),
     ),
     Guard(

@@ -56,6 +56,7 @@ from raftlog.server.cluster.partition_controller import PartitionController
 from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.cluster.recovery import Recovery
 from raftlog.server.cluster.state_broadcast import StateBroadcast
+from raftlog.server.cluster.state_copy import StateCopy
 from raftlog.server.cluster.subscription import ClusterSubscription
 from raftlog.server.cluster.surveys import Surveys
 from raftlog.server.connection import Connection
@@ -140,6 +141,7 @@ class ClusterNode:
         self.membership = self._make_membership()
         self._decommissioning = self._make_decommissioning()
         self._internal_topics = self._make_internal_topics()
+        self._state_copy = self._make_state_copy()
         self.recovery = self._make_recovery()
         self._founder = self._make_founder()
         self.topics = self._make_topics()
@@ -242,6 +244,17 @@ class ClusterNode:
             self._registry,
             voters=self._config.voters,
             found=self._joining.found,
+            worker=self._services.admin_worker,
+            loop=self._loop,
+            on_failed=self._services.host.on_failed,
+        )
+
+    def _make_state_copy(self) -> StateCopy:
+        return StateCopy(
+            self._store,
+            self.machine,
+            has_vote=lambda: self.subscription.has_vote,
+            voters=lambda: self.subscription.voters,
             worker=self._services.admin_worker,
             loop=self._loop,
             on_failed=self._services.host.on_failed,
@@ -363,6 +376,7 @@ class ClusterNode:
             state_broadcast=self.state_broadcast,
             liveness=self.liveness,
             links=self.links,
+            state_copy=self._state_copy,
             cluster_leader=lambda: (self.subscription.leader, self.subscription.voters),
             voters=[voter.id for voter in self._config.voters],
             entropy=self._services.entropy,
@@ -481,6 +495,7 @@ class ClusterNode:
         self._joining.close()
         self.subscription.close()
         await self._addresses.stop()
+        await self._state_copy.stop()
         self.fetchers.close()
         self._throttle.close()
         for session in self._sessions.values():
@@ -747,6 +762,7 @@ class ClusterNode:
             self.partitions.delete_strays()
         if self.is_current:
             self._addresses.save()
+        self._state_copy.poll()
         if self.is_current and not self._topics.is_complete and self.partitions.is_ready:
             self._topics.complete()
         if self.is_current:

@@ -74,6 +74,7 @@ from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.partitions import Partitions
 from raftlog.server.cluster.state_broadcast import StateBroadcast
+from raftlog.server.cluster.state_copy import StateCopy
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.partition import Partition
 from raftlog.server.peers.links import PeerLinks
@@ -111,6 +112,7 @@ class Recovery:
         state_broadcast: StateBroadcast,
         liveness: Liveness,
         links: PeerLinks,
+        state_copy: StateCopy,
         cluster_leader: Callable[[], tuple[int | None, Mapping[int, str]]],
         voters: Sequence[int],
         entropy: Callable[[int], bytes],
@@ -127,6 +129,7 @@ class Recovery:
         self._state_broadcast = state_broadcast
         self._liveness = liveness
         self._links = links
+        self._state_copy = state_copy
         self._cluster_leader = cluster_leader
         self._voters = voters
         self._entropy = entropy
@@ -142,7 +145,12 @@ class Recovery:
 
     def _report(self, group: str) -> GroupReport:
         if group == CLUSTER_GROUP:
-            return self._standing(group, self._observed_leader())
+            report = self._standing(group, self._observed_leader())
+            if self._plane.has_vote(group):
+                return report
+            copy = self._state_copy.newest()
+            voters = [Seat(broker=b, directory_id=d) for b, d in copy.voters.items()]
+            return msgspec.structs.replace(report, index=copy.version, voters=voters)
         hosted = self._partitions.hosted.get(group)
         if hosted is None:
             topic_id, _, partition = group.rpartition("/")
@@ -277,15 +285,17 @@ class Recovery:
             if loss.led is not None:
                 raise InvalidRequestError(led_text("the cluster", loss.led))
             survivor = loss.newest
-            if not survivor.has_vote or not survivor.generation:
+            if not (survivor.generation if survivor.has_vote else survivor.index):
                 raise InvalidRequestError(
-                    "no running broker has kept the state of the cluster, which only voters of the "
-                    "cluster group store. Start one that has its data directory"
+                    "no running broker has the state of the cluster. Start one that has its data "
+                    "directory"
                 )
             mine = next(each for each in standings if each.broker == self._broker_id)
-            if survivor.rank > mine.rank or not mine.has_vote:
+            if survivor.has_vote > mine.has_vote or survivor.rank > mine.rank:
                 return await self._forward(survivor.broker, request)
             note = self._loss_note(loss)
+            if not mine.has_vote:
+                self._machine.follow(self._state_copy.newest().state, ())
         shown, gone = await self._rehearsed(request, note, {} if loss.has_majority else loss.lost)
         self._check_declared(request.lost, gone)
         if request.dry_run or not request.accept_loss or not shown.loss_id:
@@ -297,15 +307,16 @@ class Recovery:
         self._check_versions()
         accepted = {_loss_of(part) for part in shown.partitions} if request.loss_id else None
         lost = self._declared(request.lost, gone)
+        ended = max(standing.generation for standing in standings)
         if not loss.has_majority:
             self._plane.force_generation(
                 CLUSTER_GROUP,
                 {self._broker_id: self._me.directory_id},
                 base=self._cluster_base(lost),
-                above=loss.newest.generation,
+                above=ended,
             )
             logger.warning("cluster recovery: note=%s", note)
-            await self._until(lambda: self._is_agreeing(loss.newest.generation))
+            await self._until(lambda: self._is_agreeing(ended))
             await self._fence(loss.lost)
             # After a start, the list of partitions is known only now.
             await self._until(lambda: self._partitions.is_ready)

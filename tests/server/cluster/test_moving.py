@@ -227,6 +227,7 @@ def test_a_cancelled_move_is_replaced(cluster: Cluster) -> None:
     (before,) = begin(cluster, 1)
     free, other, node = others(before)[:3]
     cluster.stop(free)
+    cluster.until(lambda: "t" in cluster.node(node).machine.topics)
     move(cluster, free, node=node)
     cancel(cluster, node)
     try:

@@ -1,0 +1,74 @@
+"""Copy of the cluster state on a broker without a vote, durable, for a recovery without a voter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from raftlog.errors import StorageFailedError
+from raftlog.replication.cluster_state import ClusterMachine
+from raftlog.server.workers import Workers
+from raftlog.storage import Store
+from raftlog.storage.cluster_file import ClusterCopy
+
+SAVE_SECONDS: Final = 0.5  # seconds between two copies, at least: each contains the whole state
+
+
+class StateCopy:
+    """Call ``poll`` often. ``voters``: of the cluster group, as far as this broker knows."""
+
+    def __init__(
+        self,
+        store: Store,
+        machine: ClusterMachine,
+        *,
+        has_vote: Callable[[], bool],
+        voters: Callable[[], Mapping[int, str]],
+        worker: Workers,
+        loop: asyncio.AbstractEventLoop,
+        on_failed: Callable[[StorageFailedError], None],
+    ) -> None:
+        """``on_failed``: called when the disk has failed: the broker must stop."""
+        self._store = store
+        self._machine = machine
+        self._has_vote = has_vote
+        self._voters = voters
+        self._worker = worker
+        self._loop = loop
+        self._on_failed = on_failed
+        self._saved = store.saved_cluster
+        self._saving: asyncio.Task[None] | None = None
+        self._due = 0.0
+
+    def newest(self) -> ClusterCopy:
+        """Return the newest state that this broker has: the known one, or that of its last run."""
+        if self._machine.version < self._saved.version:
+            return self._saved
+        voters = self._voters() or self._saved.voters
+        return ClusterCopy(self._machine.version, self._machine.known(), voters)
+
+    def poll(self) -> None:
+        """Save the state if it has changed. A broker with a vote has it in its journal."""
+        if self._saving is not None or self._has_vote() or self._loop.time() < self._due:
+            return
+        voters = self._voters()
+        is_new = self._machine.version > self._saved.version
+        if voters and (is_new or dict(voters) != dict(self._saved.voters)):
+            self._saving = self._loop.create_task(self._save(self.newest()))
+
+    async def stop(self) -> None:
+        """Return once nothing is being saved."""
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
+
+    async def _save(self, copy: ClusterCopy) -> None:
+        try:
+            await self._worker.run(partial(self._store.save_cluster, copy))
+            self._saved = copy
+        except StorageFailedError as error:
+            self._on_failed(error)
+        finally:
+            self._saving = None
+            self._due = self._loop.time() + SAVE_SECONDS
