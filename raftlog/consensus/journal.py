@@ -31,12 +31,14 @@ class PeerSeen(NamedTuple):
     """Newest known boot number of a peer, and the data directory that it belongs to.
 
     ``run`` identifies the incarnation. A copy of the directory with the same boot number has a
-    different ``run``.
+    different ``run``. ``sequence``: a journal block that the peer has reported as durable, at most
+    about a second older than the last one.
     """
 
     directory_id: DirectoryId
     boot: int
     run: str = ""
+    sequence: int = 0
 
 
 class JournalSyncTask:
@@ -111,6 +113,9 @@ class Journal:
         self._groups: dict[str, RaftJournal] = {}
         self._pending: list[bytes] = []
         self._sequence = 0
+        self.reported_sequence = 0  # of the last block that has more than reports of peers
+        self._has_news = False  # the pending changes have more than that
+        self._task_has_news = False
         self._rewrite_bytes = rewrite_bytes
         self._rewrite_at = rewrite_bytes  # file size in bytes at which a rewrite is considered
         self._task: JournalSyncTask | None = None
@@ -194,8 +199,21 @@ class Journal:
         self, broker_id: BrokerId, directory_id: DirectoryId, boot: int, run: str = ""
     ) -> None:
         """Store the newest boot of a peer. The caller has compared it with the stored one."""
-        if self.peers.get(broker_id) != (directory_id, boot, run):
-            self._note([int(Kind.PEER), broker_id, directory_id, boot, run])
+        seen = self.peers.get(broker_id)
+        sequence = 0 if seen is None or seen.directory_id != directory_id else seen.sequence
+        if seen != (directory_id, boot, run, sequence):
+            self._note([int(Kind.PEER), broker_id, directory_id, boot, run, sequence])
+
+    def note_heard(self, broker_id: BrokerId, sequence: int) -> None:
+        """Store the journal block that a known peer has reported: an older copy of its directory
+        is recognized, also after a restart of this broker.
+
+        The block that stores it is not reported to others. They would store that, and so on.
+        """
+        seen, had_news = self.peers[broker_id], self._has_news
+        if sequence > seen.sequence:
+            self._note([int(Kind.PEER), broker_id, *seen._replace(sequence=sequence)])
+            self._has_news = had_news
 
     def drop(self, group_id: str) -> None:
         """Remove a group. Its remaining handles reject changes."""
@@ -211,6 +229,7 @@ class Journal:
     def _note(self, record: list[Any]) -> None:
         assert not self._is_closed, f"{self.path} is closed"
         self._pending.append(msgpack.packb(record))
+        self._has_news = True
         self._apply(record)
 
     def _apply(self, record: list[Any]) -> None:
@@ -218,8 +237,8 @@ class Journal:
         if kind == Kind.BOOT:
             (self.boot,) = fields
         elif kind == Kind.PEER:
-            broker_id, directory_id, boot, run = fields
-            self.peers[broker_id] = PeerSeen(directory_id, boot, run)
+            broker_id, *seen = fields
+            self.peers[broker_id] = PeerSeen(*seen)
         elif kind == Kind.DROP:
             (group_id,) = fields
             del self._groups[group_id]
@@ -240,7 +259,7 @@ class Journal:
             )
         for payload in found.payloads:
             self._replay(payload)
-        self._sequence = self.opened_sequence = found.sequence
+        self._sequence = self.opened_sequence = self.reported_sequence = found.sequence
         self._make_durable(found)
 
     def _make_durable(self, found: Found) -> None:
@@ -284,6 +303,7 @@ class Journal:
             whole=self._whole_if_due(),
         )
         self._pending = []
+        self._task_has_news, self._has_news = self._has_news, False
         return self._task
 
     def complete_sync(self, task: JournalSyncTask) -> None:
@@ -291,6 +311,8 @@ class Journal:
         assert task is self._task
         self._task = None
         self._sequence = task.sequence
+        if self._task_has_news:
+            self.reported_sequence = task.sequence
         if task.file is not self._file:
             self._file.close()
             self._file = task.file

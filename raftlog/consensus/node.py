@@ -52,6 +52,8 @@ Work: TypeAlias = Iterator[None]  # yields after each group or message
 Input: TypeAlias = Callable[[float], Work]
 
 NEVER: Final = float("inf")
+# Seconds between two stores of the journal blocks that peers have reported, at least.
+NOTE_HEARD_SECONDS: Final = 1.0
 NUMBERS_PER_BOOT: Final = 1 << 32  # proposal numbers; never those of an older boot
 
 
@@ -107,6 +109,7 @@ class ConsensusNode:
         self._news: dict[str, None] = {}  # groups to report to on_state
         self._heap: list[tuple[float, str]] = []  # monotonic time of the next check, group id
         self._beat_due = NEVER  # while no link is up
+        self._note_heard_due = 0.0
         self._is_silence_unchecked = False  # since the last beats
         self._task: JournalSyncTask | None = None
         self._failure: StorageFailedError | None = None
@@ -444,6 +447,17 @@ class ConsensusNode:
         self._is_silence_unchecked = True
         for peer, link in links:
             self._send(peer, link.beat(*self._journaled_here()))
+        if now >= self._note_heard_due + NOTE_HEARD_SECONDS:  # there was no block to put it into
+            self._note_heard(now)
+
+    def _note_heard(self, now: float) -> None:
+        """Store how far the journals of the peers are, at most once per interval."""
+        if now < self._note_heard_due:
+            return
+        self._note_heard_due = now + NOTE_HEARD_SECONDS
+        for peer, link in sorted(self._links.items()):
+            if link.is_up and self._journal.peers[peer].directory_id == link.directory_id:
+                self._journal.note_heard(peer, link.journal_sequence)
 
     def _check_silence(self, now: float) -> Work:
         """Detect peers that have stopped sending beats."""
@@ -548,6 +562,8 @@ class ConsensusNode:
         """
         if self._task is not None or self._failure is not None or self._pass is not None:
             return None
+        if self._journal.is_dirty:
+            self._note_heard(self._now)
         self._task = self._journal.begin_sync()
         if self._task is None:
             self.flush(self._now)
@@ -598,4 +614,4 @@ class ConsensusNode:
 
     def _journaled_here(self) -> tuple[int, str, int]:
         """Return the durable values in the header of each envelope."""
-        return self._journal.boot, self._directory_id, self._journal.sequence
+        return self._journal.boot, self._directory_id, self._journal.reported_sequence

@@ -27,7 +27,7 @@ class Kind(IntEnum):
     """First field of a record. Records of a group have the group id as the second field."""
 
     BOOT = 0  # boot
-    PEER = 1  # broker id, directory id, boot, run
+    PEER = 1  # broker id, directory id, boot, run, journal block that it has reported
     GENERATION = 2  # group, generation, [[broker id, directory id], ...], base
     TERM = 3  # group, term, vote
     ADD = 4  # group, index, term, command

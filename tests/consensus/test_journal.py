@@ -46,6 +46,28 @@ def test_what_was_synced_is_there_after_a_power_cut() -> None:
     assert contents(after_power_cut(disk)) == held
 
 
+def test_what_peers_have_reported_is_kept_and_not_reported_in_turn() -> None:
+    """Otherwise two idle brokers would store each other's reports endlessly."""
+    disk = disk_of()
+    journal = open_journal(disk)
+    journal.note_peer(2, "two", 5)
+    journal.sync()
+    reported = journal.reported_sequence
+    assert reported == journal.sequence
+    journal.note_heard(2, 7)
+    journal.sync()
+    assert (journal.sequence, journal.reported_sequence) == (reported + 1, reported)
+    journal.note_heard(2, 7)
+    assert not journal.is_dirty, "it is known"
+    journal.note_peer(2, "two", 6)
+    journal.note_heard(2, 8)
+    journal.sync()
+    assert journal.reported_sequence == journal.sequence
+    assert after_power_cut(disk).peers == {2: PeerSeen("two", 6, "", 8)}
+    journal.note_peer(2, "another", 1)
+    assert journal.peers == {2: PeerSeen("another", 1)}
+
+
 def test_what_was_not_synced_is_gone_all_of_it(seed: int) -> None:
     disk = disk_of(seed)
     journal = open_journal(disk)

@@ -149,7 +149,8 @@ def test_a_leader_that_is_behind_with_its_messages_takes_nobody_for_silent() -> 
     assert outcomes == [], "a's answer has come, and is not counted"
     network.now += election_s + 0.5
     network.deliver(b.id, leader.id)
-    leader.finish_one_sync()
+    for _ in range(2):  # the second one stores what the peers have reported
+        leader.finish_one_sync()
     assert outcomes == [Applied(1)]
     assert (leader.status().term, leader.is_leader()) == (term, True)
 
@@ -435,7 +436,7 @@ def test_envelopes_tell_what_is_durable_of_the_journal_and_no_more() -> None:
         (each, leader) for each in followers
     ]:
         heard = one.node.heard(other.id)
-        assert heard == (other.directory_id, other.journal.boot, other.journal.sequence)
+        assert heard == (other.directory_id, other.journal.boot, other.journal.reported_sequence)
     follower = followers[0]
     follower.hold_disk()
     durable = follower.journal.sequence
@@ -447,6 +448,21 @@ def test_envelopes_tell_what_is_durable_of_the_journal_and_no_more() -> None:
     heard = leader.node.heard(follower.id)
     assert heard is not None
     assert heard.sequence == durable + 1, "the acknowledgement told of the block that it is in"
+
+
+def test_what_a_peer_has_reported_is_known_after_a_restart_of_all() -> None:
+    """Then an older copy of its disk is recognized."""
+    network = Network(3)
+    network.open()
+    network.agree(b"x")
+    network.run(5)
+    told = {broker.id: broker.journal.reported_sequence for broker in network.brokers.values()}
+    for broker in network.brokers.values():
+        broker.restart()
+    for broker in network.brokers.values():
+        for other, sequence in told.items():
+            if other != broker.id:
+                assert broker.journal.peers[other].sequence == sequence
 
 
 def test_no_power_cut_makes_a_journal_shorter_than_was_told_of_it() -> None:

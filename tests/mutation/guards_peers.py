@@ -11,6 +11,27 @@ _CERTIFICATES: Final = "tests/server/peers/test_certificates.py"
 
 PEERS: Final = [
     Guard(
+        name="what peers have reported of their journals is durable",
+        why="after a restart of all brokers, an older copy of a disk votes without its votes",
+        module="raftlog/consensus/node.py",
+        function="ConsensusNode._beat",
+        change=never("if _note_heard"),
+        tests=(
+            (
+                "tests/consensus/test_node.py"
+                "::test_what_a_peer_has_reported_is_known_after_a_restart_of_all"
+            ),
+        ),
+    ),
+    Guard(
+        name="stored reports of a journal count, too",
+        why="only a broker that runs since then recognizes an older copy of a disk",
+        module="raftlog/server/peers/registry.py",
+        function="PeerRegistry._check_journal",
+        change=replace("tuple _seen", "(None, _.elts[0])"),
+        tests=("tests/server/peers/test_registry.py::test_an_older_boot_of_a_directory_is_stale",),
+    ),
+    Guard(
         name="the accepting side requires the certificate of the peer",
         why="with the secret and a certificate of any client, a process acts as a broker",
         module="raftlog/server/peers/peering.py",

@@ -22,7 +22,7 @@ def _nobody(_peer: PeerIdentity) -> None:
 
 
 class SeenPeer(Protocol):
-    """Durable knowledge of a peer (``Journal.peers``)."""
+    """Durable knowledge of a peer and its journal (``Journal.peers``)."""
 
     @property
     def directory_id(self) -> str: ...
@@ -30,6 +30,8 @@ class SeenPeer(Protocol):
     def boot(self) -> int: ...
     @property
     def run(self) -> str: ...
+    @property
+    def sequence(self) -> int: ...
 
 
 class HeardOfPeer(Protocol):
@@ -167,19 +169,19 @@ class PeerRegistry:
         directory_id, why = self._forgetful.get(peer.broker_id, ("", ""))
         if directory_id == peer.directory_id:
             raise StaleBrokerError(why)
-        heard = self._heard(peer.broker_id)
-        if heard is None:
-            return
-        try:
-            check_journal(
-                peer,
-                heard_directory_id=heard.directory_id,
-                heard_boot=heard.boot,
-                heard_sequence=heard.sequence,
-            )
-        except StaleBrokerError as error:
-            self._forgetful[peer.broker_id] = peer.directory_id, str(error)
-            raise
+        for heard in (self._heard(peer.broker_id), self._seen(peer.broker_id)):
+            if heard is None:
+                continue
+            try:
+                check_journal(
+                    peer,
+                    heard_directory_id=heard.directory_id,
+                    heard_boot=heard.boot,
+                    heard_sequence=heard.sequence,
+                )
+            except StaleBrokerError as error:
+                self._forgetful[peer.broker_id] = peer.directory_id, str(error)
+                raise
 
     def admit_incoming(self, peer: PeerIdentity, connection: IncomingConnection) -> None:
         """Admit ``peer``, which has proved its identity on ``connection``. Its older connections

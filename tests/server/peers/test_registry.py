@@ -89,6 +89,10 @@ def test_a_stranger_may_come_in() -> None:
         (PeerSeen("disk", 5), peer(boot=5), False),
         (PeerSeen("disk", 5), peer(boot=6), False),
         (PeerSeen("another", 5), peer(boot=1), False),
+        # Stored before this broker started: the copy lacks blocks that the peer has reported.
+        (PeerSeen("disk", 5, sequence=9), replace(peer(boot=6), journal_sequence=8), True),
+        (PeerSeen("disk", 5, sequence=9), replace(peer(boot=6), journal_sequence=9), False),
+        (PeerSeen("another", 5, sequence=9), replace(peer(boot=6), journal_sequence=8), False),
     ],
 )
 @pytest.mark.parametrize("way", ["incoming", "outgoing"])
