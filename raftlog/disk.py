@@ -35,6 +35,9 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 
+# File systems whose files keep their inode numbers over a new mount, as others (FUSE) do not.
+KEEP_INODES: Final = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs"))
+
 FALLOC_FL_KEEP_SIZE: Final = 1  # of linux/falloc.h
 
 
@@ -86,6 +89,10 @@ class Disk(Protocol):
     def open(self, path: str, *, create: bool = False, write: bool = True) -> File: ...
 
     def exists(self, path: str) -> bool: ...
+
+    def inode(self, path: str) -> int:
+        """Return a number that a file keeps until it is copied; 0 if the file system has none."""
+        ...
 
     def list_dir(self, path: str) -> list[str]:
         """Return the names in a directory, sorted; empty if it is not a directory."""
@@ -284,6 +291,9 @@ class OsDisk:
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    def inode(self, path: str) -> int:
+        return os.stat(path).st_ino if _file_system(path) in KEEP_INODES else 0
+
     def list_dir(self, path: str) -> list[str]:
         try:
             return sorted(os.listdir(path))
@@ -428,3 +438,19 @@ def fallocate(fd: int, position: int, size: int) -> None:
     code = ctypes.get_errno()
     if code not in {errno.EOPNOTSUPP, errno.ENOSYS}:
         raise OSError(code, os.strerror(code))
+
+
+def _file_system(path: str) -> str:
+    """Return the type of the file system of ``path``; empty if the system does not tell."""
+    real, found = os.path.realpath(path), ("", "")
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+            lines = [line.split() for line in mounts]
+    except OSError:
+        return ""
+    for fields in lines:
+        mount = fields[4].replace("\\040", " ").rstrip("/")
+        covers = real == mount or real.startswith(f"{mount}/")
+        if covers and len(mount) >= len(found[0]):  # the later one of two is on top
+            found = mount, fields[fields.index("-") + 1]
+    return found[1]

@@ -145,6 +145,9 @@ class FailpointDisk:
     def exists(self, path: str) -> bool:
         return self._disk.exists(path)
 
+    def inode(self, path: str) -> int:
+        return self._disk.inode(path)
+
     def list_dir(self, path: str) -> list[str]:
         return self._disk.list_dir(path)
 

@@ -7,6 +7,7 @@
     <directory>/copies                            record of the partition copies (``copies``)
     <directory>/brokers                           addresses of other brokers (``brokers_file``)
     <directory>/cluster                           the cluster state (``cluster_file``)
+    <directory>/place, place.mark                 whether it is a copy (``place``)
     <directory>/consensus.journal                 path only; ``consensus`` writes it
     <directory>/topics/<name>/<topic id>/<partition>/   one log each (``log``)
 
@@ -39,6 +40,7 @@ from raftlog.storage import (
     clean_mark,
     clock_file,
     cluster_file,
+    place,
     quarantine,
 )
 from raftlog.storage.catalog import Catalog, Dropping, Topic
@@ -89,6 +91,7 @@ class Store:
         self._copies = copies
         self.saved_brokers: Mapping[int, Address] = {}  # by ID, from the file ``brokers``
         self.saved_cluster = cluster_file.ClusterCopy()
+        self.place = place.Place(identity.directory_id)
         self._logs = TopicLogs(disk, self.log_dirs, copies, cuts_torn=not has_peers)
         self._dropped: dict[str, list[Log]] = {}  # by topic id; deleted, not discarded
         self.notes: list[str] = []  # findings of ``open`` outside the logs, for the operator's log
@@ -148,12 +151,7 @@ class Store:
                 disk.sync_dir(directory)  # a killed process may have renamed a file without it
                 store.notes = store.log_dirs.attach(log_dirs, catalog, identity, new_id)
                 store._open_logs()
-                store.saved_time_ms = clock_file.read(disk, directory)
-                store.saved_access = access_file.read(disk, directory)
-                store.saved_brokers = brokers_file.read(disk, directory)
-                store.saved_cluster = cluster_file.read(disk, directory)
-                clean = clean_mark.take(disk, directory, directory_id=identity.directory_id)
-                store.was_clean |= clean
+                store._read_files(new_id, has_peers=has_peers)
                 if has_peers and not store.was_clean:
                     store._mark_unsynced_suspect()
             except DamagedLogError as error:
@@ -616,6 +614,24 @@ class Store:
             clean_mark.leave(self._disk, self.directory, directory_id=directory_id)
         except OSError as error:
             raise storage_error("marking the data directory as clean", error) from error
+
+    def _read_files(self, new_id: Callable[[], str], *, has_peers: bool) -> None:
+        """Read the small files of the directory, and note whether it is a copy."""
+        disk, directory, directory_id = self._disk, self.directory, self.identity.directory_id
+        self.saved_time_ms = clock_file.read(disk, directory)
+        self.saved_access = access_file.read(disk, directory)
+        self.saved_brokers = brokers_file.read(disk, directory)
+        self.saved_cluster = cluster_file.read(disk, directory)
+        clean = clean_mark.take(disk, directory, directory_id=directory_id)
+        self.was_clean |= clean
+        self.place = place.take(
+            disk,
+            directory,
+            directory_id=directory_id,
+            may_move=clean or not has_peers,
+            new_id=new_id,
+        )
+        self.notes += self.place.notes()
 
     def abandon(self) -> None:
         """Close all logs and release the directory without writing. Use it after a storage

@@ -173,6 +173,7 @@ class SimDisk:
         self.process = 0
         self._stopped = False
         self._root = CachedDirectory()
+        self._inodes = 0
         self._locks: set[str] = set()
 
     # -- faults ------------------------------------------------------------------------------------
@@ -300,6 +301,14 @@ class SimDisk:
 
     def exists(self, path: str) -> bool:
         return self._find(path) is not None
+
+    def inode(self, path: str) -> int:
+        """See ``Disk.inode``."""
+        node = self._file(path)
+        if not node.inode:
+            self._inodes += 1
+            node.inode = self._inodes
+        return node.inode
 
     def leads_to(self, path: str, node: Node) -> bool:
         """Return whether the path leads to this file, and not to another one."""

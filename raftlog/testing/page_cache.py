@@ -45,6 +45,7 @@ class CachedFile:
     pending: list[Change] = field(default_factory=list)
     reserved_end: int = 0  # space is allocated up to here; the file may be shorter
     unreadable: range = range(0)  # bytes that can no longer be read
+    inode: int = 0  # assigned when it is asked for; a copy is another file
 
     @property
     def allocated_bytes(self) -> int:

@@ -4,12 +4,34 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import drop, never, replace, value
+from tests.mutation.change import argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 _CERTIFICATES: Final = "tests/server/peers/test_certificates.py"
 
 PEERS: Final = [
+    Guard(
+        name="a directory that was copied while it was open is another member",
+        why="it votes again without the votes and acknowledgements that it gave after the copy",
+        module="raftlog/storage/place.py",
+        function="take",
+        change=value("assign bool", "False"),
+        tests=(
+            "tests/storage/test_place.py::test_a_copy_gets_another_id_and_keeps_that",
+            (
+                "tests/server/cluster/test_restored_disks.py"
+                "::test_a_copy_has_no_vote_and_is_completed_by_the_others"
+            ),
+        ),
+    ),
+    Guard(
+        name="a directory that was closed cleanly may be moved",
+        why="a cluster whose machines are replaced has no votes left",
+        module="raftlog/storage/store.py",
+        function="Store._read_files",
+        change=argument("call take may_move=", "may_move", "False"),
+        tests=("tests/storage/test_place.py::test_a_data_directory_that_was_closed_may_be_moved",),
+    ),
     Guard(
         name="what peers have reported of their journals is durable",
         why="after a restart of all brokers, an older copy of a disk votes without its votes",

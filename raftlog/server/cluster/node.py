@@ -119,7 +119,7 @@ class ClusterNode:
         self._journal_room = self._make_journal_room()
         identity = store.identity
         self.broker_id = identity.broker_id
-        self.me = Incarnation(identity.directory_id, journal.boot)
+        self.me = Incarnation(store.place.member_id, journal.boot)
         self._run = services.new_id()
         self.machine = ClusterMachine(self._cluster_changed)
         self.plane = self._make_plane()

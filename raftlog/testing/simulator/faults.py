@@ -16,7 +16,7 @@ from random import Random
 from typing import Final, TypeAlias
 
 from raftlog.testing.disk import CHANGES, FOREVER, Fault
-from raftlog.testing.page_cache import SECTOR_BYTES, Node
+from raftlog.testing.page_cache import SECTOR_BYTES, CachedDirectory, Node
 from raftlog.testing.simulator.hanging import Hang
 from raftlog.testing.simulator.loop import NodeLoop
 from raftlog.testing.simulator.process import LOG_DIRECTORY, BrokerMachine
@@ -440,8 +440,7 @@ def lose_log_dir(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     if how in {"is missing at a start", "is replaced"}:
         machine.kill()
     if how == "is replaced":
-        machine.disk.lose(LOG_DIRECTORY)
-        machine.disk.make_dirs(LOG_DIRECTORY)
+        machine.disk.put_back(LOG_DIRECTORY, CachedDirectory())  # no fault of the disk stops this
     elif how == "fails":
         machine.disk.faults.append(fault)
     elif how == "hangs":
