@@ -35,12 +35,8 @@ class Place:
         """Return log lines about what was found."""
         if not self.former_id:
             return []
-        return [
-            (
-                "data directory copied or restored: it has no votes until the other brokers admit it; "
-                f"member_id={self.member_id} former_id={self.former_id}"
-            )
-        ]
+        ids = f"member_id={self.member_id} former_id={self.former_id}"
+        return [f"data directory copied or restored: the others have to admit it first; {ids}"]
 
 
 def take(
