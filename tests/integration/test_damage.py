@@ -70,9 +70,10 @@ def test_a_consumer_reads_on_though_the_leaders_copy_is_damaged(tmp_path: Path, 
         with Load(running.bootstrap) as load:
             load.goes_on(count=200)
             leader = leader_of(running)
+            directory = copy_of(running, leader)
             flip(running, leader, byte)
             assert len(read_all(running.bootstrap, TopicPartition(TOPIC, 0))) >= 200
-            until_made_anew(running, copy_of(running, leader), leader)
+            until_made_anew(running, directory, leader)
             load.goes_on(count=100)
         load.check(running.bootstrap)
         same_everywhere(running)
@@ -87,8 +88,9 @@ def test_a_scrub_finds_damage_that_nobody_reads(tmp_path: Path) -> None:
             load.goes_on(count=200)
             leader = leader_of(running)
             follower = leader % 3 + 1
+            directory = copy_of(running, follower)
             flip(running, follower, PAYLOAD)
-            until_made_anew(running, copy_of(running, follower), follower)
+            until_made_anew(running, directory, follower)
             assert leader_of(running) == leader
             load.goes_on(count=100)
         load.check(running.bootstrap)
@@ -101,11 +103,12 @@ def test_s41_segment_vanishes_under_its_leader(tmp_path: Path) -> None:
         with Load(running.bootstrap) as load:
             load.goes_on(count=2_000)
             leader = leader_of(running)
-            segments = sorted(copy_of(running, leader).glob("*.log"))
+            directory = copy_of(running, leader)
+            segments = sorted(directory.glob("*.log"))
             assert len(segments) > limits.OPEN_SEALED_SEGMENTS_MAX + 1
             segments[0].unlink()
             assert len(read_all(running.bootstrap, TopicPartition(TOPIC, 0))) >= 2_000
-            until_made_anew(running, copy_of(running, leader), leader)
+            until_made_anew(running, directory, leader)
             load.goes_on(count=100)
         load.check(running.bootstrap)
         same_everywhere(running)
