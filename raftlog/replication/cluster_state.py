@@ -304,7 +304,7 @@ class ClusterMachine:
     def _replace(self, after: ClusterRecords) -> None:
         before = self._records
         self._records = after
-        self.changes = ClusterChanges()
+        self.changes = ClusterChanges(after.version)
         self._names = {topic.id: name for name, topic in after.topics.items()}
         self._loads = Loads()
         self._partition_count = 0
@@ -895,9 +895,9 @@ class ClusterMachine:
 class ClusterChanges:
     """The last commands that changed the state, for brokers without a vote."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: int = 0) -> None:
         self._commands: deque[bytes] = deque()  # the last one led to ``_version``
-        self._version = 0
+        self._version = version
         self._bytes = 0
 
     def add(self, version: int, command: bytes) -> None:

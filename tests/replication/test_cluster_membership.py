@@ -311,3 +311,12 @@ def test_a_broker_that_follows_again_forgets_the_groups_state() -> None:
     follower.restore(base)
     follower.follow(b"", changed(voter, registration(5)))
     assert follower.known() == voter.known()
+
+
+def test_who_knows_nothing_needs_a_state_also_after_a_restored_one() -> None:
+    """Found by the simulator: a broker with an empty disk was told that there is nothing new."""
+    voter = cluster(1)
+    restored = ClusterMachine()
+    restored.restore(voter.snapshot())
+    assert restored.changes.since(0) is None
+    assert restored.changes.since(restored.version) == []
