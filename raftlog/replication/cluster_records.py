@@ -100,6 +100,16 @@ def lost_text(broker: BrokerId, directory_id: DirectoryId) -> str:
     )
 
 
+def diverged_text(one: BrokerId, other: BrokerId) -> str:
+    """Return the reason why two brokers stop that continue after different recoveries."""
+    return (
+        f"brokers {one} and {other} continue after different recoveries of the cluster, each of "
+        "which gave up the other. Both have acknowledged records that the other lacks, and stop. "
+        "Decide which side to keep, start the brokers of the other side with empty data "
+        "directories, and then those of the side to keep"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PlacementRange:
     """Partitions created by one command: from ``first_partition`` to that of the next range."""

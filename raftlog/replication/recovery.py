@@ -53,6 +53,13 @@ class Standing:
         """Sort key: as in Raft, the greatest log can become the leader's."""
         return self.generation, self.term, self.index
 
+    @property
+    def newness(self) -> tuple[bool, tuple[int, ...]]:
+        """Sort key: of the voters, the greatest log; without voters, the newest copy of the state.
+        A former voter may have a greater generation than brokers that never had a vote.
+        """
+        return self.has_vote, self.rank if self.has_vote else (self.index, *self.rank)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
@@ -98,11 +105,7 @@ class GroupLoss:
 
 def group_loss(standings: Sequence[Standing]) -> GroupLoss:
     """Compute the loss of a group. ``standings``: one per available broker, at least one."""
-    voting = [standing for standing in standings if standing.has_vote]
-    if voting:
-        newest = max(voting, key=lambda standing: standing.rank)
-    else:
-        newest = max(standings, key=lambda standing: (standing.index, standing.rank))
+    newest = max(standings, key=lambda standing: standing.newness)
     there = {standing.broker: standing.directory_id for standing in standings}
     lost = {v: disk for v, disk in sorted(newest.voters.items()) if there.get(v) != disk}
     return GroupLoss(

@@ -30,6 +30,7 @@ from raftlog.errors import (
     InvalidRequestError,
     StorageFailedError,
 )
+from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
 from raftlog.replication.cluster_state import ClusterChange
 from raftlog.replication.events import disk_event
 from raftlog.security.users import check_user_name
@@ -140,6 +141,7 @@ class Surroundings:
     entropy: Callable[[int], bytes] = os.urandom
     # Called once when the broker learns that it was decommissioned, with a text for the operator.
     on_removed: Callable[[str], None] = lambda _reason: None
+    peer_protocol: int = PEER_PROTOCOL_VERSION  # of an earlier release, in tests
 
     def new_id(self) -> str:
         """Return a unique id."""
@@ -423,6 +425,7 @@ class Broker:
                 address=lambda: context.address,
                 kafka_address=lambda: context.kafka_address,
                 on_removed=surroundings.on_removed,
+                peer_protocol=surroundings.peer_protocol,
             ),
         )
         context.cluster = cluster

@@ -7,11 +7,14 @@ lock).
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final, TypeAlias, TypeVar
+
+from raftlog.errors import StorageFailedError
 
 T = TypeVar("T")
 # Called on the loop with (result, None) or (None, error).
@@ -98,3 +101,44 @@ class Workers:
             if self._loop.is_closed():
                 return
             call_soon(done, result, failure)
+
+
+class Saver:
+    """Saves to the disk, one thing at a time."""
+
+    def __init__(
+        self,
+        worker: Workers,
+        loop: AbstractEventLoop,
+        on_failed: Callable[[StorageFailedError], None],
+    ) -> None:
+        """``on_failed``: called when the disk has failed: the broker must stop."""
+        self._worker = worker
+        self._loop = loop
+        self._on_failed = on_failed
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._task is not None
+
+    def save(self, write: Callable[[], None], saved: Callable[[], None]) -> None:
+        """Call ``write`` on the worker, and ``saved`` on the loop once it is done. Not while this
+        is busy.
+        """
+        assert self._task is None
+        self._task = self._loop.create_task(self._save(write, saved))
+
+    async def stop(self) -> None:
+        """Return once nothing is being saved."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _save(self, write: Callable[[], None], saved: Callable[[], None]) -> None:
+        try:
+            await self._worker.run(write)
+            saved()
+        except StorageFailedError as error:
+            self._on_failed(error)
+        finally:
+            self._task = None

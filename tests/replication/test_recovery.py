@@ -213,3 +213,12 @@ def test_a_copy_on_a_disk_that_may_return_is_waited_for() -> None:
     step = plan([*new, offline], BIRTH)
     assert isinstance(step, Blocked)
     assert "broker 1 may be complete: /disk2 has failed" in step.reason
+
+
+def test_without_voters_the_newest_copy_counts_not_the_former_voter() -> None:
+    """The generation and term of a broker that has lost its vote say nothing about its copy."""
+    former = standing(1, voters=(2, 3), rank=(5, 9, 10))
+    newest = standing(4, voters=(2, 3), rank=(0, 0, 20))
+    assert group_loss([former, newest]).newest is newest
+    assert newest.newness > former.newness
+    assert standing(2, rank=(1, 1, 1)).newness > newest.newness

@@ -16,7 +16,7 @@ from raftlog.errors import StorageFailedError
 from raftlog.replication.cluster_state import ClusterMachine
 from raftlog.server.peers.links import PeerLinks
 from raftlog.server.peers.registry import PeerRegistry
-from raftlog.server.workers import Workers
+from raftlog.server.workers import Saver, Workers
 from raftlog.storage import Store
 
 
@@ -45,11 +45,9 @@ class BrokerAddresses:
         self._registry = registry
         self._voters = voters
         self._found = found
-        self._worker = worker
-        self._loop = loop
-        self._on_failed = on_failed
+        self._saver = Saver(worker, loop, on_failed)
         self._saved: dict[int, Address] = dict(store.saved_brokers)
-        self._saving: asyncio.Task[None] | None = None
+        self.stop = self._saver.stop
         self.brokers: list[int] = []  # IDs of those with an address, sorted
         self.is_current = False  # the known state contains the registration of this broker
 
@@ -76,22 +74,12 @@ class BrokerAddresses:
     def save(self) -> None:
         """Save the registered addresses for the next start, if they have changed."""
         addresses = self._registered()
-        if self._saving is None and addresses != self._saved:
-            self._saving = self._loop.create_task(self._save(addresses))
-
-    async def stop(self) -> None:
-        """Return once nothing is being saved."""
-        if self._saving is not None:
-            await asyncio.wait([self._saving])
+        if not self._saver.is_busy and addresses != self._saved:
+            save = partial(self._store.save_brokers, addresses)
+            self._saver.save(save, partial(self._take, addresses))
 
     def _registered(self) -> dict[int, Address]:
         return {b.id: Address(b.host, b.port) for b in self._machine.brokers.values()}
 
-    async def _save(self, addresses: dict[int, Address]) -> None:
-        try:
-            await self._worker.run(partial(self._store.save_brokers, addresses))
-            self._saved = addresses
-        except StorageFailedError as error:
-            self._on_failed(error)
-        finally:
-            self._saving = None
+    def _take(self, addresses: dict[int, Address]) -> None:
+        self._saved = addresses

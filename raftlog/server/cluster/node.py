@@ -23,16 +23,15 @@ from raftlog.errors import (
 )
 from raftlog.protocol.metadata import BrokerInfo
 from raftlog.protocol.peer import PeerIdentity
-from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
 from raftlog.replication import histories
-from raftlog.replication.cluster_records import lost_text, removed_text
+from raftlog.replication.cluster_records import diverged_text, lost_text, removed_text
 from raftlog.replication.cluster_state import (
     BrokerRecord,
     ClusterChange,
     ClusterMachine,
 )
 from raftlog.replication.events import broker_events
-from raftlog.replication.histories import relation
+from raftlog.replication.histories import Relation, relation
 from raftlog.replication.partition_state import PartitionState
 from raftlog.replication.trusted_time import trusted_clocks
 from raftlog.server.cluster.addresses import BrokerAddresses
@@ -93,6 +92,7 @@ class ClusterServices:
     address: Callable[[], Address]
     kafka_address: Callable[[], Address]
     on_removed: Callable[[str], None]
+    peer_protocol: int
 
 
 class ClusterNode:
@@ -193,7 +193,7 @@ class ClusterNode:
             time=self._loop.time,
             session_timeout_s=self._config.broker_session_timeout_ms / 1_000,
             version_min=lambda: self.machine.peer_protocol,
-            check_state=self._check_peer,
+            check_state=self._admit,
             needs_certificate=self._config.tls_broker_id_required,
         )
 
@@ -589,28 +589,25 @@ class ClusterNode:
         if isinstance(error, BrokerRemovedError | HistoryConflictError):
             self._removed(str(error))
 
-    def _check_peer(self, peer: PeerIdentity) -> None:
-        """Raise the reason why the state of the cluster excludes the peer.
+    def _admit(self, peer: PeerIdentity) -> None:
+        """Raise the reason why the state of the cluster excludes the peer. Stop too, if both have
+        gone on after different recoveries.
+        """
+        how = relation(self.machine.history, histories.decode(peer.history))
+        if how == "diverged":
+            self._removed(diverged_text(self.broker_id, peer.broker_id))
+        self._check_peer(peer, how)
 
-        Of two histories, the longer one counts, except for brokers of a living majority: that one
-        may have acknowledged records after the recovery, which was then none.
+    def _check_peer(self, peer: PeerIdentity, how: Relation) -> None:
+        """Of two histories, the longer one counts, except for brokers of a living majority: that
+        one may have acknowledged records after the recovery, which was then none. So it comes
+        before what is declared lost: both sides may have declared that of each other.
         """
         machine = self.machine
         if peer.directory_id in machine.removed:
             raise BrokerRemovedError(removed_text(peer.broker_id, peer.directory_id))
-        how = relation(machine.history, histories.decode(peer.history))
         if how == "diverged":
-            text = (
-                f"brokers {self.broker_id} and {peer.broker_id} continue after different "
-                "recoveries of the cluster, each of which gave up the other. Both have "
-                "acknowledged records that the other lacks, and stop. Decide which side to keep, "
-                "start the brokers of the other side with empty data directories, and then those "
-                "of the side to keep"
-            )
-            self._removed(text)
-            raise HistoryConflictError(text)
-        if peer.directory_id in machine.lost:
-            raise DeclaredLostError(lost_text(peer.broker_id, peer.directory_id))
+            raise HistoryConflictError(diverged_text(self.broker_id, peer.broker_id))
         if how == "behind" and self._is_in_majority():
             raise HistoryConflictError(
                 f"broker {self.broker_id} has contact with a majority of the cluster's voters, so "
@@ -619,6 +616,8 @@ class ClusterNode:
                 "recovery, with empty data directories. Records that they acknowledged after it "
                 "are given up"
             )
+        if peer.directory_id in machine.lost:
+            raise DeclaredLostError(lost_text(peer.broker_id, peer.directory_id))
 
     def _is_in_majority(self) -> bool:
         """Whether this broker has contact with a majority of the cluster's voters, which do not
@@ -817,7 +816,7 @@ class ClusterNode:
             boot=self.me.boot,
             host=address.host,
             port=address.port,
-            protocol_version=PEER_PROTOCOL_VERSION,
+            protocol_version=self._services.peer_protocol,
             cluster_id=self.machine.cluster_id or self._store.identity.cluster_id,
             run=self._run,
             journal_sequence=self._journal.opened_sequence,

@@ -222,7 +222,11 @@ class Recovery:
     # -- state of all brokers ----------------------------------------------------------------------
 
     def _others(self) -> set[int]:
-        return {*self._machine.brokers, *self._voters} - {self._broker_id}
+        """Return the brokers that may be there, as far as this one knows: one that joins with an
+        empty disk knows only its links.
+        """
+        linked = {peer.broker_id for peer in self._links.identities()}
+        return {*self._machine.brokers, *self._voters, *linked} - {self._broker_id}
 
     def _peers(self) -> list[int]:
         return [broker for broker in sorted(self._others()) if self._liveness.is_linked(broker)]
@@ -291,7 +295,7 @@ class Recovery:
                     "directory"
                 )
             mine = next(each for each in standings if each.broker == self._broker_id)
-            if survivor.has_vote > mine.has_vote or survivor.rank > mine.rank:
+            if survivor.newness > mine.newness:
                 return await self._forward(survivor.broker, request)
             note = self._loss_note(loss)
             if not mine.has_vote:

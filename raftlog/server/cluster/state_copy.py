@@ -9,7 +9,7 @@ from typing import Final
 
 from raftlog.errors import StorageFailedError
 from raftlog.replication.cluster_state import ClusterMachine
-from raftlog.server.workers import Workers
+from raftlog.server.workers import Saver, Workers
 from raftlog.storage import Store
 from raftlog.storage.cluster_file import ClusterCopy
 
@@ -35,12 +35,11 @@ class StateCopy:
         self._machine = machine
         self._has_vote = has_vote
         self._voters = voters
-        self._worker = worker
+        self._saver = Saver(worker, loop, on_failed)
         self._loop = loop
-        self._on_failed = on_failed
         self._saved = store.saved_cluster
-        self._saving: asyncio.Task[None] | None = None
         self._due = 0.0
+        self.stop = self._saver.stop
 
     def newest(self) -> ClusterCopy:
         """Return the newest state that this broker has: the known one, or that of its last run."""
@@ -51,24 +50,14 @@ class StateCopy:
 
     def poll(self) -> None:
         """Save the state if it has changed. A broker with a vote has it in its journal."""
-        if self._saving is not None or self._has_vote() or self._loop.time() < self._due:
+        if self._saver.is_busy or self._has_vote() or self._loop.time() < self._due:
             return
         voters = self._voters()
         is_new = self._machine.version > self._saved.version
         if voters and (is_new or dict(voters) != dict(self._saved.voters)):
-            self._saving = self._loop.create_task(self._save(self.newest()))
-
-    async def stop(self) -> None:
-        """Return once nothing is being saved."""
-        if self._saving is not None:
-            await asyncio.wait([self._saving])
-
-    async def _save(self, copy: ClusterCopy) -> None:
-        try:
-            await self._worker.run(partial(self._store.save_cluster, copy))
-            self._saved = copy
-        except StorageFailedError as error:
-            self._on_failed(error)
-        finally:
-            self._saving = None
+            copy = self.newest()
             self._due = self._loop.time() + SAVE_SECONDS
+            self._saver.save(partial(self._store.save_cluster, copy), partial(self._take, copy))
+
+    def _take(self, copy: ClusterCopy) -> None:
+        self._saved = copy

@@ -374,6 +374,24 @@ def test_a_living_majority_does_not_accept_the_recovery_of_a_minority(cluster: C
     assert cluster.read(2) == [b"a", b"b"]
 
 
+def test_a_living_majority_goes_on_though_both_sides_declared_the_other_lost() -> None:
+    """The majority recovered partitions most of whose voters it had lost, the minority all."""
+    with growing_world(5, brokers=4) as world:
+        cluster = Cluster(world)
+        cluster.join(4)
+        cluster.create(partitions=8, copies=2)
+        world.run_for(5)
+        world.network.partition(["broker-1", "broker-2"], ["broker-3", "broker-4"])
+        world.run_for(15)
+        accept(cluster, 3)
+        accept(cluster, 1)
+        assert set(cluster.node(1).machine.lost.values()) == {3, 4}
+        world.network.heal()
+        cluster.until(lambda: ended(cluster) == [3, 4])
+        assert "has contact with a majority" in world.brokers[2].refusals[-1]
+        assert cluster.node(1).machine.history == ()
+
+
 def test_two_sides_that_gave_up_each_other_both_stop() -> None:
     with World(5, brokers=2) as world:
         cluster = Cluster(world)

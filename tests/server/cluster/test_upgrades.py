@@ -8,31 +8,26 @@ import pytest
 from msgspec.structs import replace
 
 from raftlog.errors import RefusedError
-from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
-from raftlog.server.cluster.node import ClusterNode
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.process import BrokerMachine, RunningBroker
+from raftlog.testing.simulator.world import World, start_broker
 from raftlog.types import NewTopic
 from tests.server.cluster.simulated import Cluster, on, operations
 
 
 @pytest.fixture
-def earlier(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+def earlier() -> set[int]:
     """IDs of brokers that report the first version of the protocol; the test changes it."""
-    found = {3}
-    identity = ClusterNode._identity
-
-    def reported(node: ClusterNode) -> PeerIdentity:
-        is_earlier = node.broker_id in found
-        return replace(identity(node), protocol_version=1) if is_earlier else identity(node)
-
-    monkeypatch.setattr(ClusterNode, "_identity", reported)
-    return found
+    return {3}
 
 
 @pytest.fixture
 def cluster(earlier: set[int]) -> Iterator[Cluster]:
-    with World(3, brokers=3) as world:
+    async def start(machine: BrokerMachine) -> RunningBroker:
+        version = 1 if machine.broker_id in earlier else PEER_PROTOCOL_VERSION
+        return await start_broker(machine, peer_protocol=version)
+
+    with World(3, brokers=3, make_broker=start) as world:
         yield Cluster(world)
 
 
