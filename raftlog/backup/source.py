@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from raftlog.client.descriptions import (
     TopicListing,
 )
 from raftlog.client.group_descriptions import GroupListing
+from raftlog.client.waiting import wait_once
 from raftlog.errors import CorruptBatchError, InvalidRequestError
 from raftlog.record import check_batches, verify_chain
 from raftlog.types import Offset, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
@@ -127,7 +127,7 @@ class BackupReader:
         Raises ``CorruptBatchError`` if a file is missing, corrupt or not the expected one.
         """
         if not self._chunks:
-            time.sleep(timeout_s)  # while the target acknowledges the batches
+            wait_once(lambda _callback: None, timeout_s)  # the target acknowledges the batches
             return None, []
         tp, chunk = self._chunks.popleft()
         found = read_chunk(self._store, chunk)

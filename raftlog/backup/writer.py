@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,6 +16,7 @@ from raftlog.client.admin import Admin
 from raftlog.client.batch_reader import BatchReader
 from raftlog.client.consumer_core import Checked
 from raftlog.client.descriptions import PartitionDescription, TopicDescription
+from raftlog.client.environment import ClientEnvironment
 from raftlog.client.settings import Bootstrap
 from raftlog.errors import (
     ChainMismatchError,
@@ -96,11 +96,12 @@ def write_backup(
     group_pattern: str | re.Pattern[str] = ".*",
     now_ms: TimestampMs,
     on_progress: Callable[[Progress], object] = lambda _progress: None,
+    host: ClientEnvironment | None = None,
 ) -> Progress:
     """Add the records that the cluster has committed since the last backup to ``store``.
 
     The patterns match whole names of topics and groups. Internal topics are excluded. Topics of an
-    earlier backup that do not match are kept.
+    earlier backup that do not match are kept. ``host``: environment of the clients.
 
     Raises ``InvalidRequestError`` if the store has a backup of another cluster, a topic was
     created again, or another backup writes to the store; ``ChainMismatchError`` if a log does not
@@ -115,6 +116,7 @@ def write_backup(
             re.compile(group_pattern),
             now_ms,
             on_progress,
+            host or ClientEnvironment(),
         )
 
 
@@ -143,9 +145,10 @@ def _write(
     group_pattern: re.Pattern[str],
     now_ms: TimestampMs,
     on_progress: Callable[[Progress], object],
+    host: ClientEnvironment,
 ) -> Progress:
     progress = Progress()
-    with Admin(bootstrap) as admin:
+    with Admin(bootstrap, host=host) as admin:
         before = store.read(manifest.NAME)
         made = _opened(before, admin, now_ms)
         found = topics.selected(admin.find_topics(), admin.list_topics(), pattern)
@@ -154,7 +157,7 @@ def _write(
         progress.topics, progress.partitions = len(described), len(parts)
         due = parts
         for _number in range(COPIES_MAX):
-            _copy(bootstrap, store, due, progress, on_progress)
+            _copy(bootstrap, store, due, progress, on_progress, host)
             due = _stale(admin, parts, progress)
             if not due:
                 break
@@ -273,23 +276,25 @@ def _copy(
     parts: Mapping[TopicPartition, _Part],
     progress: Progress,
     on_progress: Callable[[Progress], object],
+    host: ClientEnvironment,
 ) -> None:
     """Read every partition up to its goal."""
     missing = {tp for tp, part in parts.items() if not part.is_complete}
-    heard_at = time.monotonic()
-    with BatchReader(bootstrap, client_id="raftlog-backup") as reader:
+    now = host.clock.monotonic
+    heard_at = now()
+    with BatchReader(bootstrap, client_id="raftlog-backup", host=host) as reader:
         if missing:
             reader.start({tp: parts[tp].start for tp in sorted(missing)})
         while missing:
             tp, found = reader.poll(_POLL_S)
             store.still_held()
             if tp is None:
-                if time.monotonic() - heard_at > _PATIENCE_S:
+                if now() - heard_at > _PATIENCE_S:
                     raise RequestTimedOutError(
                         f"{min(missing)}: received no records for {_PATIENCE_S:g} s"
                     )
                 continue
-            heard_at = time.monotonic()
+            heard_at = now()
             part = parts[tp]
             for batch in found:
                 if not part.is_complete:

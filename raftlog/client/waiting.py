@@ -64,8 +64,8 @@ def pending_of(deliveries: list[Delivery]) -> Callable[[], Delivery | None]:
     return pending
 
 
-def wait_once(subscribe: Subscribe, timeout_s: float | None) -> bool:
-    """Block until the subscribed callback runs. Returns False after ``timeout_s`` seconds."""
+def on_lock(subscribe: Subscribe, timeout_s: float | None) -> bool:
+    """Block the thread. See ``wait_once``."""
     lock = allocate_lock()
     lock.acquire()
     subscribe(lock.release)
@@ -75,6 +75,15 @@ def wait_once(subscribe: Subscribe, timeout_s: float | None) -> bool:
             return True
         left -= WAIT_S_MAX
     return lock.acquire(True, max(left, 0.0))
+
+
+# How a wait blocks. The simulator has one thread, and runs the events of its world instead.
+block: Callable[[Subscribe, float | None], bool] = on_lock
+
+
+def wait_once(subscribe: Subscribe, timeout_s: float | None) -> bool:
+    """Block until the subscribed callback runs. Returns False after ``timeout_s`` seconds."""
+    return block(subscribe, timeout_s)
 
 
 def refuse_io_thread() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -129,6 +128,7 @@ class Session:
         self._copies: dict[TopicPartition, _Copy] = {}
         self._topics: dict[str, tuple[str, int]] = {}
         self._name = ""
+        self._now = (settings.target_host or ClientEnvironment()).clock.monotonic
         self._refresh_at = 0.0
         self._groups_at = 0.0
 
@@ -197,7 +197,7 @@ class Session:
                 self._note_hole(tp, copy, copy.source_end)
                 for body in batches.holes(copy.position, copy.source_end):
                     self._append(copy, body)
-        self._refresh_at = time.monotonic() + REFRESH_S
+        self._refresh_at = self._now() + REFRESH_S
         self._count_lag()
         return True
 
@@ -267,14 +267,14 @@ class Session:
         found: dict[TopicPartition, Checked] = {}
         if not offsets:
             return found
-        deadline = time.monotonic() + _PROBE_S
+        deadline = self._now() + _PROBE_S
         with source.reader(one_batch=True) as reader:
             reader.start(offsets)
             while len(found) < len(offsets):
                 tp, batches_found = reader.poll(0.5)
                 if tp is not None:
                     found.setdefault(tp, batches_found[0])
-                elif time.monotonic() > deadline:
+                elif self._now() > deadline:
                     missing = next(tp for tp in offsets if tp not in found)
                     raise RequestTimedOutError(
                         f"{missing}: received no records at offset {offsets[missing]} for "
@@ -296,7 +296,7 @@ class Session:
         for copy in self._copies.values():
             self._collect(copy)
         self._count_lag()
-        return time.monotonic() < self._refresh_at or self._refreshed()
+        return self._now() < self._refresh_at or self._refreshed()
 
     @property
     def is_busy(self) -> bool:
@@ -347,7 +347,7 @@ class Session:
 
     def _refreshed(self) -> bool:
         """Update lag and log starts. Returns False if topics or partitions have changed."""
-        self._refresh_at = time.monotonic() + REFRESH_S
+        self._refresh_at = self._now() + REFRESH_S
         ends = _offsets(self._source, list(self._copies), "latest")
         for tp, copy in self._copies.items():
             copy.source_end = max(copy.source_end, ends[tp])
@@ -356,7 +356,7 @@ class Session:
         self._raise_starts()
         # An interrupted restore must not leave a group, which the next run would not change.
         is_advancing = self._settings.existing_groups is Policy.ADVANCE
-        if is_advancing and time.monotonic() >= self._groups_at:
+        if is_advancing and self._now() >= self._groups_at:
             self._copy_groups()
         self._count_lag()
         return _known(self._selected()) == self._topics
@@ -447,7 +447,7 @@ class Session:
         """
         if self._settings.groups is None:
             return
-        self._groups_at = time.monotonic() + GROUPS_S
+        self._groups_at = self._now() + GROUPS_S
         copied = {tp: (copy.target, copy.acknowledged) for tp, copy in self._copies.items()}
         there = {listing.group for listing in self._target.list_groups()}
         found = [listing.group for listing in self._source.list_groups()]

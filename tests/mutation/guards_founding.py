@@ -12,6 +12,7 @@ _RECOVERY: Final = "raftlog/replication/recovery.py"
 _RECOVERING: Final = "raftlog/server/cluster/recovery.py"
 _PLANS: Final = "tests/replication/test_recovery.py"
 _CLUSTER: Final = "tests/server/cluster/test_recovery.py"
+_STATE: Final = "tests/replication/test_cluster_membership.py"
 _TESTS: Final = "tests/server/cluster/test_founding.py"
 
 GUARDS: Final = [
@@ -176,7 +177,10 @@ GUARDS: Final = [
         module="raftlog/server/cluster/node.py",
         function="ClusterNode._check_peer",
         change=never("if _is_in_majority"),
-        tests=(f"{_CLUSTER}::test_a_living_majority_does_not_accept_the_recovery_of_a_minority",),
+        tests=(
+            f"{_CLUSTER}::test_a_living_majority_does_not_accept_the_recovery_of_a_minority",
+            f"{_CLUSTER}::test_a_living_majority_goes_on_though_both_sides_declared_the_other_lost",
+        ),
     ),
     Guard(
         name="a living majority does not stop at the word of a minority",
@@ -187,10 +191,18 @@ GUARDS: Final = [
         tests=(f"{_CLUSTER}::test_a_living_majority_does_not_accept_the_recovery_of_a_minority",),
     ),
     Guard(
+        name="a restored state has no changes since nothing",
+        why="a broker with an empty disk is told that there is no news, and never joins",
+        module="raftlog/replication/cluster_state.py",
+        function="ClusterMachine._replace",
+        change=calls("call ClusterChanges", "(lambda _version: ClusterChanges())"),
+        tests=(f"{_STATE}::test_who_knows_nothing_needs_a_state_also_after_a_restored_one",),
+    ),
+    Guard(
         name="two recoveries of one state stop both sides",
         why="one generation number has two histories, and nothing says so",
         module="raftlog/server/cluster/node.py",
-        function="ClusterNode._check_peer",
+        function="ClusterNode._admit",
         change=never("if 'diverged'"),
         tests=(f"{_CLUSTER}::test_two_sides_that_gave_up_each_other_both_stop",),
     ),
@@ -272,7 +284,7 @@ GUARDS: Final = [
         why="a replica that had left the ISR leads, although another one is complete",
         module=_RECOVERY,
         function="group_loss",
-        change=calls("call max #1/2", "min"),
+        change=calls("call max", "min"),
         tests=(f"{_PLANS}::test_the_newest_journal_says_who_is_in_sync",),
     ),
     Guard(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from raftlog.testing.simulator import __main__ as simulator
 from raftlog.testing.simulator import consensus
 from raftlog.testing.simulator.scenario import Mode, Scenario, Verdict, run
 
@@ -45,6 +46,23 @@ TESTS = [
 ]
 
 
+# Worlds of their own kind: mode, seeds per test, tests of `make test`, of `make seeds`.
+WORLDS = [("recovery", 2, 1, 10), ("mirror", 1, 1, 10)]
+TESTS_OF_WORLDS = [
+    pytest.param(
+        *(mode, seeds, number),
+        marks=[pytest.mark.seeds] if number >= few else [],
+        id=f"{mode}-{number}",
+    )
+    for mode, seeds, few, more in WORLDS
+    for number in range(few + more)
+]
+
+
+def check_world(seed: int, mode: str, *, count: int = 1) -> None:
+    assert not simulator.main(["--seed", str(seed), "--mode", mode, "--count", str(count)])
+
+
 def check(seed: int, mode: Mode, brokers: int, compacted: bool, *, light: bool = True) -> None:
     verdict = run(Scenario.draw(seed, mode=mode, brokers=brokers, light=light, compacted=compacted))
     assert verdict.is_good, (verdict.violations[:10], replay(verdict))
@@ -73,6 +91,13 @@ def test_a_cluster_keeps_its_promises(
     first = seed + number * SEEDS_PER_TEST
     for each in range(first, first + SEEDS_PER_TEST):
         check(each, mode, brokers, compacted)
+
+
+@pytest.mark.parametrize(("mode", "seeds", "number"), TESTS_OF_WORLDS)
+def test_a_world_of_its_own_kind_keeps_its_promises(
+    seed: int, mode: str, seeds: int, number: int
+) -> None:
+    check_world(seed + number * seeds, mode, count=seeds)
 
 
 @pytest.mark.parametrize(
@@ -106,3 +131,10 @@ def test_clusters_for_a_while(seed: int, mode: Mode, brokers: int, compacted: bo
 @pytest.mark.timeout(0)
 def test_consensus_for_a_while(seed: int) -> None:
     for_a_while(itertools.count(seed), check_consensus)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("mode", [world[0] for world in WORLDS])
+def test_worlds_for_a_while(seed: int, mode: str) -> None:
+    for_a_while(itertools.count(seed), check_world, mode)

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from raftlog.testing.history.entries import write
+from raftlog.testing.simulator import mirroring, recovering
 from raftlog.testing.simulator.entries import entries
 from raftlog.testing.simulator.scenario import MODES, Scenario, Verdict, run
 
 VIOLATIONS_SHOWN_MAX: Final = 20
+WORLDS: Final = ("recovery", "mirror")  # with other clients than those of ``scenario``
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,23 +27,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.CRITICAL + 1)  # log lines of brokers have no virtual time
     bad = 0
     for seed in range(options.seed, options.seed + options.count):
-        scenario = Scenario.draw(
-            seed,
-            mode=options.mode,
-            brokers=options.brokers,
-            light=options.light,
-            compacted=options.compacted,
-        )
-        if options.trace:
-            say(f"{scenario}")
-        verdict = run(scenario, on_trace=say if options.trace else None)
-        say(summary(verdict))
-        if options.history and verdict.workload is not None and verdict.ending is not None:
-            write(options.history, entries(verdict.workload.history, verdict.ending))
-        bad += not verdict.is_good
+        is_good = (_run_world if options.mode in WORLDS else _run_scenario)(seed, options)
+        bad += not is_good
     if options.count > 1:
         say(f"{options.count - bad} of {options.count} seeds passed")
     return 1 if bad else 0
+
+
+def _run_scenario(seed: int, options: argparse.Namespace) -> bool:
+    scenario = Scenario.draw(
+        seed,
+        mode=options.mode,
+        brokers=options.brokers,
+        light=options.light,
+        compacted=options.compacted,
+    )
+    if options.trace:
+        say(f"{scenario}")
+    verdict = run(scenario, on_trace=say if options.trace else None)
+    say(summary(verdict))
+    if options.history and verdict.workload is not None and verdict.ending is not None:
+        write(options.history, entries(verdict.workload.history, verdict.ending))
+    return verdict.is_good
+
+
+def _run_world(seed: int, options: argparse.Namespace) -> bool:
+    on_trace = say if options.trace else None
+    result: recovering.Result | mirroring.Result
+    if options.mode == "recovery":
+        result = recovering.run(recovering.RecoveryPlan.draw(seed), on_trace=on_trace)
+    else:
+        result = mirroring.run(mirroring.MirrorPlan.draw(seed), on_trace=on_trace)
+    counts = ", ".join(f"{what} {count}" for what, count in result.counts.items())
+    say(f"seed {seed}: {'BAD' if result.violations else 'good'} {result.digest}; {counts}")
+    for violation in result.violations[:VIOLATIONS_SHOWN_MAX]:
+        say(f"  {violation}")
+    if result.violations:
+        module = "python -m raftlog.testing.simulator"
+        say(f"  reproduce with: {module} --seed {seed} --mode {options.mode} --trace")
+    return not result.violations
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,7 +75,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=int, default=0, help="first seed (default: 0)")
     parser.add_argument("--count", type=int, default=1, help="number of seeds (default: 1)")
-    parser.add_argument("--mode", choices=MODES, default="safety")
+    parser.add_argument(
+        "--mode",
+        choices=(*MODES, *WORLDS),
+        default="safety",
+        help="recovery, mirror: worlds that draw their brokers (default: safety)",
+    )
     parser.add_argument("--brokers", type=int, default=1, help="number of brokers (default: 1)")
     parser.add_argument("--light", action="store_true", help="short runs with a light workload")
     parser.add_argument("--compacted", action="store_true", help="use a compacted topic")

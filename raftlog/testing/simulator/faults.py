@@ -19,7 +19,7 @@ from raftlog.testing.disk import CHANGES, FOREVER, Fault
 from raftlog.testing.page_cache import SECTOR_BYTES, CachedDirectory, Node
 from raftlog.testing.simulator.hanging import Hang
 from raftlog.testing.simulator.loop import NodeLoop
-from raftlog.testing.simulator.process import LOG_DIRECTORY, BrokerMachine
+from raftlog.testing.simulator.process import DATA_DIRECTORY, LOG_DIRECTORY, BrokerMachine
 from raftlog.testing.simulator.vanishing import TOPICS, WAYS_AT_WORK, lose_files, partitions
 from raftlog.testing.simulator.world import World
 
@@ -421,6 +421,26 @@ def roll_back(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     return True
 
 
+def restore_directory(nemesis: Nemesis, machine: BrokerMachine) -> bool:
+    """Copy the data directory of a running broker, or start the broker from that copy: another
+    file system than the one on which it was, so with other inode numbers (ADR 82).
+    """
+    disk, name = machine.disk, f"{machine.name}, all"
+    if not disk.exists(DATA_DIRECTORY):
+        return False
+    if name not in nemesis.images:
+        nemesis.images[name] = disk.image(DATA_DIRECTORY)
+        return True
+    if machine.log_dirs or not nemesis.may_wipe([machine]):
+        return False
+    nemesis.world.trace(f"{machine.name} starts from an old copy of its data directory")
+    machine.kill()
+    disk.put_back(DATA_DIRECTORY, nemesis.images.pop(name))
+    nemesis.on_wipe(machine)
+    machine.start_later(nemesis.duration(DOWN_S_MAX))
+    return True
+
+
 def lose_log_dir(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     """Fail, hang, temporarily remove or replace the second disk of a broker.
 
@@ -708,6 +728,7 @@ APART: Final[Mapping[str, FaultKind]] = {
     "vanish_at_work": vanish_at_work,
     "read_error": read_error,
     "lose_log_dir": lose_log_dir,
+    "restore_directory": restore_directory,
 }
 
 OF_CLUSTERS: Final = frozenset(("power_cut_of_all", "wipe", "netsplit", "strand"))

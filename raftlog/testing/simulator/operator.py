@@ -16,13 +16,15 @@ PAUSE_S: Final = 1.0  # between two attempts
 PATIENCE_S: Final = 20.0  # timeout of one attempt: the broker may have no power
 
 
-async def recover(world: World, machine: ClientMachine) -> None:
+async def recover(world: World, machine: ClientMachine) -> bool:
     """Run ``raftlog cluster recover`` until every partition has a leader.
 
     Only for clusters in which an in-sync replica of each partition remains: then no record is lost,
     even if the brokers cannot determine this. The operator accepts a loss only while all brokers
     are connected to each other, because a disconnected or restarted broker may store the records.
+    Returns whether there was a loss to accept.
     """
+    has_accepted = False
     while True:
         async with AsyncAdmin(
             world.bootstrap,
@@ -36,13 +38,14 @@ async def recover(world: World, machine: ClientMachine) -> None:
                     done = await admin.recover_cluster(dry_run=True)
                     if _are_all_there(world):
                         accepted = done.loss_id or False
+                        has_accepted |= bool(accepted)
                         done = await admin.recover_cluster(lost=done.lost, accept_loss=accepted)
             except (RaftlogError, TimeoutError) as error:
                 world.trace(f"{machine.name}: recovery failed: {error!r}")
             else:
                 world.trace(f"{machine.name}: recovered: {done}")
                 if _is_whole(done):
-                    return
+                    return has_accepted
         await asyncio.sleep(PAUSE_S)
 
 

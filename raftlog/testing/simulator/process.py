@@ -17,7 +17,7 @@ from raftlog.client.aio.loop_bound import LoopBound
 from raftlog.client.aio.producer import AsyncProducer
 from raftlog.client.environment import ClientEnvironment
 from raftlog.config import Address
-from raftlog.errors import RaftlogError, StorageFailedError
+from raftlog.errors import InvalidRequestError, RaftlogError, StorageFailedError
 from raftlog.testing.disk import SimDisk, Stopped
 from raftlog.testing.page_cache import Node
 from raftlog.testing.simulator.hanging import SYNCS, Hang
@@ -388,7 +388,7 @@ class BrokerMachine(Machine):
 MakeBroker: TypeAlias = Callable[[BrokerMachine], Awaitable[RunningBroker]]
 
 
-Program: TypeAlias = Callable[["ClientMachine"], Coroutine[Any, Any, None]]
+Program: TypeAlias = Callable[["ClientMachine"], Coroutine[Any, Any, object]]
 
 
 class ClientMachine(Machine):
@@ -424,3 +424,23 @@ class ClientMachine(Machine):
             if isinstance(client, AsyncProducer):  # else it is stored, to be reported at exit
                 producer._unclosed.discard(client._core)
         super().bury()
+
+
+class Enduring:
+    """Context manager: ends its block at an error that faults explain, with a line in the trace."""
+
+    def __init__(self, machine: ClientMachine) -> None:
+        self._machine = machine
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: object
+    ) -> bool:
+        is_explained = isinstance(error, RaftlogError) and not isinstance(
+            error, InvalidRequestError
+        )
+        if is_explained:
+            self._machine.world.trace(f"{self._machine.name}: {error!r}")
+        return is_explained

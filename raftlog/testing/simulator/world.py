@@ -19,6 +19,7 @@ from raftlog import limits
 from raftlog.config import Address, BrokerConfig
 from raftlog.config.voters import Voter
 from raftlog.config.watermark import Watermark
+from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
 from raftlog.server.broker import Broker, Surroundings
 from raftlog.testing.simulator.loop import (
     EVENTS_MAX_DEFAULT,
@@ -104,11 +105,16 @@ def _is_sound(machine: BrokerMachine) -> bool:
 
 
 async def start_broker(
-    machine: BrokerMachine, *, config: BrokerConfig | None = None, **settings: Any
+    machine: BrokerMachine,
+    *,
+    config: BrokerConfig | None = None,
+    peer_protocol: int = PEER_PROTOCOL_VERSION,
+    **settings: Any,
 ) -> RunningBroker:
     """Start the real broker with the clock, disk, network and random numbers of a machine.
 
-    ``config``: default: the result of ``broker_config`` with ``settings``.
+    ``config``: default: the result of ``broker_config`` with ``settings``. ``peer_protocol``: the
+    version that it reports to other brokers, as an earlier release does.
     """
     return await Broker.start(
         broker_config(machine, **settings) if config is None else config,
@@ -121,6 +127,7 @@ async def start_broker(
             chance=machine.random.random,
             entropy=machine.random.randbytes,
             on_removed=machine.on_removed,
+            peer_protocol=peer_protocol,
         ),
     )
 
