@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import logging
 import mimetypes
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,8 @@ from raftlog.server.http.authentication import HttpUser
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+logger = logging.getLogger(__name__)
 
 FOLDER: Final = Path(__file__).parent
 # Files that pages load. Their URL contains a part of their checksum, so browsers can cache them.
@@ -112,6 +115,7 @@ class Console:
                 for path, (template, work) in shown.items()
             ),
             Route("/static/{name:path}", self._file, methods=["GET"]),
+            Route("/{path:path}", self._no_page, methods=["GET"]),
         ]
 
     # -- users
@@ -173,15 +177,29 @@ class Console:
         headers = {**guard.HEADERS, "cache-control": KEPT}
         return Response(self._files[name], media_type=kind, headers=headers)
 
+    async def _no_page(self, request: Request) -> Response:
+        self._check_host(request)
+        if request.url.path.startswith("/api/"):
+            raise HTTPException(404)
+        message = f"There is no page {request.url.path[:200]}"
+        return await self._in_thread(self._error, request, message, 404)
+
     def _check_host(self, request: Request) -> None:
         host = request.headers.get("host", "")
         refused = guard.refusal(host, listens_on_loopback=self._is_on_loopback)
         if refused:
             raise HTTPException(421, refused, headers=dict(guard.HEADERS))
 
-    async def _in_thread(self, work: Callable[..., Response], *arguments: Any) -> Response:
+    async def _in_thread(
+        self, work: Callable[..., Response], request: Request, *arguments: Any
+    ) -> Response:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, work, *arguments)
+        try:
+            return await loop.run_in_executor(self._threads, work, request, *arguments)
+        except Exception:  # the page says so, with the navigation
+            logger.exception("console page failed: path=%s", request.url.path)
+            message = "The console has failed. The log of the broker has the reason"
+            return await loop.run_in_executor(self._threads, self._error, request, message, 500)
 
     # -- in a thread
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgpack
+import msgspec
 
 from raftlog import limits
 from raftlog.cli.console.avro import Decoder, NotAvroError
@@ -18,7 +19,20 @@ HEX_BYTES_MAX: Final = 2_048  # bytes of a hexadecimal dump
 PREVIEW_CHARS: Final = 160
 
 # Control characters, and characters that change the text direction.
-_UNSEEN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Lone surrogates too: no page can be encoded with them.
+_UNSEEN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# An escaped surrogate. A lone one is valid JSON (RFC 8259, 8.2), and msgspec rejects it.
+_SURROGATE: Final = re.compile(rb"(?<!\\)((?:\\\\)*)\\u([dD][89a-fA-F][0-9a-fA-F]{2})")
+_MARKS: Final = [chr(code).encode() for code in range(0xE000, 0xE100)]  # private use
+# What decoders raise for bytes that are in another format, or damaged.
+_FAILURES: Final = (
+    ValueError,
+    RecursionError,
+    OverflowError,
+    ArithmeticError,
+    msgspec.MsgspecError,
+    msgpack.UnpackException,
+)
 # First bytes of MessagePack maps and arrays, which are invalid first bytes of UTF-8 text.
 _MSGPACK_FIRST: Final = frozenset((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
 
@@ -68,8 +82,8 @@ def decode(
     if avro is not None and (wanted == "avro" or is_avro):
         try:
             return Shown("avro", clean(_json_text(avro.decode(data, part))), size)
-        except NotAvroError as error:
-            problem = str(error)
+        except (NotAvroError, *_FAILURES) as error:
+            problem = str(error)[:200] or type(error).__name__
     for kind, parse in (("json", _json), ("msgpack", _msgpack)):
         if wanted == kind or (wanted == AUTOMATIC and _may_be(kind, data)):
             if is_cut:
@@ -77,7 +91,7 @@ def decode(
                 continue
             try:
                 return Shown(kind, clean(parse(data)), size)
-            except (ValueError, RecursionError, msgpack.UnpackException, OverflowError) as error:
+            except _FAILURES as error:
                 if wanted == kind:
                     problem = f"not {kind}: {str(error)[:200] or type(error).__name__}"
     problem = problem if wanted != AUTOMATIC or is_avro else ""
@@ -101,7 +115,13 @@ def _may_be(kind: str, data: bytes) -> bool:
 
 
 def _json(data: bytes) -> str:
-    return json.dumps(json.loads(data), ensure_ascii=False, indent=2)[: limits.CONSOLE_TEXT_MAX]
+    """Return the stored text with other white space: parsing it would round numbers, and drop
+    names that occur twice.
+    """
+    mark = next((mark for mark in _MARKS if mark not in data), b"")
+    hidden = _SURROGATE.sub(rb"\1" + mark + rb"\2", data) if mark else data
+    text = msgspec.json.format(hidden, indent=2)
+    return (text.replace(mark, b"\\u") if mark else text).decode()[: limits.CONSOLE_TEXT_MAX]
 
 
 def _msgpack(data: bytes) -> str:

@@ -124,6 +124,31 @@ def test_addresses_cannot_add_markup_to_a_page(browser: Browser, topic: str) -> 
         check(response.text)
 
 
+def test_pages_of_errors_have_the_navigation(
+    browser: Browser,
+    topic: str,
+    bootstrap: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Producer(bootstrap) as producer:
+        producer.send(topic, value=b"any")
+
+    def fail(*_arguments: object) -> None:
+        raise ZeroDivisionError
+
+    missing = browser.client.get("/no/such/page")
+    monkeypatch.setattr("raftlog.cli.console.decoding.decode", fail)
+    failed = browser.client.get(f"/topics/{topic}/records")
+    assert (missing.status_code, failed.status_code) == (404, 500)
+    assert "The log of the broker has the reason" in failed.text
+    assert "ZeroDivisionError" in caplog.text
+    for page in (missing, failed):
+        assert "<nav" in page.text
+        assert page.headers["content-security-policy"]
+    assert browser.client.get("/api/v1/no/such").text == "Not Found"
+
+
 def test_other_hosts_are_refused_on_a_loopback_port(browser: Browser, consoles: Consoles) -> None:
     response = browser.client.get("/", headers={"host": "evil.example"})
     assert response.status_code == 421

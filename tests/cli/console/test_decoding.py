@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog import limits
-from raftlog.cli.console.decoding import FORMATS, HEX_BYTES_MAX, decode, preview
+from raftlog.cli.console.decoding import FORMATS, HEX_BYTES_MAX, clean, decode, preview
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_the_format_is_recognised(data: bytes | None, kind: str, text: str) -> N
 @pytest.mark.parametrize(
     ("data", "wanted", "kind", "told"),
     [
-        (b"plain", "json", "text", "not json: Expecting value"),
+        (b"plain", "json", "text", "not json: JSON is malformed"),
         (b"\xff\xff", "text", "hex", "not text: invalid start byte"),
         (b"\xc1", "msgpack", "hex", "not msgpack"),
         (b"text", "hex", "hex", ""),
@@ -51,6 +51,27 @@ def test_a_format_that_was_asked_for(data: bytes, wanted: str, kind: str, told: 
     assert shown.kind == kind
     assert told in shown.problem
     assert bool(told) == bool(shown.problem)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        '{"a":1,"a":2}',
+        '{"price":1234567890.123456789012345,"z":1e400,"x":1.10,"n":-0}',
+        r'{"lone":"\ud83d","pair":"\ud83d\ude00","none":"\\ud83d","letter":"\u00e9"}',
+        '{"private":"\ue000\ue001"}',
+    ],
+)
+def test_json_is_shown_as_it_is_stored(stored: str) -> None:
+    shown = decode(stored.encode())
+    assert (shown.kind, "".join(shown.text.split())) == ("json", stored)
+    assert shown.text.count("\n") > 1
+
+
+def test_a_surrogate_of_another_format_can_be_shown() -> None:
+    packed = msgpack.packb(["\ud83d"], unicode_errors="surrogatepass")
+    assert decode(packed).text.encode()
+    assert clean("a\ud83d") == "a\ufffd"
 
 
 def test_a_timestamp_of_msgpack_is_shown() -> None:
