@@ -2,14 +2,18 @@
 
 Every line is formatted here, so untrusted text is escaped here: a control character, such as a
 newline in a client id, becomes an escape sequence, and one event is one line. ``RepeatFilter``
-limits how many lines one message of the code can write.
+limits how many lines one message of the code can write. ``LogWriter`` writes them in a thread:
+whoever reads stderr, or its file system, cannot hold up a broker.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import threading
+from collections import deque
 from datetime import UTC, datetime
 from typing import Final
 
@@ -66,6 +70,89 @@ class _Window:
     def __init__(self, start_s: float) -> None:
         self.start_s = start_s
         self.count = 0
+
+
+class LogWriter(logging.Handler):
+    """Writes lines to a file descriptor in a thread. A call never waits for the reader: lines are
+    dropped while ``LOG_WAITING_BYTES_MAX`` wait, or if they cannot be written, such as to a full
+    file system. The next line that is written announces how many. ``dropped``: all of them.
+    """
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self.dropped = 0
+        self._fd = fd
+        self._lines: deque[bytes] = deque()
+        self._bytes = 0  # of the waiting lines
+        self._announced = 0  # dropped lines that a written line has announced
+        self._changed = threading.Condition()
+        self._is_writing = False
+        self._thread: threading.Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except Exception:  # noqa: BLE001 - a wrong call of the logger must not end its caller
+            self.handleError(record)
+        else:
+            self.write(line)
+
+    def write(self, line: str) -> None:
+        """Write a line, without the level filter."""
+        data = line.encode(errors="backslashreplace") + b"\n"
+        with self._changed:
+            if self._bytes + len(data) > limits.LOG_WAITING_BYTES_MAX:
+                self.dropped += 1
+                return
+            self._lines.append(data)
+            self._bytes += len(data)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="raftlog-log", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Wait until all lines are written, for ``LOG_FLUSH_S`` at most."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not (self._lines or self._is_writing), limits.LOG_FLUSH_S
+            )
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._is_writing = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._lines)
+                line = self._lines.popleft()
+                self._bytes -= len(line)
+                self._is_writing = True
+                missing = self.dropped - self._announced
+            if missing:
+                line = b"(%d log lines were dropped: stderr could not take them)\n" % missing + line
+            try:
+                while line:
+                    line = line[os.write(self._fd, line) :]
+            except OSError:  # EPIPE, ENOSPC: there is no other place to report it
+                with self._changed:
+                    self.dropped += 1
+            else:
+                self._announced += missing
+
+
+def say(line: str) -> None:
+    """Write a line to the log of this process, regardless of the level."""
+    for writer in _writers():
+        writer.write(line)
+
+
+def dropped() -> int:
+    """Return the number of log lines that this process could not write."""
+    return sum(writer.dropped for writer in _writers())
+
+
+def _writers() -> list[LogWriter]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, LogWriter)]
 
 
 class TextFormatter(logging.Formatter):

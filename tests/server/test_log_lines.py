@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import os
 import sys
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 import pytest
 
 from raftlog import limits
-from raftlog.server.log_lines import RepeatFilter, formatter
+from raftlog.server.log_lines import LogWriter, RepeatFilter, formatter
 
 MS = 1_700_000_000_123
 
@@ -95,3 +98,53 @@ def test_debug_lines_are_not_limited_and_different_messages_stay_bounded() -> No
     for number in range(2 * limits.LOG_MESSAGES_MAX):
         assert limit.filter(record(f"text {number}"))
     assert len(limit._windows) <= limits.LOG_MESSAGES_MAX
+
+
+def read_all(fd: int) -> list[str]:
+    os.set_blocking(fd, False)
+    parts: list[bytes] = []
+    with suppress(BlockingIOError):
+        while part := os.read(fd, 1 << 20):
+            parts.append(part)
+    return b"".join(parts).decode().splitlines()
+
+
+def test_a_reader_that_stops_holds_nobody_up_and_learns_what_it_missed() -> None:
+    read, write = os.pipe()
+    try:
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4_096)
+        writer = LogWriter(write)
+        line = "x" * 10_000
+        for _ in range(limits.LOG_WAITING_BYTES_MAX // len(line) + 10):
+            writer.write(line)
+        dropped = writer.dropped
+        assert 5 <= dropped <= 12
+        got: list[str] = []
+        while not any("log lines were dropped" in each for each in got):
+            got += read_all(read)
+        assert f"({dropped} log lines were dropped: stderr could not take them)" in got
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_lines_for_a_full_file_system_are_dropped() -> None:
+    with open("/dev/full", "wb", buffering=0) as full:
+        writer = LogWriter(full.fileno())
+        writer.write("lost")
+        writer.flush()
+        assert writer.dropped == 1
+
+
+def test_a_line_is_written_before_the_process_ends() -> None:
+    read, write = os.pipe()
+    try:
+        writer = LogWriter(write)
+        writer.setFormatter(formatter("text"))
+        writer.handle(record("the last %s", "word\udc80"))
+        writer.flush()
+        (line,) = read_all(read)
+        assert line.endswith(r"raftlog.x: the last word\udc80")
+    finally:
+        os.close(read)
+        os.close(write)

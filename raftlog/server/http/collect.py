@@ -16,6 +16,7 @@ from raftlog.consumer_groups import GroupShard
 from raftlog.errors import RaftlogError
 from raftlog.replication.events import KINDS
 from raftlog.replication.partition_state import PartitionState
+from raftlog.server import log_lines
 from raftlog.server.broker import Broker
 from raftlog.server.http.lag_times import LagTimes
 from raftlog.server.http.series import Values
@@ -135,6 +136,7 @@ def _put_counters(broker: Broker, values: Values) -> None:
         ("raftlog_quota_refused_connections_total", counters.quota_refusals),
         ("raftlog_throttled_requests_total", counters.throttled),
         ("raftlog_audit_dropped_total", counters.audit_dropped),
+        ("raftlog_log_dropped_total", log_lines.dropped()),
         ("raftlog_internal_errors_total", counters.mistakes),
         ("raftlog_produced_batches_total", counters.produced_batches),
         ("raftlog_produced_records_total", counters.produced_records),

@@ -86,6 +86,9 @@ METRICS: Final = (
            "Connections refused because of a quota of their user or address."),
     Metric("raftlog_throttled_requests_total", "counter",
            "Requests after which the client had to wait because of a quota."),
+    Metric("raftlog_log_dropped_total", "counter",
+           "Lines that are missing in the log because nobody read stderr, or its file system was "
+           "full."),
     Metric("raftlog_audit_dropped_total", "counter",
            "Events that are missing in the topic __audit because there were too many."),
     Metric("raftlog_request_seconds", "histogram",
