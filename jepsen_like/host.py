@@ -121,7 +121,10 @@ class Host:
     def _is_ready(self) -> bool:
         with self.process.log_path.open("rb") as log:
             log.seek(self._words_at)
-            return f"raftlog broker {self.id} ready on ".encode() in log.read()
+            said = log.read()
+        # In a cluster, "ready" comes only when enough of the others are there.
+        name = f"raftlog broker {self.id}"
+        return any(f"{name} {what} on ".encode() in said for what in ("listens", "ready"))
 
     def _note_exit(self, status: int) -> None:
         words = self.process.last_words()

@@ -20,6 +20,7 @@ from raftlog.config import TopicConfig
 from raftlog.errors import (
     BrokerIdInUseError,
     BrokerRemovedError,
+    ClusterNotReadyError,
     DeclaredLostError,
     InvalidPartitionsError,
     RaftlogError,
@@ -690,14 +691,17 @@ class ClusterMachine:
                 f"replication factor {wanted}: the maximum is {limits.REPLICATION_FACTOR_MAX}"
             )
         if not live:
-            raise InvalidPartitionsError(
+            raise ClusterNotReadyError(
                 "no broker can store replicas yet: all are fenced. Try again when `raftlog cluster "
                 "brokers` shows them as up"
             )
         if not 1 <= wanted <= len(live):
             brokers = "1 broker" if len(self.brokers) == 1 else f"{len(self.brokers)} brokers"
             alive = "" if len(live) == len(self.brokers) else f", of which {len(live)} are live"
-            raise InvalidPartitionsError(
+            refusal = (
+                ClusterNotReadyError if wanted <= len(self.brokers) else InvalidPartitionsError
+            )
+            raise refusal(
                 f"replication factor {wanted} cannot be met: this cluster has {brokers}{alive}"
             )
 

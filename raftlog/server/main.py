@@ -28,7 +28,7 @@ from raftlog.failpoints import VARIABLE, FailpointDisk, Failpoints
 from raftlog.server import log_lines
 
 if TYPE_CHECKING:
-    from raftlog.server.broker import Surroundings
+    from raftlog.server.broker import Broker, Surroundings
     from raftlog.server.http.app import MoreRoutes
 
 logger = logging.getLogger("raftlog")
@@ -98,7 +98,7 @@ def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
     ``make_api``: called with the settings and the address of the broker if it has an HTTP port;
     returns more of what the port serves.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = log_lines.LogWriter(sys.stderr.fileno())
     handler.setFormatter(log_lines.formatter(config.logging_format))
     handler.addFilter(log_lines.RepeatFilter())
     logging.basicConfig(level=config.logging_level.upper(), handlers=[handler])
@@ -111,6 +111,8 @@ def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
     except RaftlogError as error:
         _say(config, f"raftlog broker {config.id}: {error}")
         return 1
+    finally:
+        handler.flush()
 
 
 async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
@@ -154,15 +156,27 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
     long_lived = LongLivedObjects(lambda: broker.context.topics.partition_count)
     watching = loop.create_task(long_lived.watch())
     address = Address(config.listen.host, address_of(listening).port)
-    _say(config, f"raftlog broker {config.id} ready on {address}")
+    announcing = loop.create_task(_announce(config, broker, address))
     await stop.wait()
     logger.info("broker stopping: broker=%d", config.id)
     watching.cancel()
+    announcing.cancel()
     await broker.stop()
     if http is not None:
         await http.stop()  # the last one, so that /readyz reports the stop
     logger.info("broker stopped: broker=%d state=synced", config.id)
     return STATUS_REMOVED if removed.is_set() else 0
+
+
+async def _announce(config: BrokerConfig, broker: Broker, address: Address) -> None:
+    """Say that the broker is ready, once its cluster counts it as live: only then can it store
+    replicas of new topics.
+    """
+    cluster = broker.context.cluster
+    if cluster is not None:
+        _say(config, f"raftlog broker {config.id} listens on {address}")
+        await cluster.joined.wait()
+    _say(config, f"raftlog broker {config.id} ready on {address}")
 
 
 def world(environment: Mapping[str, str], config: BrokerConfig) -> tuple[Disk, Surroundings]:
@@ -197,13 +211,13 @@ def _say(config: BrokerConfig, line: str) -> None:
     if config.logging_format == "json":
         record = logger.makeRecord(logger.name, logging.INFO, __file__, 0, line, (), None)
         line = log_lines.formatter(config.logging_format).format(record)
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    log_lines.say(line)
 
 
 def _on_signal(number: int, stop: asyncio.Event) -> None:
     if stop.is_set():
         logger.warning("second signal, exiting now: signal=%s", signal.Signals(number).name)
+        logging.shutdown()
         os._exit(1)
     stop.set()
 

@@ -12,6 +12,7 @@ from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.errors import (
     BrokerIdInUseError,
+    ClusterNotReadyError,
     InvalidConfigError,
     InvalidPartitionsError,
     InvalidRequestError,
@@ -234,6 +235,7 @@ def test_the_default_replication_factor(unset: int | None, brokers: int, factor:
         ({"partitions": 0}, InvalidPartitionsError, "a topic has 1 to 10000"),
         ({"partitions": 10_001}, InvalidPartitionsError, "a topic has 1 to 10000"),
         ({"replication_factor": 4}, InvalidPartitionsError, "3 brokers, of which 2 are live"),
+        ({"replication_factor": 3}, ClusterNotReadyError, "3 brokers, of which 2 are live"),
         ({"replication_factor": 16}, InvalidPartitionsError, "the maximum is 15"),
         ({"overrides": {"no.key": "1"}}, InvalidConfigError, "no.key"),
         ({"overrides": {"segment.ms": "x"}}, InvalidConfigError, "segment.ms=x"),
@@ -261,11 +263,11 @@ def test_a_topic_that_cannot_be_is_refused(
 def test_no_topic_without_a_live_broker() -> None:
     """The default replication factor is then 0, which no user has requested."""
     machine = ClusterMachine()
-    refused(machine, create("t"), InvalidPartitionsError, "all are fenced")
+    refused(machine, create("t"), ClusterNotReadyError, "all are fenced")
     done(machine, registration(1))
     for factor in (0, 1):
         topic = create("t", replication_factor=factor)
-        refused(machine, topic, InvalidPartitionsError, "all are fenced")
+        refused(machine, topic, ClusterNotReadyError, "all are fenced")
 
 
 def test_a_creation_may_be_repeated() -> None:
@@ -334,7 +336,7 @@ def test_partitions_are_added_at_the_end() -> None:
         ("u", 9, UnknownTopicError, "there is no topic 'u'"),
         ("t", 2, InvalidPartitionsError, "has 2 partitions"),
         ("t", 10_001, InvalidPartitionsError, "1 to 10000"),
-        ("t", 3, InvalidPartitionsError, "factor 3 cannot be met"),
+        ("t", 3, ClusterNotReadyError, "factor 3 cannot be met"),
     ],
 )
 def test_partitions_that_cannot_be_added_are_refused(

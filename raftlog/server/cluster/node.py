@@ -143,6 +143,7 @@ class ClusterNode:
         self._internal_topics = self._make_internal_topics()
         self._state_copy = self._make_state_copy()
         self.recovery = self._make_recovery()
+        self.joined = asyncio.Event()  # the cluster counts this broker as live
         self._founder = self._make_founder()
         self.topics = self._make_topics()
         self._first_user = self._make_first_user(first_user)
@@ -750,6 +751,8 @@ class ClusterNode:
         if voters := self.subscription.voters:
             self._services.host.clock.set_voters(trusted_clocks(voters, self.machine.brokers))
         self.membership.poll()
+        if self.membership.is_in:
+            self.joined.set()
         if not self.membership.is_leaving:
             self._decommissioning.poll()
             if self._internal_topics is not None:
