@@ -1,10 +1,11 @@
 """Options that concern raftlog's client: the brokers' address, and ``raftlog.<setting>``.
 
-Pure. A setting has the name that it has in the client's constructor, with dots or underscores:
-``raftlog.request.timeout.ms`` is ``request_timeout_ms``. Those of TLS and SASL are also accepted
-without the prefix, by the names that they have in Python: ``sasl_username``. A setting that the
-source controls is rejected, and the error names the option to use instead. Kafka's names
-(``kafka.<setting>``) are rejected too, except for the address.
+Pure, except that a profile is read if no option has the brokers' address. A setting has the name
+that it has in the client's constructor, with dots or underscores: ``raftlog.request.timeout.ms`` is
+``request_timeout_ms``. Those of TLS and SASL are also accepted without the prefix, by the names
+that they have in Python: ``sasl_username``. A setting that the source controls is rejected, and the
+error names the option to use instead. Kafka's names (``kafka.<setting>``) are rejected too, except
+for the address.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from raftlog import limits
+from raftlog.client import profiles
 from raftlog.client.settings import (
     BATCH_BYTES_MIN,
     BUFFER_BYTES_MAX,
@@ -173,12 +175,17 @@ _SECURITY_ADVICE: Final = f"there is {', '.join(SECURITY_SETTINGS)}"
 
 
 def parse_address_list(texts: Texts) -> str:
-    """Return the broker addresses, ``host:port[,host:port]``. Raises ``InvalidRequestError``."""
+    """Return the broker addresses, ``host:port[,host:port]``: of the options, else of the profile.
+
+    Raises ``InvalidRequestError``.
+    """
     found: dict[str, tuple[Address, ...]] = {}
     for name in (*ADDRESS_NAMES, "raftlog.bootstrap_servers"):
         text = texts.short(name)
         if text is not None:
             found[name] = _addresses(name, text)
+    if not found and (profile := _profile(texts)) is not None:
+        found["raftlog.profile"] = profile
     if not found:
         raise InvalidRequestError(
             "option bootstrap.servers is missing: name some brokers, as in "
@@ -189,6 +196,20 @@ def parse_address_list(texts: Texts) -> str:
             f"options {' and '.join(found)} name different brokers: leave all but one out"
         )
     return ",".join(str(address) for address in next(iter(found.values())))
+
+
+def _profile(texts: Texts) -> tuple[Address, ...] | None:
+    """Return the addresses of the profile in the options; None without a profile."""
+    name = texts.short("raftlog.profile") or texts.short("profile")
+    if name is None:
+        return None
+    text = profiles.load(name).get("bootstrap")
+    if not text:
+        raise InvalidRequestError(
+            f"{shown('raftlog.profile', name)} has no bootstrap: add it to the profile, or set the "
+            "option bootstrap.servers"
+        )
+    return _addresses("raftlog.profile", text)
 
 
 def _addresses(name: str, text: str) -> tuple[Address, ...]:

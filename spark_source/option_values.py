@@ -138,11 +138,14 @@ def integer(name: str, text: str, least: int, most: int) -> int:
 
 
 def choice(name: str, text: str, choices: tuple[str, ...]) -> str:
-    """Parse one of the words, in any case. Raises ``InvalidRequestError``."""
-    low = text.lower()
-    if low not in choices:
-        raise InvalidRequestError(f"{shown(name, text)}: it is {' or '.join(choices)}")
-    return low
+    """Return the word of ``choices`` that ``text`` is, in any case.
+
+    Raises ``InvalidRequestError``.
+    """
+    for word in choices:
+        if word.lower() == text.lower():
+            return word
+    raise InvalidRequestError(f"{shown(name, text)}: it is {' or '.join(choices)}")
 
 
 def shown(name: str, text: str) -> str:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 
 from tests.quick import CHECKS, Checks, say
+from tests.spark_source.fixtures import NO_JAVA, has_java
 from tests.tidy.sources import ROOT
 
 PYTEST = (sys.executable, "-m", "pytest")
@@ -26,6 +27,10 @@ TESTS = (*PYTEST, "-n", "4", "--budgets", *(f"--ignore={path}" for path in OF_CH
 def main(arguments: Sequence[str]) -> int:
     """Return the exit status."""
     began = time.monotonic()
+    if not has_java():  # not after 8 minutes
+        say(f"{NO_JAVA}, then repeat this. Without it: make test ARGS='-m \"not spark\"'")
+        if "not spark" not in " ".join(arguments):
+            return 2
     checks = Checks([*CHECKS, (*PYTEST, "-q", *OF_CHECK)])
     if not any(COMPILED.glob("conftest.*")):
         say("compiling the tests, once ...")

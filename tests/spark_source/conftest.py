@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 
 from raftlog import Admin, NewTopic, spark_source
 from raftlog.testing import Cluster, cluster
-from tests.spark_source.fixtures import LoadFunction, NewTopicFunction
+from tests.spark_source.fixtures import NO_JAVA, LoadFunction, NewTopicFunction, has_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,9 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark with two slots, in which a task is tried three times. Time zone: UTC."""
-    java = os.path.join(os.environ.get("JAVA_HOME", ""), "bin", "java")
-    if not shutil.which("java") and not os.path.exists(java):
-        pytest.fail("Spark needs Java: install a JDK 17 (Debian: apt install openjdk-17-jre)")
+    if not has_java():
+        pytest.fail(NO_JAVA)
     from pyspark.sql import SparkSession
 
     directory = tmp_path_factory.mktemp("spark")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +48,17 @@ def test_addresses_that_disagree_are_refused_and_their_order_does_not_matter() -
     options["kafka.bootstrap.servers"] = "b:2"
     with pytest.raises(InvalidRequestError, match="name different brokers: leave all but one out"):
         parse_address_list(Texts(options))
+
+
+@pytest.mark.parametrize("name", ["raftlog.profile", "profile"])
+def test_a_profile_has_the_address_if_no_option_has(name: str, tmp_path: Path) -> None:
+    profile = tmp_path / "cluster.toml"
+    profile.write_text('bootstrap = "a:1,b:2"\n')
+    assert parse_address_list(Texts({name: str(profile)})) == "a:1,b:2"
+    assert parse_address_list(Texts({name: str(profile), "bootstrap.servers": "c:3"})) == "c:3"
+    profile.write_text('sasl_username = "alice"\n')
+    with pytest.raises(InvalidRequestError, match=r"cluster\.toml' has no bootstrap: add it"):
+        parse_address_list(Texts({name: str(profile)}))
 
 
 def test_without_an_address_there_is_an_example() -> None:

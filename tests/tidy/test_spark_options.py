@@ -6,8 +6,12 @@ import inspect
 import re
 from dataclasses import fields
 
+import pytest
+
 from raftlog.client.range_reader import RangeReader
 from raftlog.client.resumable import ResumableProducer
+from raftlog.client.settings import OAUTHBEARER, SASL_MECHANISMS, SECURITY_PROTOCOLS, SOURCES
+from raftlog.record import CODEC_NAMES, Codec
 from raftlog.spark_source.client_options import (
     ADDRESS_NAMES,
     CONNECTION_SETTINGS,
@@ -89,3 +93,33 @@ def test_a_setting_has_the_default_of_the_client_and_its_direction() -> None:
         for mode, known in (("read", READ_SETTINGS), ("write", WRITE_SETTINGS)):
             is_taken = setting in known or setting in CONNECTION_SETTINGS
             assert is_taken == (direction in {mode, "both"})
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("raftlog.security.protocol", SECURITY_PROTOCOLS),
+        ("raftlog.sasl.mechanism", (*SASL_MECHANISMS, OAUTHBEARER)),
+        ("raftlog.read.from", SOURCES),
+    ],
+)
+def test_every_word_on_the_page_is_accepted_as_the_client_writes_it(
+    name: str, words: tuple[str, ...]
+) -> None:
+    told = re.findall("`([^`]+)`", re.split(r"default:", SETTINGS[name][2])[0])
+    assert set(told) == set(words)
+    setting = name.removeprefix("raftlog.").replace(".", "_")
+    for word in words:
+        for text in (word, word.lower(), word.upper()):
+            parsed = SourceOptions.parse({**READ, name: text}, streaming=False)
+            assert dict(parsed.connection + parsed.reading)[setting] == word
+
+
+def test_every_codec_on_the_page_is_accepted() -> None:
+    told = re.findall("`([^`]+)`", WRITING["codec"][2])
+    assert set(told) == set(CODEC_NAMES)
+    for word in told:
+        assert (
+            SinkOptions.parse({**ADDRESS, "codec": word.upper()}, streaming=False).codec
+            == (Codec[word.upper()])
+        )
