@@ -220,6 +220,11 @@ class SinkOptions:
         )
 
     @property
+    def is_repeatable(self) -> bool:
+        """Whether the write can be repeated under its name: a stream's batch, or by options."""
+        return self.streaming or self.idempotence_id is not None
+
+    @property
     def write_id(self) -> str | None:
         """Name of the write, equal for its repetitions; None without idempotence options."""
         if self.idempotence_id is None:

@@ -186,10 +186,8 @@ class Router:
         return pa.RecordBatch.from_arrays(list(found.values()), list(found)), sizes
 
     def _header_sizes(self, headers: Any) -> Int64s:
-        counts = _integers(pc.list_value_length(headers))
-        ends = np.cumsum(counts)
-        pairs = headers.flatten()
-        names, values = pc.struct_field(pairs, 0), pc.struct_field(pairs, 1)
+        ends = np.cumsum(_integers(pc.list_value_length(headers)))
+        names = pc.struct_field(headers.flatten(), 0)
         if names.null_count:
             missing = int(np.flatnonzero(names.is_null())[0])
             row = int(np.searchsorted(ends, missing, side="right"))
@@ -197,10 +195,7 @@ class Router:
                 f"{self._row(row)}: a header without a key. Leave such headers out, or coalesce() "
                 "their keys"
             )
-        upto = np.zeros(len(pairs) + 1, np.int64)
-        np.cumsum(HEADER_BYTES + _lengths(names) + _lengths(values), out=upto[1:])
-        sizes: Int64s = upto[ends] - upto[ends - counts]
-        return sizes
+        return header_sizes(headers, ends)
 
     def _timestamps(self, batch: pa.RecordBatch, index: int) -> Any:
         times_us = self._column(batch, index, pa.timestamp("us", batch.column(index).type.tz))
@@ -302,6 +297,25 @@ def _integers(column: Any) -> Int64s:
 
 def _lengths(column: Any) -> Int64s:
     return _integers(pc.binary_length(column))
+
+
+def sizes_of(records: pa.RecordBatch) -> Int64s:
+    """Return the maximum encoded bytes of each record, which has the columns of
+    ``record_schema``."""
+    sizes = RECORD_BYTES + _lengths(records.column("value")) + _lengths(records.column("key"))
+    headers = records.column("headers")
+    ends = np.cumsum(_integers(pc.list_value_length(headers)))
+    return sizes + header_sizes(headers, ends)
+
+
+def header_sizes(headers: Any, ends: Int64s) -> Int64s:
+    """Return the maximum encoded bytes of each record's headers. ``ends``: sums of their counts."""
+    pairs = headers.flatten()
+    upto = np.zeros(len(pairs) + 1, np.int64)
+    lengths = _lengths(pc.struct_field(pairs, 0)) + _lengths(pc.struct_field(pairs, 1))
+    np.cumsum(HEADER_BYTES + lengths, out=upto[1:])
+    sizes: Int64s = np.diff(upto[ends], prepend=0)
+    return sizes
 
 
 # -- chunks ----------------------------------------------------------------------------------------

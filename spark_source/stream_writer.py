@@ -9,10 +9,9 @@ comes from the checkpoint and is the same after each restart. So
   - the newer batch's epoch fences a task of an older batch that is still running;
   - two queries, or one query that writes two topics, use different producer names.
 
-Spark replays a batch from the same offsets of its sources. ``writer`` describes what else must be
-equal, and the effect if it is not. Do not change ``spark.sql.shuffle.partitions`` and the sources'
-``minPartitions`` between a crash and the next start. Do not restore an older copy of the
-checkpoint: its batches are fenced as late ones.
+Spark replays a batch from the same offsets of its sources. ``writer`` describes what must be equal,
+and the effect if it is not. Do not restore an older copy of the checkpoint: its batches are fenced
+as late ones.
 
 Spark has only outputMode "append" for sinks like this one: "complete" is refused here, "update" by
 Spark. For those, and where rows have to be sorted before they are written, which Spark does not do
@@ -33,8 +32,8 @@ from raftlog.errors import ProducerFencedError, UnsupportedFeatureError
 from raftlog.spark_source.writer import (
     TaskReport,
     check_append,
-    check_reports,
     plan_write,
+    settle,
     write_rows,
 )
 
@@ -108,8 +107,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             ) from error
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Check that all tasks have reported. Their records are already committed."""
-        totals = check_reports(messages)
+        """Complete the batch: see ``settle``."""
+        totals = settle(self._plan, messages)
         logger.info("batch done: batch=%d records=%d skipped=%d unmatched=%d", batchId, *totals)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

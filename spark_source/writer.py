@@ -1,24 +1,27 @@
 """Writing: the attempt of a task, and the writer of a batch. Streams: ``stream_writer``.
 
-A task writes as a named producer (``raftlog.client.resumable``): the name identifies the part and
-the write, and is equal for every attempt. An attempt reads back the records of that name, skips its
-rows that are among them (each as often as it is stored), and appends the rest. A partition accepts
-a batch only from an attempt that has read all earlier records of the name. So each row is stored
-once, for any number of attempts and any order of the rows, and also if two attempts run at once:
-then one of them fails, or both fail and are repeated.
+A task writes as a named producer (``raftlog.client.resumable``). The name identifies the write, the
+member the task; both are equal for every attempt. An attempt reads back the records of its name in
+the whole topic, skips its rows that are among them (each as often as it is stored), and appends the
+rest. A partition accepts a batch only from an attempt that has read all earlier records of the
+name. So each row is stored once, for any number of attempts and any order of the rows, and also if
+two attempts run at once: then one of them fails, or both fail and are repeated.
 
-Every attempt must have the same rows. The following break that:
+A write can be repeated (a batch with an idempotenceId, a batch of a stream) with its rows in other
+tasks, and after the topic has got more partitions. So for a row that its own name has not stored,
+the attempt looks among the records that the other names of the write had stored before this run
+(``WritePlan.ends``). A row that is there is *held back*: an equal row of another task may be the
+stored one. When all tasks are done, the driver knows which stored records no row of the same task
+has taken (``Work.left``), gives them to the rows that were held back, and appends what is missing
+(``settle``, ADR 83). Rows that are stored nowhere are appended at once.
 
-- rows with different values each time: ``rand()``, ``uuid()``, a user function with side effects.
-  All rows of the attempt that succeeds are stored, and also records of earlier attempts. The
-  driver logs their number (``unmatched``);
-- another number of tasks when a write is repeated under its idempotenceId, or a stream's batch
-  after a restart: a row then belongs to another task, which has another name;
+Every attempt must have the same rows. Otherwise (``rand()``, ``uuid()``, a source that changed),
+the write fails with ``DifferentRowsError`` after its rows are stored; with the option
+``allowDuplicates``, the driver logs their number. These end the guarantee, and nothing can tell:
+
 - another idempotenceId or idempotenceVersion, another checkpoint;
 - more than 7 days between two attempts: a partition keeps the state of a name for
-  PRODUCER_EXPIRY_MS, and of at most 100,000 names;
-  - partitions added to a topic between the two: keys then map to other partitions. Within one write
-  that has the option ``topic`` this is safe: its tasks use the partition count at planning time.
+  PRODUCER_EXPIRY_MS, and of at most 100,000 names.
 
 Records of an earlier attempt that retention, compaction or delete-records has deleted cannot be
 compared: the attempt fails with ``StoredRecordsGoneError``, unless the option ``allowDuplicates``
@@ -37,16 +40,18 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from raftlog import TopicPartition, limits
+from raftlog import TopicListing, TopicPartition, limits
+from raftlog.client.batch import ProducerIdAndEpoch
 from raftlog.client.resumable import ResumableProducer
 from raftlog.clock import SystemClock
 from raftlog.errors import (
@@ -58,10 +63,11 @@ from raftlog.errors import (
 )
 from raftlog.record import BatchBody, Codec
 from raftlog.record.arrow_encoder import encode_arrow
+from raftlog.security.producer_ids import MEMBERS
 from raftlog.spark_source import client_pool
 from raftlog.spark_source.client_options import CONNECTION_SETTINGS
 from raftlog.spark_source.client_pool import Connection
-from raftlog.spark_source.recall import COLUMNS, STORED_RECORDS_MAX, Stored
+from raftlog.spark_source.recall import COLUMNS, STORED_RECORDS_MAX, Rows, Stored, Wanted
 from raftlog.spark_source.routing import (
     Chunk,
     Chunker,
@@ -70,13 +76,17 @@ from raftlog.spark_source.routing import (
     TopicShape,
     blocks_of,
     chunk_bytes,
+    sizes_of,
 )
 from raftlog.spark_source.sink_columns import SinkColumns, sink_columns
+from raftlog.types import Offset
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from raftlog.client.delivery import DeliveryFuture
+    from raftlog.protocol.produce import DescribedProducer
+    from raftlog.spark_source.catalog import Catalog
     from raftlog.spark_source.options import SinkOptions
 
 logger = logging.getLogger(__name__)
@@ -84,9 +94,19 @@ logger = logging.getLogger(__name__)
 # Settings that this module applies; it passes all others to the producer.
 _OWN_SETTINGS: Final = ("compression_level", "batch_bytes_max")
 
+DRIVER: Final = MEMBERS - 1  # member of a write's name under which its driver writes
+# Partitions whose ends the plan of a write has, if its rows name their topics.
+ENDS_MAX: Final = 10_000
+BLOCK_ROWS: Final = 10_000  # that the driver appends at a time
+OTHER_ROWS: Final = "repeated tasks had other rows than before"
+
 
 class StoredRecordsGoneError(RefusedError):
     """Records of an earlier attempt were deleted, so its stored rows are unknown."""
+
+
+class DifferentRowsError(RefusedError):
+    """A repeated write had other rows than before, so records are stored that are not its rows."""
 
 
 # -- the plan --------------------------------------------------------------------------------------
@@ -97,13 +117,27 @@ class WritePlan:
     """Plan shared by all tasks of a write. Created on the driver, pickled to the executors.
 
     ``topic_id`` and ``partition_count``: of the topic of the option, at planning time; empty and 0
-    if rows name their topics.
+    if rows name their topics. ``ends``: the end of each partition of a topic at planning time, so
+    that records of earlier runs are told from those of this one. It is empty if there is no earlier
+    run. A topic or a partition that is missing in it: see ``end_of``.
     """
 
     options: SinkOptions
     columns: SinkColumns
     topic_id: str = ""
     partition_count: int = 0
+    ends: Mapping[str, Sequence[Offset]] = field(default_factory=dict)
+
+    def end_of(self, tp: TopicPartition) -> Offset:
+        """Return the end of a partition when the write was planned.
+
+        Of a topic that was not looked at, all records count as those of earlier runs: then more
+        rows are held back than necessary, and the driver appends them.
+        """
+        ends = self.ends.get(tp.topic)
+        if ends is None:
+            return limits.OFFSET_MAX + 1
+        return ends[tp.partition] if tp.partition < len(ends) else 0
 
 
 def plan_write(options: SinkOptions, schema: StructType) -> WritePlan:
@@ -113,11 +147,31 @@ def plan_write(options: SinkOptions, schema: StructType) -> WritePlan:
     ``Catalog`` (``BrokerUnavailableError``) if no broker responds in time.
     """
     columns = sink_columns(schema, topic=options.topic)
-    if options.topic is None:
+    if options.topic is None and not options.is_repeatable:
         return WritePlan(options, columns)
     with client_pool.catalogs.lend(_connection(options)) as catalog:
-        topic = catalog.topics([options.topic])[options.topic]
-    return WritePlan(options, columns, topic.id, topic.partition_count)
+        if options.topic is None:
+            return WritePlan(options, columns, ends=_ends(catalog, catalog.matching(bool)))
+        topics = catalog.topics([options.topic])
+        ends = _ends(catalog, topics) if options.is_repeatable else {}
+    topic = topics[options.topic]
+    return WritePlan(options, columns, topic.id, topic.partition_count, ends)
+
+
+def _ends(catalog: Catalog, topics: Mapping[str, TopicListing]) -> dict[str, tuple[Offset, ...]]:
+    """Return the end of each partition; nothing for too many partitions: see ``end_of``."""
+    if sum(topic.partition_count for topic in topics.values()) > ENDS_MAX:
+        return {}
+    wanted = [
+        TopicPartition(name, number)
+        for name, topic in topics.items()
+        for number in range(topic.partition_count)
+    ]
+    found = catalog.latest(wanted)
+    return {
+        name: tuple(found[TopicPartition(name, number)] for number in range(topic.partition_count))
+        for name, topic in topics.items()
+    }
 
 
 def _connection(options: SinkOptions) -> Connection:
@@ -129,11 +183,29 @@ def _connection(options: SinkOptions) -> Connection:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What the task has done in one topic, for ``settle``.
+
+    ``left``: records of the task's name that match none of its rows. ``held``: rows that were held
+    back. ``is_repeated``: the write had stored records here before.
+    """
+
+    topic: str
+    topic_id: str
+    records: int
+    left: Stored
+    held: Rows
+    is_repeated: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TaskReport(WriterCommitMessage):
     """What a task reports to the driver.
 
-    ``skipped``: number of its records that earlier attempts had stored. ``unmatched``: number of
-    records that earlier attempts had stored and that match no row of this attempt.
+    ``skipped``: number of its records that were stored, as far as the task can tell: those held
+    back count. ``unmatched``: number of records that earlier attempts of the task had stored and
+    that match no row of this attempt. ``name`` and ``epoch``: of the write; empty and 0 if it is
+    never repeated.
     """
 
     spark_partition: int
@@ -141,142 +213,66 @@ class TaskReport(WriterCommitMessage):
     skipped: int
     unmatched: int
     log_partitions: int  # number of partitions with records of the task
+    name: str = ""
+    epoch: int = 0
+    works: tuple[Work, ...] = field(default=(), compare=False, repr=False)
+
+
+class Extent(NamedTuple):
+    """Records of some producers in a partition, from ``start`` to before ``end``."""
+
+    partition: TopicPartition
+    start: Offset
+    end: Offset
+    producers: frozenset[ProducerIdAndEpoch]
+    records: int  # that were stored; retention may have deleted some
 
 
 class Appender(Protocol):
     """Functions of a ``ResumableProducer`` that a task uses."""
 
+    @property
+    def identity(self) -> ProducerIdAndEpoch: ...
     def partition_count(self, topic: str) -> int: ...
     def topic_id(self, topic: str) -> str: ...
     def max_message_bytes(self, topic: str) -> int: ...
     def stored(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
+    def extent(self, tp: TopicPartition) -> tuple[Offset, Offset] | None: ...
+    def relatives(self, tp: TopicPartition) -> tuple[DescribedProducer, ...]: ...
     def append(self, tp: TopicPartition, body: BatchBody) -> DeliveryFuture: ...
     def flush(self, timeout: float | None = None) -> None: ...
 
 
-# Reads the stored records of earlier attempts in a partition, with the columns ``recall.COLUMNS``.
-Recall: TypeAlias = Callable[[TopicPartition], Iterator[pa.RecordBatch]]
+# Reads the stored records of an extent that are not deleted, with the columns ``recall.COLUMNS``.
+Recall: TypeAlias = Callable[[Extent], Iterator[pa.RecordBatch]]
 
 
-class Attempt:
-    """One attempt of a task to write the rows that are not stored yet."""
+class _Sender:
+    """Appends runs of records in chunks of one batch each."""
 
-    def __init__(
-        self,
-        plan: WritePlan,
-        producer: Appender,
-        *,
-        spark_partition: int,
-        first: int,
-        now_ms: Callable[[], int],
-        recall: Recall,
-    ) -> None:
-        """``first``: see ``Router``. ``now_ms``: the time of records without a timestamp."""
+    def __init__(self, plan: WritePlan, producer: Appender, now_ms: Callable[[], int]) -> None:
         self._plan = plan
         self._producer = producer
-        self._spark_partition = spark_partition
         self._now_ms = now_ms
-        self._recall = recall
         settings = plan.options.producer_settings()
         self._level: Any = settings.get("compression_level")
         self._batch_bytes_max: Any = settings.get("batch_bytes_max", limits.BATCH_BYTES_MAX)
-        self._shapes: dict[str, TopicShape] = {}
-        self._stored: dict[TopicPartition, Stored] = {}  # where earlier attempts have records
-        self._stored_count = 0  # number of records that were read back
-        self._record_count = 0
-        self._partitions: set[TopicPartition] = set()  # that have records of this attempt
         self._in_flight: deque[DeliveryFuture] = deque()
         self._chunker = Chunker()
-        self._router = Router(
-            plan.columns,
-            topic=plan.options.topic,
-            first=first,
-            where=f"Spark partition {spark_partition}",
-            shape_of=self._learn,
-        )
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReport:
-        """Write all rows. When it returns, every in-sync replica has them.
+    def shape(self, topic: str, partition_count: int) -> TopicShape:
+        message_bytes = min(self._producer.max_message_bytes(topic), self._batch_bytes_max)
+        size = chunk_bytes(partition_count=partition_count, max_message_bytes=message_bytes)
+        return TopicShape(partition_count, size)
 
-        Raises ``StoredRecordsGoneError``, and the errors of routing and the producer.
-        """
-        for batch in blocks_of(batches, self._partition_count):
-            for run in self._router.split(batch):
-                self._record_count += run.records.num_rows
-                self._partitions.add(run.partition)
-                size = self._shapes[run.partition.topic].chunk_bytes
-                for left in self._not_stored(run):
-                    self._send(self._chunker.add(left, chunk_bytes=size))
+    def add(self, run: Run, shape: TopicShape) -> None:
+        self._send(self._chunker.add(run, chunk_bytes=shape.chunk_bytes))
+
+    def finish(self) -> None:
+        """Send the rest. When it returns, every in-sync replica has all records."""
         self._send(self._chunker.rest())
         self._producer.flush()
         self._check_results(all_of_them=True)
-        unmatched = sum(stored.count for stored in self._stored.values())
-        return TaskReport(
-            spark_partition=self._spark_partition,
-            records=self._record_count,
-            skipped=self._stored_count - unmatched,
-            unmatched=unmatched,
-            log_partitions=len(self._partitions),
-        )
-
-    def _partition_count(self) -> int:
-        return sum(shape.partition_count for shape in self._shapes.values())
-
-    def _learn(self, topic: str) -> TopicShape:
-        """Query the shape of a topic and its stored records, before its first row is routed."""
-        count = self._producer.partition_count(topic)
-        if topic == self._plan.options.topic:
-            if self._producer.topic_id(topic) != self._plan.topic_id:
-                raise UnknownTopicError(
-                    f"topic {topic!r} was deleted and recreated after this write was planned: "
-                    "records of this write in the old topic are deleted. Run the write again"
-                )
-            count = self._plan.partition_count
-        message_bytes = min(self._producer.max_message_bytes(topic), self._batch_bytes_max)
-        shape = TopicShape(
-            count, chunk_bytes(partition_count=count, max_message_bytes=message_bytes)
-        )
-        self._shapes[topic] = shape
-        # All partitions: an earlier attempt may have written to one that has no rows now.
-        everywhere = [TopicPartition(topic, partition) for partition in range(count)]
-        self._read_back(self._producer.stored(everywhere))
-        return shape
-
-    def _read_back(self, counts: Mapping[TopicPartition, int]) -> None:
-        """Read the records of earlier attempts. ``counts``: number of records by partition."""
-        total = self._stored_count + sum(counts.values())
-        if total > STORED_RECORDS_MAX:
-            raise UnsupportedFeatureError(
-                f"Spark partition {self._spark_partition}: earlier attempts have stored {total} "
-                f"records; at most {STORED_RECORDS_MAX} are compared with the rows of a new one. "
-                "Use more tasks, with fewer rows each: .repartition(...)"
-            )
-        with_times = self._plan.columns.timestamp is not None
-        for partition, count in counts.items():
-            if count:
-                stored = Stored.of(self._recall(partition), with_times=with_times)
-                if stored.count != count and not self._plan.options.allow_duplicates:
-                    raise self._gone(partition, count, stored.count)
-                self._stored[partition] = stored
-                self._stored_count += stored.count
-
-    def _gone(self, partition: TopicPartition, count: int, found: int) -> StoredRecordsGoneError:
-        return StoredRecordsGoneError(
-            f"Spark partition {self._spark_partition}: earlier attempts have stored {count} "
-            f"records in {partition}, and {found} of them can be read: retention, compaction or "
-            "delete-records deleted the others, so it is unknown which rows are not stored yet. "
-            "To write all rows that are not found, which may store some of them twice, set the "
-            "option allowDuplicates=true"
-        )
-
-    def _not_stored(self, run: Run) -> Iterator[Run]:
-        """Return a run without the records that are stored already; it can be empty."""
-        stored = self._stored.get(run.partition)
-        if stored is None or not (is_stored := stored.take(run.records)).any():
-            yield run
-        elif not is_stored.all():
-            left = run.records.filter(pa.array(~is_stored))
-            yield Run(run.partition, left, run.sizes[~is_stored])
 
     def _send(self, chunks: Iterator[Chunk]) -> None:
         for chunk in chunks:
@@ -299,6 +295,214 @@ class Attempt:
         """Discard the results of batches that were in flight when the producer was closed."""
         for future in self._in_flight:
             future.exception(timeout=0)
+
+
+class _Topic:
+    """A topic that a task writes to, and the stored records of the write there."""
+
+    def __init__(self, shape: TopicShape, own: Stored, others: list[Extent]) -> None:
+        self.shape = shape
+        self.own = own
+        self.others = others  # extents of the other names, from before this run
+        self.foreign: Stored | None = None  # records in ``others``, when they are needed
+        self.is_repeated = bool(own.count or others)
+        self.held: list[Rows] = []
+        self.records = 0
+
+
+class Attempt:
+    """One attempt of a task to write the rows that are not stored yet."""
+
+    def __init__(
+        self,
+        plan: WritePlan,
+        producer: Appender,
+        *,
+        spark_partition: int,
+        first: int,
+        now_ms: Callable[[], int],
+        recall: Recall,
+    ) -> None:
+        """``first``: see ``Router``. ``now_ms``: the time of records without a timestamp."""
+        self._plan = plan
+        self._producer = producer
+        self._spark_partition = spark_partition
+        self._recall = recall
+        self._topics: dict[str, _Topic] = {}
+        self._stored_count = 0  # number of records that were read back
+        self._skipped = 0
+        self._partitions: set[TopicPartition] = set()  # that have records of this attempt
+        self._sender = _Sender(plan, producer, now_ms)
+        self._router = Router(
+            plan.columns,
+            topic=plan.options.topic,
+            first=first,
+            where=f"Spark partition {spark_partition}",
+            shape_of=self._learn,
+        )
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+        """Write all rows. When it returns, every in-sync replica has them, or they are held back.
+
+        Raises ``StoredRecordsGoneError``, and the errors of routing and the producer.
+        """
+        for batch in blocks_of(batches, self._partition_count):
+            for run in self._router.split(batch):
+                topic = self._topics[run.partition.topic]
+                topic.records += run.records.num_rows
+                self._partitions.add(run.partition)
+                left = self._not_stored(run, topic)
+                if left is not None:
+                    self._sender.add(left, topic.shape)
+        self._sender.finish()
+        works = tuple(
+            Work(
+                name,
+                self._producer.topic_id(name),
+                topic.records,
+                topic.own.rest(),
+                Rows.joined(topic.held),
+                is_repeated=topic.is_repeated,
+            )
+            for name, topic in self._topics.items()
+        )
+        return TaskReport(
+            spark_partition=self._spark_partition,
+            records=sum(topic.records for topic in self._topics.values()),
+            skipped=self._skipped,
+            unmatched=sum(topic.own.count for topic in self._topics.values()),
+            log_partitions=len(self._partitions),
+            works=works,
+        )
+
+    def _partition_count(self) -> int:
+        return sum(topic.shape.partition_count for topic in self._topics.values())
+
+    def _learn(self, topic: str) -> TopicShape:
+        """Query the shape of a topic and its stored records, before its first row is routed."""
+        known = count = self._producer.partition_count(topic)
+        if topic == self._plan.options.topic:
+            if self._producer.topic_id(topic) != self._plan.topic_id:
+                raise UnknownTopicError(
+                    f"topic {topic!r} was deleted and recreated after this write was planned: "
+                    "records of this write in the old topic are deleted. Run the write again"
+                )
+            count = self._plan.partition_count
+        shape = self._sender.shape(topic, count)
+        # All partitions: an earlier attempt may have written to one that has no rows now, and an
+        # earlier run may have found another number of them.
+        everywhere = [TopicPartition(topic, partition) for partition in range(max(known, count))]
+        counts = self._producer.stored(everywhere)
+        mine = [own_extent(self._producer, tp, counts[tp]) for tp in everywhere if counts[tp]]
+        others = [
+            extent
+            for tp in everywhere
+            if (extent := others_extent(self._producer, tp, before=self._plan.end_of(tp)))
+        ]
+        self._topics[topic] = _Topic(shape, self._read_back(mine), others)
+        return shape
+
+    def _read_back(self, extents: Sequence[Extent]) -> Stored:
+        """Read records of earlier attempts."""
+        total = self._stored_count + sum(extent.records for extent in extents)
+        if total > STORED_RECORDS_MAX:
+            raise UnsupportedFeatureError(
+                f"Spark partition {self._spark_partition}: earlier attempts have stored {total} "
+                f"records; at most {STORED_RECORDS_MAX} are compared with the rows of a new one. "
+                "Use more tasks, with fewer rows each: .repartition(...)"
+            )
+        stored = read_back(
+            extents,
+            self._recall,
+            with_times=self._plan.columns.timestamp is not None,
+            where=f"Spark partition {self._spark_partition}",
+            allow_duplicates=self._plan.options.allow_duplicates,
+        )
+        self._stored_count += stored.count
+        return stored
+
+    def _not_stored(self, run: Run, topic: _Topic) -> Run | None:
+        """Return the rows of a run that are not stored; None if there is none."""
+        if not topic.is_repeated:
+            return run
+        rows = Rows.of(run.records)
+        is_new = ~topic.own.take(rows)
+        if topic.others and is_new.any():
+            if topic.foreign is None:
+                topic.foreign = self._read_back(topic.others)
+            is_held = np.zeros(len(is_new), np.bool_)
+            is_held[is_new] = topic.foreign.take(rows.where(is_new))
+            if is_held.any():
+                topic.held.append(topic.foreign.compared(rows.where(is_held)))
+            is_new &= ~is_held
+        self._skipped += int((~is_new).sum())
+        if is_new.all():
+            return run
+        if not is_new.any():
+            return None
+        return Run(run.partition, run.records.filter(pa.array(is_new)), run.sizes[is_new])
+
+    def forget(self) -> None:
+        """Discard the results of batches that were in flight when the producer was closed."""
+        self._sender.forget()
+
+
+def own_extent(producer: Appender, tp: TopicPartition, count: int) -> Extent:
+    """Return where the ``count`` records are that the producer has stored."""
+    extent = producer.extent(tp)
+    assert extent is not None, "called only for partitions with stored records"
+    return Extent(tp, *extent, frozenset([producer.identity]), count)
+
+
+def others_extent(
+    producer: Appender,
+    tp: TopicPartition,
+    *,
+    before: Offset,
+    but: Container[int] = (),
+) -> Extent | None:
+    """Return where the other names of the write have records below ``before``; None if nowhere.
+
+    ``but``: members to leave out.
+    """
+    found = [
+        each
+        for each in producer.relatives(tp)
+        if each.first_offset < before and each.producer_id % MEMBERS not in but
+    ]
+    if not found:
+        return None
+    return Extent(
+        tp,
+        min(each.first_offset for each in found),
+        min(max(each.last_offset for each in found) + 1, before),
+        frozenset(ProducerIdAndEpoch(each.producer_id, each.producer_epoch) for each in found),
+        sum(each.last_sequence + 1 for each in found if each.last_offset < before),
+    )
+
+
+def read_back(
+    extents: Iterable[Extent],
+    recall: Recall,
+    *,
+    with_times: bool,
+    where: str,
+    allow_duplicates: bool,
+) -> Stored:
+    """Read the records of these extents. Raises ``StoredRecordsGoneError``."""
+    parts: list[Stored] = []
+    for extent in extents:
+        stored = Stored.of(recall(extent), with_times=with_times)
+        if stored.count < extent.records and not allow_duplicates:
+            raise StoredRecordsGoneError(
+                f"{where}: earlier attempts have stored {extent.records} records in "
+                f"{extent.partition}, and {stored.count} of them can be read: retention, "
+                "compaction or delete-records deleted the others, so it is unknown which rows are "
+                "not stored yet. To write all rows that are not found, which may store some of "
+                "them twice, set the option allowDuplicates=true"
+            )
+        parts.append(stored)
+    return Stored.joined(parts)
 
 
 def encode_chunk(
@@ -326,7 +530,10 @@ def write_rows(
     spark_partition: int,
     first: int,
 ) -> TaskReport:
-    """Write a task's rows as producer ``name``. Without rows, no producer is created."""
+    """Write a task's rows. Without rows, no producer is created.
+
+    ``name``: of the write, and behind the last colon the number of the task.
+    """
     begun = next((batch for batch in batches if batch.num_rows), None)
     if begun is None:
         return TaskReport(spark_partition, records=0, skipped=0, unmatched=0, log_partitions=0)
@@ -340,10 +547,13 @@ def write_rows(
         recall=partial(_stored_records, plan, producer),
     )
     try:
-        return attempt.write(_joined(begun, batches))
+        report = attempt.write(_joined(begun, batches))
     finally:
         producer.close(timeout=0)  # after a failure, the next attempt sends the rest
         attempt.forget()
+    if producer.member is None:
+        return report
+    return replace(report, name=producer.name, epoch=epoch)
 
 
 def _joined(begun: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -352,31 +562,40 @@ def _joined(begun: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> Iterato
 
 
 def _stored_records(
-    plan: WritePlan, producer: ResumableProducer, tp: TopicPartition
+    plan: WritePlan, producer: ResumableProducer, extent: Extent
 ) -> Iterator[pa.RecordBatch]:
     """Read the stored records that are not deleted (a ``Recall``)."""
-    extent = producer.extent(tp)
-    assert extent is not None, "called only for partitions with stored records"
-    connection, (start, end) = _connection(plan.options), extent
+    connection, tp = _connection(plan.options), extent.partition
     with client_pool.catalogs.lend(connection) as catalog:
-        start = max(start, catalog.earliest([tp])[tp])
-    if start < end:
+        start = max(extent.start, catalog.earliest([tp])[tp])
+    if start < extent.end:
         with client_pool.range_readers.lend(connection) as reader:
             yield from reader.read(
                 tp,
                 start,
-                end,
+                extent.end,
                 topic_id=producer.topic_id(tp.topic),
                 columns=COLUMNS,
-                producer=producer.identity,
+                producers=extent.producers,
             )
 
 
 def _producer(options: SinkOptions, *, name: str, epoch: int) -> ResumableProducer:
+    """``name``: see ``write_rows``. The names of a write that is repeated are a family."""
     settings: dict[str, Any] = options.producer_settings()
     for own in _OWN_SETTINGS:
         settings.pop(own, None)
-    return ResumableProducer(options.bootstrap, name=name, epoch=epoch, **settings)
+    if not options.is_repeatable:
+        return ResumableProducer(options.bootstrap, name=name, epoch=epoch, **settings)
+    family, _, member = name.rpartition(":")
+    if int(member) > DRIVER:
+        raise UnsupportedFeatureError(
+            f"Spark partition {member}: a write with an idempotenceId, or a batch of a stream, has "
+            f"at most {DRIVER} tasks. Use fewer: .coalesce(...)"
+        )
+    return ResumableProducer(
+        options.bootstrap, name=family, member=int(member), epoch=epoch, **settings
+    )
 
 
 # -- driver ----------------------------------------------------------------------------------------
@@ -392,15 +611,18 @@ def check_append(overwrite: bool, *, instead: str) -> None:
 
 
 class WriteTotals(NamedTuple):
-    """Sums of the reports of a write's tasks: see ``TaskReport``."""
+    """Sums of the reports of a write's tasks: see ``TaskReport``.
+
+    ``unmatched``: stored records of the write that are none of its rows.
+    """
 
     records: int
     skipped: int
     unmatched: int
 
 
-def check_reports(messages: Sequence[WriterCommitMessage | None]) -> WriteTotals:
-    """Return the sums if every task has reported. Logs a warning for unmatched records."""
+def check_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
+    """Return the reports if every task has reported. Raises ``RaftlogError``."""
     reports = [message for message in messages if isinstance(message, TaskReport)]
     reported = {report.spark_partition for report in reports}
     if len(reported) != len(messages):
@@ -408,19 +630,126 @@ def check_reports(messages: Sequence[WriterCommitMessage | None]) -> WriteTotals
             f"{len(reported)} of {len(messages)} tasks have reported their records: records may "
             "be missing. Repeat the write, with the same idempotenceId if one was set"
         )
+    return reports
+
+
+def settle(plan: WritePlan, messages: Sequence[WriterCommitMessage | None]) -> WriteTotals:
+    """Complete a write whose tasks have ended: append the rows that they held back, if missing.
+
+    Raises ``DifferentRowsError`` if stored records of the write are none of its rows; with
+    ``allowDuplicates``, logs a warning.
+    """
+    reports = check_reports(messages)
+    names = {(report.name, report.epoch) for report in reports if report.name}
+    assert len(names) <= 1, "all tasks of a write have its name"
+    unmatched = sum(work.left.count for report in reports for work in report.works)
+    if names and any(work.is_repeated for report in reports for work in report.works):
+        ((name, epoch),) = names
+        producer = _producer(plan.options, name=f"{name}:{DRIVER}", epoch=epoch)
+        try:
+            recall = partial(_stored_records, plan, producer)
+            made = Settlement(plan, producer, reports, now_ms=SystemClock().wall_ms, recall=recall)
+            unmatched = made.run()
+        finally:
+            producer.close(timeout=0)
     totals = WriteTotals(
         sum(report.records for report in reports),
         sum(report.skipped for report in reports),
-        sum(report.unmatched for report in reports),
+        unmatched,
     )
-    if totals.unmatched:
-        logger.warning(
-            "repeated tasks had different rows: records=%d skipped=%d unmatched=%d. All rows are "
-            "stored; the unmatched records are of earlier attempts. Avoid rand(), uuid() and "
-            "similar functions, or write to a table first",
-            *totals,
-        )
+    if unmatched:
+        text = f"{OTHER_ROWS}: records={totals[0]} skipped={totals[1]} unmatched={totals[2]}"
+        if not plan.options.allow_duplicates:
+            raise DifferentRowsError(
+                f"{text}. All rows are stored; the unmatched records are of earlier attempts. "
+                "Avoid rand(), uuid() and similar functions, or write to a table first. To accept "
+                "such records, set the option allowDuplicates=true"
+            )
+        logger.warning("%s. They stay in the log (allowDuplicates=true)", text)
     return totals
+
+
+class Settlement:
+    """What the driver does when the tasks of a repeated write have ended."""
+
+    def __init__(
+        self,
+        plan: WritePlan,
+        producer: Appender,
+        reports: Sequence[TaskReport],
+        *,
+        now_ms: Callable[[], int],
+        recall: Recall,
+    ) -> None:
+        """``producer``: the driver's own, which writes under the last member of the name."""
+        self._plan = plan
+        self._producer = producer
+        self._recall = recall
+        self._sender = _Sender(plan, producer, now_ms)
+        self._works: dict[str, dict[int, Work]] = {}  # by topic and task
+        for report in reports:
+            for work in report.works:
+                self._works.setdefault(work.topic, {})[report.spark_partition] = work
+
+    def run(self) -> int:
+        """Append what is missing. Returns the number of stored records that are no rows."""
+        try:
+            unmatched = sum(self._settle(topic, works) for topic, works in self._works.items())
+            self._sender.finish()
+        finally:
+            self._sender.forget()
+        return unmatched
+
+    def _settle(self, topic: str, works: Mapping[int, Work]) -> int:
+        if any(work.topic_id != self._producer.topic_id(topic) for work in works.values()):
+            raise UnknownTopicError(
+                f"topic {topic!r} was deleted and recreated during this write. Run the write again"
+            )
+        count = self._producer.partition_count(topic)
+        everywhere = [TopicPartition(topic, number) for number in range(count)]
+        counts = self._producer.stored(everywhere)
+        mine = [own_extent(self._producer, tp, counts[tp]) for tp in everywhere if counts[tp]]
+        absent = [*mine, *self._others(everywhere, but=works)]
+        rest = Stored.joined([*(work.left for work in works.values()), self._read_back(absent)])
+        held = Rows.joined([work.held for work in works.values() if len(work.held.contents)])
+        missing = held.where(~rest.take(held))
+        if len(missing.contents):
+            self._append(missing, [*mine, *self._others(everywhere, but=())])
+        # A run with other tasks that still writes has other names: nothing else would tell.
+        stored = sum(counts.values()) + len(missing.contents)
+        stored += sum(
+            each.last_sequence + 1 for tp in everywhere for each in self._producer.relatives(tp)
+        )
+        return max(rest.count, stored - sum(work.records for work in works.values()))
+
+    def _others(self, everywhere: Iterable[TopicPartition], *, but: Container[int]) -> list[Extent]:
+        found = (
+            others_extent(self._producer, tp, before=limits.OFFSET_MAX + 1, but=but)
+            for tp in everywhere
+        )
+        return [extent for extent in found if extent is not None]
+
+    def _read_back(self, extents: Sequence[Extent]) -> Stored:
+        return read_back(
+            extents,
+            self._recall,
+            with_times=self._plan.columns.timestamp is not None,
+            where="the driver",
+            allow_duplicates=self._plan.options.allow_duplicates,
+        )
+
+    def _append(self, missing: Rows, extents: Iterable[Extent]) -> None:
+        """Append these rows. An equal record of each is in ``extents``: it has the content."""
+        wanted = Wanted(missing)
+        for extent in extents:
+            shape = self._sender.shape(extent.partition.topic, 1)
+            for portion in self._recall(extent):
+                copies = wanted.take(portion)
+                for first in range(0, copies.num_rows, BLOCK_ROWS):
+                    records = copies.slice(first, BLOCK_ROWS)
+                    run = Run(extent.partition, records, sizes_of(records))
+                    self._sender.add(run, shape)
+        assert not wanted.count, "a row is held back only if an equal record was read"
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -447,8 +776,8 @@ class BatchWriter(DataSourceArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Check that all tasks have reported. Their records are already committed."""
-        totals = check_reports(messages)
+        """Complete the write: see ``settle``."""
+        totals = settle(self._plan, messages)
         logger.info("write done: records=%d skipped=%d unmatched=%d", *totals)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

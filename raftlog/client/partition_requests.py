@@ -24,6 +24,7 @@ from raftlog.errors import (
     RaftlogError,
     RequestTimedOutError,
     RetriableError,
+    UnsupportedFeatureError,
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.api import Api
@@ -149,9 +150,17 @@ async def delete_records(
 
 
 async def describe_producer(
-    cluster: Cluster, partitions: Sequence[TopicPartition], producer_id: int
-) -> dict[TopicPartition, DescribedProducer]:
-    """Return the committed state of one producer in each partition. Raises the first failure."""
+    cluster: Cluster,
+    partitions: Sequence[TopicPartition],
+    producer_id: int,
+    *,
+    family_bits: int = 0,
+) -> dict[TopicPartition, list[DescribedProducer]]:
+    """Return the committed state of a producer in each partition, then of its siblings.
+
+    ``family_bits``: see ``ProducersQuery``. Raises the first failure, and
+    ``UnsupportedFeatureError`` if a broker does not know families.
+    """
 
     def request(asked: Sequence[TopicPartition]) -> Message:
         return DescribeProducersRequest(
@@ -161,6 +170,7 @@ async def describe_producer(
                     partition=tp.partition,
                     producer_ids=[producer_id],
                     leader_epoch=cluster.view.partition(*tp).leader_epoch,
+                    family_bits=family_bits,
                 )
                 for tp in asked
             ]
@@ -172,11 +182,16 @@ async def describe_producer(
 
     asking = _Asking(cluster, apis.DESCRIBE_PRODUCERS, partitions, request, read)
     answers = await asking.run(None)
-    found: dict[TopicPartition, DescribedProducer] = {}
+    found: dict[TopicPartition, list[DescribedProducer]] = {}
     for tp, answer in answers.items():
         if [one.producer_id for one in answer.producers] != [producer_id]:
             raise ConnectionLostError(f"the broker's response about {tp} is for other producers")
-        found[tp] = answer.producers[0]
+        if family_bits and answer.siblings is None:
+            raise UnsupportedFeatureError(
+                f"the leader of {tp} has a release that does not list the producers of a write. "
+                "Update all brokers"
+            )
+        found[tp] = [*answer.producers, *(answer.siblings or ())]
     return found
 
 

@@ -7,7 +7,7 @@ Arrow together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
@@ -73,7 +73,7 @@ class RangeReader(PartitionReader):
         rows_max: int = ROWS_DEFAULT,
         bytes_max: int = BYTES_DEFAULT,
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
-        producer: ProducerIdAndEpoch | None = None,
+        producers: Iterable[ProducerIdAndEpoch] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of ``tp`` from ``start`` to before ``end``, in offset order, each once.
 
@@ -85,9 +85,9 @@ class RangeReader(PartitionReader):
             larger ones are split into about equal portions.
         ``timeout_ms``: maximum wait for the next records, also during failovers, 1 to 86,400,000.
             Default: 30,000.
-        ``producer``: read only the batches that this producer wrote in this epoch; other batches
-            are fetched and skipped. Compaction removes the producer from most batches that it
-            rewrites. Default: all batches.
+        ``producers``: read only the batches that these producers wrote in these epochs; other
+            batches are fetched and skipped. Compaction removes the producer from most batches that
+            it rewrites. Default: all batches.
 
         The iterator ends after all records below ``end``. It can be closed early; another ``read``
         also ends it. This call raises ``InvalidRequestError`` or ``TypeError`` if an argument is
@@ -120,7 +120,7 @@ class RangeReader(PartitionReader):
             bytes_max=integer("bytes_max", bytes_max, 1, BYTES_MAX),
             timeout_ms=integer("timeout_ms", timeout_ms, 1, DAY_MS),
             fetched=start,
-            producer=producer,
+            producers=None if producers is None else frozenset(producers),
         )
         self._check_open()
         return self._portions(wanted) if start < end else iter(())

@@ -58,7 +58,7 @@ class Range:
     bytes_max: int
     timeout_ms: int
     fetched: Offset  # next expected offset
-    producer: ProducerIdAndEpoch | None = None  # None: all batches
+    producers: frozenset[ProducerIdAndEpoch] | None = None  # None: all batches
     batches: deque[Checked] = field(default_factory=deque)  # received, not yet returned
     rows: int = 0  # in ``batches``
     size_bytes: int = 0  # of ``batches``, uncompressed
@@ -84,7 +84,8 @@ class Range:
             if header.next_offset <= self.fetched:
                 continue
             self.fetched = header.next_offset
-            if self.producer not in (None, (header.producer_id, header.producer_epoch)):
+            writer = (header.producer_id, header.producer_epoch)
+            if self.producers is not None and writer not in self.producers:
                 continue
             self.batches.append((header, data))
             self.rows += header.record_count

@@ -1,11 +1,11 @@
 """Named (resumable) producer: several runs, in turn or concurrent, store each record once.
 
 A run queries how many records of its name each partition stores, and where (``stored``,
-``extent``). It reads those records back (``RangeReader.read(producer=...)``), skips its own records
-that are among them, and appends the rest. The order of its records can differ from earlier runs.
-This module maps a name and an epoch to the wire format. ``in_flight`` keeps each batch at its
-sequence number, one in flight at a time. The broker accepts each sequence number once
-(``ProducerTable``).
+``extent``). It reads those records back (``RangeReader.read(producers=...)``), skips its own
+records that are among them, and appends the rest. The order of its records can differ from earlier
+runs. Producers of one family can see what each other have written (``relatives``). This module maps
+a name and an epoch to the wire format. ``in_flight`` keeps each batch at its sequence number, one
+in flight at a time. The broker accepts each sequence number once (``ProducerTable``).
 
 Reasons and limits: docs/adr/0017.
 """
@@ -43,7 +43,7 @@ from raftlog.errors import (
 )
 from raftlog.protocol.produce import DescribedProducer
 from raftlog.record import BatchBody
-from raftlog.security.producer_ids import named_id
+from raftlog.security.producer_ids import MEMBER_BITS, MEMBERS, member_id, named_id
 from raftlog.types import NO_BASE_OFFSET, Offset, TopicPartition
 
 # Maximum records of one name and epoch in one partition. With one more, the next sequence would be
@@ -62,8 +62,8 @@ _FIXED: Final[dict[str, Any]] = {
 }
 
 
-def producer_id_of(name: str) -> int:
-    """Return the producer id of ``name`` (``named_id``).
+def producer_id_of(name: str, member: int | None = None) -> int:
+    """Return the producer id of ``name`` (``named_id``), or of a member of this family.
 
     Raises ``InvalidRequestError`` for an empty name, and ``TypeError`` if it is not a str.
     """
@@ -75,7 +75,7 @@ def producer_id_of(name: str) -> int:
             f"of 1 to {limits.PRODUCER_NAME_CHARS_MAX}"
         )
     try:
-        return named_id(name)
+        return named_id(name) if member is None else member_id(name, member)
     except UnicodeEncodeError as error:
         raise InvalidRequestError(f"name={name!r} cannot be written as UTF-8: {error}") from error
 
@@ -107,6 +107,7 @@ class ResumableProducer(ProducerThread):
         bootstrap: Bootstrap = None,
         *,
         name: str,
+        member: int | None = None,
         epoch: int = 0,
         buffer_memory: int = 32 * limits.MIB,
         max_block_ms: int = 60_000,
@@ -121,6 +122,8 @@ class ResumableProducer(ProducerThread):
         """Create the producer. It opens its first connection with the first call. acks is "all".
 
         ``name``: identifies the work; all runs of the same work, and no others, use it.
+        ``member``: 0 to 1,048,575: this producer is one of a family that shares ``name``, and can
+            see what the others have written (``relatives``). Default: no family.
         ``epoch``: 0 to 32,767. Work in steps can increase it with each step. Default: 0.
 
         All other arguments are those of ``Producer``. Raises ``InvalidRequestError`` or
@@ -129,7 +132,8 @@ class ResumableProducer(ProducerThread):
         arguments = {**locals(), **_FIXED}
         self.name = name
         self.epoch = integer("epoch", epoch, 0, EPOCH_MAX)
-        self._producer_id = producer_id_of(name)
+        self.member = None if member is None else integer("member", member, 0, MEMBERS - 1)
+        self._producer_id = producer_id_of(name, self.member)
         host = host or ClientEnvironment()
         self._core = ProducerCore(
             connection_settings(arguments),
@@ -141,6 +145,7 @@ class ResumableProducer(ProducerThread):
         self._lock = allocate_lock()  # protects the assignment of sequence numbers
         self._next: dict[TopicPartition, int] = {}  # number of the next record to append
         self._extents: dict[TopicPartition, tuple[Offset, Offset]] = {}  # of stored()
+        self._relatives: dict[TopicPartition, tuple[DescribedProducer, ...]] = {}  # of stored()
         self._begin(host)
 
     def __repr__(self) -> str:
@@ -181,8 +186,13 @@ class ResumableProducer(ProducerThread):
         is closed. If no leader responds within request_timeout_ms, raises the last error.
         """
         wanted = [TopicPartition(*tp) for tp in dict.fromkeys(partitions)]
-        found = self.described(wanted)
+        all_found = self._describe(wanted, family_bits=0 if self.member is None else MEMBER_BITS)
+        found = {tp: of_family[0] for tp, of_family in all_found.items()}
         counts = {tp: self._count(tp, found[tp]) for tp in wanted}
+        self._relatives |= {
+            tp: tuple(each for each in of_family[1:] if self._count(tp, each))
+            for tp, of_family in all_found.items()
+        }
         self._extents |= {
             tp: (found[tp].first_offset, found[tp].last_offset + 1) for tp in wanted if counts[tp]
         }
@@ -198,12 +208,20 @@ class ResumableProducer(ProducerThread):
 
         Raises the errors of ``stored``, except ``ProducerFencedError``.
         """
+        found = self._describe(partitions, family_bits=0)
+        return {tp: state for tp, (state,) in found.items()}
+
+    def _describe(
+        self, partitions: Sequence[TopicPartition], *, family_bits: int
+    ) -> dict[TopicPartition, list[DescribedProducer]]:
         for topic, number in partitions:
             self._queues(topic).check_partition(number)
         if self._closed:
             raise ClosedError("the producer was closed")
         cluster, producer_id = self._core.cluster, self._producer_id
-        return self._thread.call(lambda: describe_producer(cluster, partitions, producer_id))
+        return self._thread.call(
+            lambda: describe_producer(cluster, partitions, producer_id, family_bits=family_bits)
+        )
 
     def extent(self, tp: TopicPartition) -> tuple[Offset, Offset] | None:
         """Return the range of the records that ``stored`` counted: first offset, last offset + 1.
@@ -211,6 +229,13 @@ class ResumableProducer(ProducerThread):
         None if it counted none. Records of other producers can be between them.
         """
         return self._extents.get(tp)
+
+    def relatives(self, tp: TopicPartition) -> tuple[DescribedProducer, ...]:
+        """Return the other members of the family that had records of this epoch in a partition.
+
+        Of the last ``stored``, and committed. Empty without a family.
+        """
+        return self._relatives.get(tp, ())
 
     @property
     def identity(self) -> ProducerIdAndEpoch:

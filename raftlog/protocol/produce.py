@@ -110,7 +110,11 @@ class InitProducerIdResponse(Message):
 
 
 class ProducersQuery(Message):
-    """Query for the producer state in a partition's log. ``leader_epoch``: as in ``produce``."""
+    """Query for the producer state in a partition's log. ``leader_epoch``: as in ``produce``.
+
+    ``family_bits``: the response also has every producer whose ID differs from one of
+    ``producer_ids`` in its lowest ``family_bits`` only, as ``Siblings``. 0: none.
+    """
 
     topic: TopicName
     partition: PartitionIndex
@@ -118,6 +122,7 @@ class ProducersQuery(Message):
         list[ProducerId], Meta(min_length=1, max_length=limits.PRODUCERS_PER_REQUEST_MAX)
     ]
     leader_epoch: WireEpoch = -1
+    family_bits: Annotated[int, Meta(ge=0, le=62)] = 0
 
 
 class DescribeProducersRequest(Message):
@@ -143,12 +148,16 @@ class DescribedProducer(Message):
 
 
 class DescribedProducers(Message):
-    """Producer states of one partition, in the requested order. They cover committed records."""
+    """Producer states of one partition, in the requested order. They cover committed records.
+
+    ``siblings``: other producers of the families; None: the broker does not know ``family_bits``.
+    """
 
     topic: TopicName
     partition: PartitionIndex
     failure: Failure | None = None
     producers: list[DescribedProducer] = []
+    siblings: list[DescribedProducer] | None = None
 
 
 class DescribeProducersResponse(Message):

@@ -44,10 +44,14 @@ def _described(peer: Peer, query: ProducersQuery) -> DescribedProducers:
         log = topic.log_at(peer.broker_id, query.partition, query.leader_epoch)
     except RaftlogError as error:
         return answer(failure=Failure.of(error))
-    known = [(number, log.producers.last_written(number)) for number in query.producer_ids]
-    return answer(
-        producers=[
+
+    def states(ids: list[int]) -> list[DescribedProducer]:
+        known = [(number, log.producers.last_written(number)) for number in ids]
+        return [
             DescribedProducer(number) if last is None else DescribedProducer(number, *last)
             for number, last in known
         ]
-    )
+
+    (first, *_) = query.producer_ids
+    siblings = states(log.producers.family(first, query.family_bits)) if query.family_bits else None
+    return answer(producers=states(query.producer_ids), siblings=siblings)

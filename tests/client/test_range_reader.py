@@ -141,9 +141,9 @@ def test_only_the_batches_of_one_producer_are_read(rows_max: int) -> None:
         log.append(batch_of([b"x"] * 2, producer=producer))
     with reader_of(fake) as reader:
         for identity, expected in (((7, 1), [4, 5, 8, 9]), ((7, 0), [2, 3]), ((9, 0), [])):
-            wanted = ProducerIdAndEpoch(*identity)
-            assert flat(reader.read(A, 0, 12, rows_max=rows_max, producer=wanted)) == expected
-        assert flat(reader.read(A, 5, 9, producer=ProducerIdAndEpoch(7, 1))) == [5, 8]
+            wanted = [ProducerIdAndEpoch(*identity)]
+            assert flat(reader.read(A, 0, 12, rows_max=rows_max, producers=wanted)) == expected
+        assert flat(reader.read(A, 5, 9, producers=[ProducerIdAndEpoch(7, 1)])) == [5, 8]
 
 
 def test_columns_are_as_asked_for(fake: FakeCluster) -> None:

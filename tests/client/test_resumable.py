@@ -36,7 +36,7 @@ from raftlog.protocol.produce import (
     ProduceRequest,
 )
 from raftlog.record import parse_header, seal
-from raftlog.security.producer_ids import NAMED_ID_BASE
+from raftlog.security.producer_ids import MEMBERS, NAMED_ID_BASE
 from raftlog.types import TopicPartition
 from tests.client.named import ID, NAME, TP, body, describe
 from tests.client.world import FakeCluster, answer_with, hold
@@ -105,6 +105,7 @@ def test_ids_of_names_are_those_that_no_broker_hands_out() -> None:
         ({"name": ""}, InvalidRequestError, "requires a name"),
         ({"name": b"x"}, TypeError, "name=b'x' is not a str"),
         ({"name": "\ud800"}, InvalidRequestError, "UTF-8"),
+        ({"member": 1 << 20}, InvalidRequestError, "member=1048576 is not from 0 to 1048575"),
         ({"epoch": -1}, InvalidRequestError, "epoch=-1 is not from 0 to 32767"),
         ({"epoch": 32_768}, InvalidRequestError, "epoch=32768"),
         ({"epoch": "1"}, TypeError, "epoch='1'"),
@@ -396,3 +397,23 @@ def test_an_answer_about_somebody_else_is_not_believed(fake: FakeCluster) -> Non
     fake.always[apis.DESCRIBE_PRODUCERS] = wrong
     with producer_of(fake) as producer, pytest.raises(RaftlogError, match="for other producers"):
         producer.stored([TP])
+
+
+# -- families --------------------------------------------------------------------------------------
+
+
+def test_a_member_sees_what_the_others_of_its_family_have_stored(fake: FakeCluster) -> None:
+    for member, epoch in ((4, 2), (1, 3), (2, 3)):
+        with producer_of(fake, member=member, epoch=epoch) as other:
+            append_all(other, FIVE[:member], size=9)
+    with producer_of(fake, member=2, epoch=3) as producer:
+        assert producer.stored([TP]) == {TP: 2}
+        (relative,) = producer.relatives(TP)
+        assert relative.producer_id % MEMBERS == 1
+        assert (relative.first_offset, relative.last_offset) == (4, 4)
+    late = producer_of(fake, member=4, epoch=2)
+    with late, pytest.raises(ProducerFencedError, match="epoch 3"):
+        late.stored([TP])
+    with producer_of(fake, epoch=3) as alone:
+        assert alone.stored([TP]) == {TP: 0}
+        assert alone.relatives(TP) == ()

@@ -40,7 +40,7 @@ class NamedRig(Rig):
         super().__init__(fake, identity=ProducerIdAndEpoch(ID, 0), linger_ms=0)
 
     async def stored(self) -> int:
-        return (await describe_producer(self.cluster, [TP], ID))[TP].last_sequence + 1
+        return (await describe_producer(self.cluster, [TP], ID))[TP][0].last_sequence + 1
 
     def append(self, number: int, *values: bytes) -> DeliveryFuture:
         batch = body(*values)

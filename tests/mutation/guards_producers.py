@@ -16,6 +16,9 @@ _TEST_TABLE: Final = "tests/storage/test_producer_state.py"
 _TEST_RECALL: Final = "tests/spark_source/test_recall.py"
 _TEST_ROUTING: Final = "tests/spark_source/test_routing.py"
 _TEST_SINK: Final = "tests/spark_source/test_writer.py"
+_TEST_TASKS: Final = (
+    f"{_TEST_SINK}::test_a_write_is_stored_once_in_any_tasks_on_any_number_of_partitions"
+)
 _HANDLER: Final = "raftlog/server/handlers/describe_producers.py"
 _LIST: Final = "raftlog/server/requests/producers.py"
 _TEST_LIST: Final = "tests/server/handlers/test_list_producers.py"
@@ -160,7 +163,7 @@ GUARDS: Final = [
         why=("a row counts as stored because another producer wrote the same record: it is lost"),
         module=_RANGES,
         function="Range.add",
-        change=never("if producer"),
+        change=never("if producers"),
         tests=(
             "tests/client/test_range_reader.py::test_only_the_batches_of_one_producer_are_read",
         ),
@@ -185,9 +188,36 @@ GUARDS: Final = [
         name="stored records that were deleted end the attempt",
         why="their rows are written again without an error",
         module=_SINK,
-        function="Attempt._read_back",
-        change=value("if _plan", "_.values[0].left > _.values[0].comparators[0]"),
+        function="read_back",
+        change=never("if count"),
         tests=(f"{_TEST_SINK}::test_stored_records_that_were_deleted_end_the_attempt",),
+    ),
+    Guard(
+        name="rows are looked for among the records of the other tasks",
+        why="a write that is repeated with another number of tasks is stored again",
+        module=_SINK,
+        function="Attempt._not_stored",
+        change=never("if bool_"),
+        tests=(_TEST_TASKS,),
+    ),
+    Guard(
+        name="rows that were held back and are missing are appended",
+        why="of equal rows in two tasks one is lost after an interrupted run",
+        module=_SINK,
+        function="Settlement._settle",
+        change=never("if contents"),
+        tests=(_TEST_TASKS,),
+    ),
+    Guard(
+        name="stored records that are no rows fail the write",
+        why="a job succeeds and its topic has records that are none of its rows",
+        module=_SINK,
+        function="settle",
+        change=never("if allow_duplicates"),
+        tests=(
+            f"{_TEST_SINK}::test_rows_that_differ_are_all_stored_and_the_write_fails_unless_that_is"
+            "_allowed",
+        ),
     ),
     Guard(
         name="a row without a key is routed by its value",

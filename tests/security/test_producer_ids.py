@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.security.principal import Principal
-from raftlog.security.producer_ids import NAMED_ID_BASE, is_owner, named_id, owned_id
+from raftlog.security.producer_ids import (
+    MEMBER_BITS,
+    NAMED_ID_BASE,
+    is_owner,
+    member_id,
+    named_id,
+    owned_id,
+)
 
 PRINCIPALS = st.text(min_size=1).map(lambda name: Principal("User", name))
 RANDOM = st.integers(0, (1 << 62) - 1)
@@ -37,3 +44,12 @@ def test_the_mapping_does_not_change() -> None:
     """Producers hold their ids while brokers are upgraded."""
     assert owned_id(Principal("User", "alice"), 5) >> 42 == 418961
     assert named_id("copy-2024-05-01") == 7044026938543915573
+    assert member_id("copy-2024-05-01", 7) == 7044026938543833095
+
+
+def test_members_of_a_family_differ_in_their_number_only() -> None:
+    ids = [member_id("job", member) for member in (0, 1, (1 << MEMBER_BITS) - 1)]
+    assert len({one >> MEMBER_BITS for one in ids}) == 1
+    assert [one % (1 << MEMBER_BITS) for one in ids] == [0, 1, (1 << MEMBER_BITS) - 1]
+    assert all(NAMED_ID_BASE <= one < 1 << 63 for one in ids)
+    assert member_id("other job", 0) >> MEMBER_BITS != ids[0] >> MEMBER_BITS

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from raftlog import Admin, Consumer, ConsumerRecord, TopicPartition
+from raftlog.client.batch import ProducerIdAndEpoch
 from raftlog.client.delivery import Delivery, DeliveryFuture
 from raftlog.errors import RaftlogError, UnknownTopicError
+from raftlog.protocol.produce import DescribedProducer
 from raftlog.record import BatchBody, decode_records, seal
 from raftlog.record.arrow import schema_of
 from raftlog.spark_source.options import SinkOptions
 from raftlog.spark_source.recall import COLUMNS
 from raftlog.spark_source.source import RaftlogDataSource
 from raftlog.spark_source.stream_writer import StreamWriter
-from raftlog.spark_source.writer import BatchWriter, TaskReport
+from raftlog.spark_source.writer import BatchWriter, Extent, TaskReport
 
 Log = dict[TopicPartition, list[ConsumerRecord]]
 
@@ -77,12 +80,20 @@ class FakeProducer:
     asked: list[TopicPartition] = field(default_factory=list)
     is_flushed: bool = False
     deleted: int = 0
+    member: int = 0
+    writers: dict[tuple[str, int, int], int] = field(default_factory=dict)  # shared like ``log``
     is_late: bool = False
     undecided: list[Delivery] = field(default_factory=list)
 
-    def recall(self, tp: TopicPartition) -> Iterator[pa.RecordBatch]:
+    def recall(self, extent: Extent) -> Iterator[pa.RecordBatch]:
         """What is stored, in portions, but for the first ``deleted`` records."""
-        records = self.log[tp][self.deleted :]
+        tp = extent.partition
+        records = [
+            record
+            for record in self.log[tp][self.deleted :]
+            if extent.start <= record.offset < extent.end
+            and (self.member_of(record), 0) in extent.producers
+        ]
         for first in range(0, len(records), 7):
             yield portion_of(records[first : first + 7])
 
@@ -100,7 +111,32 @@ class FakeProducer:
     def stored(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         wanted = list(partitions)
         self.asked += wanted
-        return {tp: len(self.log.get(tp, ())) for tp in wanted}
+        return {tp: len(self._offsets(tp).get(self.member, ())) for tp in wanted}
+
+    @property
+    def identity(self) -> ProducerIdAndEpoch:
+        return ProducerIdAndEpoch(self.member, 0)
+
+    def member_of(self, record: ConsumerRecord) -> int:
+        """Who has written a record."""
+        return self.writers.get((record.topic, record.partition, record.offset), 0)
+
+    def _offsets(self, tp: TopicPartition) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for record in self.log.get(tp, ()):
+            found.setdefault(self.member_of(record), []).append(record.offset)
+        return found
+
+    def extent(self, tp: TopicPartition) -> tuple[int, int] | None:
+        offsets = self._offsets(tp).get(self.member)
+        return (offsets[0], offsets[-1] + 1) if offsets else None
+
+    def relatives(self, tp: TopicPartition) -> tuple[DescribedProducer, ...]:
+        return tuple(
+            DescribedProducer(member, 0, len(offsets) - 1, offsets[-1], offsets[0])
+            for member, offsets in self._offsets(tp).items()
+            if member != self.member
+        )
 
     def append(self, tp: TopicPartition, body: BatchBody) -> DeliveryFuture:
         assert tp in self.asked, "stored() comes first"
@@ -114,7 +150,10 @@ class FakeProducer:
         self.bodies.append(body)
         records = self.log.setdefault(tp, [])
         batch = seal(body) + body.payload
-        records += decode_records(batch, topic=tp.topic, partition=tp.partition)
+        for each in decode_records(batch, topic=tp.topic, partition=tp.partition):
+            record = msgspec.structs.replace(each, offset=len(records))
+            self.writers[tp.topic, tp.partition, len(records)] = self.member
+            records.append(record)
         delivery.succeed(len(records) - body.record_count, -1)
         return DeliveryFuture(delivery, 0)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog import ConsumerRecord
-from raftlog.spark_source.recall import Multiset, Stored, digests_of
+from raftlog.spark_source.recall import Multiset, Rows, Stored, digests_of
 from raftlog.spark_source.routing import record_schema
 from tests.spark_source.sinks import portion_of
 
@@ -63,7 +63,7 @@ def test_of_rows_in_any_order_those_that_are_stored_are_found(
     left = list(map(record, stored_rows))
     for part in (attempted[:cut], attempted[cut:]):
         if part:
-            is_stored = stored.take(rows_of(*part)).tolist()
+            is_stored = stored.take(Rows.of(rows_of(*part))).tolist()
             left += [record(row) for row, found in zip(part, is_stored, strict=True) if not found]
     assert stored.count == 0
     assert len(left) == len(rows)
@@ -100,16 +100,22 @@ def test_a_column_that_is_missing_is_nulls_and_no_headers_are_an_empty_list() ->
 
 def test_times_that_the_broker_gave_are_not_compared() -> None:
     rows: list[Row] = [{"value": b"a", "timestamp": 5}, {"value": b"a", "timestamp": 6}]
-    assert stored_of(*rows[:1], timestamp_type=1).take(rows_of(*rows)).tolist() == [True, False]
-    assert stored_of(*rows[1:], timestamp_type=0).take(rows_of(*rows)).tolist() == [False, True]
+    assert stored_of(*rows[:1], timestamp_type=1).take(Rows.of(rows_of(*rows))).tolist() == [
+        True,
+        False,
+    ]
+    assert stored_of(*rows[1:], timestamp_type=0).take(Rows.of(rows_of(*rows))).tolist() == [
+        False,
+        True,
+    ]
 
 
 def test_a_row_without_a_time_takes_none_that_a_later_row_needs() -> None:
     late: Row = {"value": b"a", "timestamp": None}
     early: Row = {"value": b"a", "timestamp": 5}
     stored = stored_of(early, late)
-    assert stored.take(rows_of(late)).tolist() == [True]
-    assert stored.take(rows_of(early, late)).tolist() == [True, False]
+    assert stored.take(Rows.of(rows_of(late))).tolist() == [True]
+    assert stored.take(Rows.of(rows_of(early, late))).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

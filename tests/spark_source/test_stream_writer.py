@@ -12,8 +12,9 @@ from pyspark.sql.types import BinaryType, StructType
 from raftlog.errors import InvalidRequestError, ProducerFencedError, UnsupportedFeatureError
 from raftlog.spark_source import stream_writer
 from raftlog.spark_source.options import SinkOptions
+from raftlog.spark_source.sink_columns import SinkColumns
 from raftlog.spark_source.stream_writer import StreamWriter, producer_of
-from raftlog.spark_source.writer import TaskReport, plan_write, write_rows
+from raftlog.spark_source.writer import TaskReport, WritePlan, plan_write, write_rows
 from raftlog.testing import Cluster
 from tests.spark_source.fixtures import NewTopicFunction
 from tests.spark_source.sinks import FailingSink, stored_values
@@ -26,7 +27,10 @@ SCHEMA = StructType().add("value", BinaryType()).add("topic", "string")
 
 def writer() -> StreamWriter:
     options = SinkOptions.parse({"bootstrap.servers": "127.0.0.1:1"}, streaming=True)
-    return StreamWriter(options, SCHEMA, False)
+    with pytest.MonkeyPatch.context() as patches:
+        plan = WritePlan(options, SinkColumns(value=0))
+        patches.setattr(stream_writer, "plan_write", lambda *_: plan)
+        return StreamWriter(options, SCHEMA, False)
 
 
 class FakeContext:
@@ -121,9 +125,11 @@ def test_a_task_of_an_older_batch_is_shut_out(
             plan, iter([batch]), name=name, epoch=epoch, spark_partition=0, first=batch_id
         )
 
-    assert write(4, "a", "b") == TaskReport(0, 2, skipped=0, unmatched=0, log_partitions=1)
-    assert write(4, "b", "a") == TaskReport(0, 2, skipped=2, unmatched=0, log_partitions=1)
-    assert write(4, "c", "b", "a") == TaskReport(0, 3, skipped=2, unmatched=0, log_partitions=1)
+    first = write(4, "a", "b")
+    assert (first.name, first.epoch) == (f"spark:q:{topic}:0", 4)
+    assert (first.records, first.skipped, first.unmatched, first.log_partitions) == (2, 0, 0, 1)
+    assert write(4, "b", "a").skipped == 2
+    assert write(4, "c", "b", "a").skipped == 2
     assert write(5, "d").skipped == 0
     with pytest.raises(ProducerFencedError):
         write(4, "a", "b", "c")

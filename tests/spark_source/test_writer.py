@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import pickle
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.functions import col, udf
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from raftlog import ConsumerRecord, TopicPartition
+from raftlog import Admin, ConsumerRecord, TopicPartition
 from raftlog.errors import (
     BrokerUnavailableError,
     InvalidRequestError,
@@ -36,12 +38,14 @@ from raftlog.spark_source.sink_columns import SinkColumns
 from raftlog.spark_source.writer import (
     Attempt,
     BatchWriter,
+    DifferentRowsError,
+    Settlement,
     StoredRecordsGoneError,
     TaskReport,
     WritePlan,
-    check_reports,
     encode_chunk,
     plan_write,
+    settle,
     write_rows,
 )
 from raftlog.testing import Cluster
@@ -168,7 +172,9 @@ def test_rows_in_the_same_order_are_stored_in_that_order() -> None:
     assert pairs_of(log) == pairs_of(whole.log)
 
 
-def test_rows_that_differ_are_all_stored_and_what_was_stored_before_is_counted() -> None:
+def test_rows_that_differ_are_all_stored_and_the_write_fails_unless_that_is_allowed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     log: Log = {}
     first = [(f"key-{number}", b"first") for number in range(50)]
     second = [*first[:20], *((f"key-{number}", b"second") for number in range(20, 50))]
@@ -178,6 +184,12 @@ def test_rows_that_differ_are_all_stored_and_what_was_stored_before_is_counted()
     stored = [pair for pairs in pairs_of(log).values() for pair in pairs]
     assert {(key.encode(), value) for key, value in second} <= set(stored)
     assert len(stored) == 80
+    told = "repeated tasks had other rows than before: records=50 skipped=20 unmatched=30"
+    with pytest.raises(DifferentRowsError, match=f"^{told}.*allowDuplicates=true"):
+        settle(plan_of(), [report])
+    with caplog.at_level(logging.WARNING):
+        assert settle(plan_of(allowDuplicates="true"), [report]) == (50, 20, 30)
+    assert told in caplog.text
 
 
 def test_stored_records_that_were_deleted_end_the_attempt() -> None:
@@ -205,6 +217,114 @@ def test_so_many_stored_records_are_compared_and_no_more(monkeypatch: pytest.Mon
     monkeypatch.setattr(writer, "STORED_RECORDS_MAX", 49)
     with pytest.raises(UnsupportedFeatureError, match=r"50 records; at most 49 .*repartition"):
         attempt(FakeProducer(log), [batch_of(rows)])
+
+
+Values = tuple[str | None, bytes | None, int | None]
+
+
+@dataclass
+class Sink:
+    """A topic that a write in several tasks goes to, again and again."""
+
+    log: Log = field(default_factory=dict)
+    writers: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    partitions: int = 1
+    make: type[FakeProducer] = FakeProducer  # of tasks
+
+    def producer(
+        self, member: int, batches_max: int = 1 << 30, make: type[FakeProducer] = FakeProducer
+    ) -> FakeProducer:
+        topics = {"clicks": self.partitions}
+        return make(self.log, topics, batches_max=batches_max, member=member, writers=self.writers)
+
+    def run(self, tasks: Sequence[Sequence[Values]], *, batches_max: int | None = None) -> int:
+        """One run of the write. ``batches_max``: the run breaks off after so many batches."""
+        ends = [len(self.log.get(TopicPartition("clicks", n), ())) for n in range(self.partitions)]
+        columns = SinkColumns(key=0, value=1, timestamp=2)
+        options = options_of(idempotenceId="job", idempotenceVersion="1", **SMALL_BATCHES)
+        plan = WritePlan(options, columns, "id of clicks", self.partitions, {"clicks": ends})
+        reports = []
+        left = 1 << 30 if batches_max is None else batches_max
+        for number, rows in enumerate(tasks):
+            if not rows:
+                reports.append(TaskReport(number, 0, 0, 0, 0))
+                continue
+            producer = self.producer(number, left, self.make)
+            made = Attempt(
+                plan,
+                producer,
+                spark_partition=number,
+                first=number,
+                now_ms=lambda: NOW_MS,
+                recall=producer.recall,
+            )
+            report = made.write([timed_batch_of(rows)])
+            left -= len(producer.bodies)
+            reports.append(report)
+        driver = self.producer(writer.DRIVER, left)
+        made = Settlement(plan, driver, reports, now_ms=lambda: NOW_MS, recall=driver.recall)
+        return made.run()
+
+    def stored(self) -> Counter[object]:
+        return Counter(
+            (record.key, record.value, record.timestamp_ms)
+            for records in self.log.values()
+            for record in records
+        )
+
+
+def timed_batch_of(rows: Sequence[Values]) -> pa.RecordBatch:
+    keys, values, times = zip(*rows, strict=True)
+    times_us = [None if time is None else time * 1_000 for time in times]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(keys, pa.string()), pa.array(values, pa.binary()),
+         pa.array(times_us, pa.timestamp("us", "UTC"))],
+        names=["key", "value", "timestamp"],
+    )  # fmt: skip
+
+
+@given(st.data())
+def test_a_write_is_stored_once_in_any_tasks_on_any_number_of_partitions(
+    data: st.DataObject,
+) -> None:
+    """Equal rows in several tasks, runs that break off anywhere, a topic that grows in between."""
+    key = st.sampled_from([None, "a", "b"])
+    value = st.sampled_from([b"", b"1", bytes(400)])
+    time = data.draw(st.sampled_from([st.none(), st.sampled_from([5, 6])]))
+    rows = data.draw(st.lists(st.tuples(key, value, time), min_size=1, max_size=40))
+    sink = Sink()
+
+    def tasks() -> list[list[Values]]:
+        count = data.draw(st.integers(1, 4))
+        found: list[list[Values]] = [[] for _ in range(count)]
+        for row in data.draw(st.permutations(rows)):
+            found[data.draw(st.integers(0, count - 1))].append(row)
+        return found
+
+    for _ in range(data.draw(st.integers(0, 3))):
+        with suppress(BrokenError):
+            sink.run(tasks(), batches_max=data.draw(st.integers(0, 6)))
+        sink.partitions += data.draw(st.integers(0, 2))
+    for _ in range(2):  # the second one finds all of them
+        assert sink.run(tasks()) == 0
+        wanted = [(k and k.encode(), v, NOW_MS if t is None else t) for k, v, t in rows]
+        assert sink.stored() == Counter(wanted)
+
+
+def test_records_that_another_run_stores_while_the_write_runs_are_told() -> None:
+    """Its tasks have other numbers, so no partition rejects them."""
+    sink = Sink()
+    row: Values = ("a", b"1", 5)
+    sink.run([[row]])
+    late = WritePlan(options_of(), SinkColumns(key=0, value=1), "id of clicks", 1)
+
+    class Other(FakeProducer):
+        def flush(self, timeout: float | None = None) -> None:
+            super().flush(timeout)
+            attempt(sink.producer(7), [batch_of([("a", b"2")])], late)
+
+    sink.make = Other
+    assert sink.run([[], [row]]) == 1
 
 
 def test_a_count_of_partitions_that_has_grown_since_the_plan_is_not_looked_at() -> None:
@@ -284,14 +404,10 @@ def test_a_task_without_rows_asks_nobody() -> None:
 # -- the driver's side -----------------------------------------------------------------------------
 
 
-def test_a_commit_wants_to_hear_of_every_task(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_commit_wants_to_hear_of_every_task() -> None:
     reports = [TaskReport(number, 10, number, 0, 3) for number in range(3)]
-    with caplog.at_level(logging.WARNING):
-        assert check_reports(reports) == (30, 3, 0)
-        assert check_reports([]) == (0, 0, 0)
-        assert not caplog.records
-        assert check_reports([*reports, TaskReport(3, 10, 0, 4, 3)]) == (40, 3, 4)
-    assert "records=40 skipped=3 unmatched=4" in caplog.text
+    assert settle(plan_of(), reports) == (30, 3, 0)
+    assert settle(plan_of(), []) == (0, 0, 0)
     lacking: list[Sequence[WriterCommitMessage | None]] = [
         [*reports, None],
         [*reports, WriterCommitMessage()],
@@ -299,7 +415,7 @@ def test_a_commit_wants_to_hear_of_every_task(caplog: pytest.LogCaptureFixture) 
     ]
     for messages in lacking:
         with pytest.raises(RaftlogError, match="3 of 4 tasks have reported"):
-            check_reports(messages)
+            settle(plan_of(), messages)
 
 
 def test_a_cluster_that_does_not_answer_is_told_before_any_work() -> None:
@@ -314,11 +430,14 @@ def test_an_overwrite_is_refused_and_asks_nobody() -> None:
 
 
 @pytest.mark.parametrize("pickler", [pickle, cloudpickle])
-def test_a_writer_travels_and_its_identity_with_it(pickler: ModuleType) -> None:
+def test_a_writer_travels_and_its_identity_with_it(
+    pickler: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     schema = StructType().add("value", BinaryType()).add("topic", StringType())
     writer = BatchWriter(options_of(None), schema, False)
     assert pickler.loads(pickler.dumps(writer)).__dict__ == writer.__dict__
     assert BatchWriter(options_of(None), schema, False).__dict__ != writer.__dict__
+    monkeypatch.setattr("raftlog.spark_source.writer.plan_write", lambda *_: plan_of())
     named = options_of(None, idempotenceId="job", idempotenceVersion="7")
     repeated = [BatchWriter(named, schema, False).__dict__ for _ in range(2)]
     assert repeated[0] == repeated[1]
@@ -472,13 +591,17 @@ def test_an_attempt_goes_on_where_others_of_the_same_rows_ended(
 def test_a_write_with_an_id_is_stored_once_for_each_version(
     spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction
 ) -> None:
+    """In any number of tasks, on a topic that grows, and with rows that all tasks have."""
     topic = new_topic(2)
-    frame = spark.range(50, numPartitions=2).selectExpr("cast(id as string) AS value")
     job = {"topic": topic, "idempotenceId": "nightly copy"}
-    for version, copies in (("1", 1), ("1", 1), ("2", 2), ("2", 2)):
+    runs = (("1", 2, 1), ("1", 3, 1), ("2", 1, 2), ("2", 2, 2))
+    for partitions, (version, tasks, copies) in enumerate(runs, 3):
+        frame = spark.range(50, numPartitions=tasks).selectExpr("cast(id % 40 as string) AS value")
         write(frame, brokers, **job, idempotenceVersion=version)
-        expected = [str(number) for number in range(50) for _ in range(copies)]
+        expected = [str(number % 40) for number in range(50) for _ in range(copies)]
         assert stored_values(brokers.bootstrap, topic) == sorted(expected)
+        with Admin(brokers.bootstrap) as admin:
+            admin.add_partitions(topic, partitions)
     write(frame, brokers, topic=topic)
     assert len(stored_values(brokers.bootstrap, topic)) == 150, "without an id it is another write"
 

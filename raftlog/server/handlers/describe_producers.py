@@ -27,6 +27,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.partition import Partition
 from raftlog.server.reply import Reply
 from raftlog.server.turns import Steps
+from raftlog.storage.producer_state import ProducerTable
 from raftlog.types import Offset
 
 
@@ -109,25 +110,40 @@ def _described(query: ProducersQuery, host: Partition) -> tuple[DescribedProduce
     """Return the state of each producer in the log, and the offset after the last of their
     records.
     """
-    producers: list[DescribedProducer] = []
-    end_offset = 0
-    for producer_id in query.producer_ids:
-        written = host.log.producers.last_written(producer_id)
-        if written is None:
-            producers.append(DescribedProducer(producer_id=producer_id))
-            continue
-        end_offset = max(end_offset, written.last_offset + 1)
-        producers.append(
-            DescribedProducer(
-                producer_id=producer_id,
-                producer_epoch=written.epoch,
-                last_sequence=written.last_sequence,
-                last_offset=written.last_offset,
-                first_offset=written.first_offset,
+    table = host.log.producers
+    producers = [_state_of(table, producer_id) for producer_id in query.producer_ids]
+    siblings: list[DescribedProducer] | None = None
+    if query.family_bits:
+        if len(producers) > 1:
+            raise InvalidRequestError("family_bits is for a query of one producer. Split the query")
+        ids = table.family(query.producer_ids[0], query.family_bits)
+        if len(ids) > limits.PRODUCERS_PER_REQUEST_MAX:
+            raise InvalidRequestError(
+                f"{host.topic_partition} has {len(ids)} producers of the family of producer "
+                f"{query.producer_ids[0]}; the limit is {limits.PRODUCERS_PER_REQUEST_MAX}. Write "
+                "with fewer tasks"
             )
-        )
-    answer = DescribedProducers(topic=query.topic, partition=query.partition, producers=producers)
+        siblings = [_state_of(table, producer_id) for producer_id in ids]
+    answer = DescribedProducers(
+        topic=query.topic, partition=query.partition, producers=producers, siblings=siblings
+    )
+    end_offset = 0
+    for each in (*producers, *(siblings or ())):
+        end_offset = max(end_offset, each.last_offset + 1)
     return answer, end_offset
+
+
+def _state_of(table: ProducerTable, producer_id: int) -> DescribedProducer:
+    written = table.last_written(producer_id)
+    if written is None:
+        return DescribedProducer(producer_id=producer_id)
+    return DescribedProducer(
+        producer_id=producer_id,
+        producer_epoch=written.epoch,
+        last_sequence=written.last_sequence,
+        last_offset=written.last_offset,
+        first_offset=written.first_offset,
+    )
 
 
 def _check_committable(host: Partition, leadership: Leadership, end_offset: Offset) -> None:

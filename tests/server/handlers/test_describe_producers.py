@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import pytest
 
 from raftlog import limits
@@ -95,6 +96,26 @@ def test_what_each_producer_wrote_last_is_told(client: Client) -> None:
         DescribedProducer(8),
     ]
     assert only(second.producers).last_offset == 0
+
+
+def test_the_family_of_a_producer_is_told_and_no_other(client: Client) -> None:
+    client.create("t")
+    first = 1 << 62
+    for producer_id in (first + 1, first + 3, first + 4, first + 8):
+        client.produce("t", written(b"a", producer_id=producer_id))
+    asked = msgspec.structs.replace(query(first + 3), family_bits=3)
+    answer = only(ask(client, asked))
+    assert [each.producer_id for each in answer.producers] == [first + 3]
+    assert answer.siblings is not None
+    assert [(each.producer_id, each.last_offset) for each in answer.siblings] == [
+        (first + 1, 0),
+        (first + 4, 2),
+    ]
+    assert only(ask(client, query(first + 3))).siblings is None
+    assert only(ask(client, msgspec.structs.replace(query(OTHER), family_bits=3))).siblings == []
+    two = msgspec.structs.replace(query(first, OTHER), family_bits=3)
+    with pytest.raises(InvalidRequestError, match="a query of one producer"):
+        raise only(ask(client, two)).failure.to_error()
 
 
 def test_a_repeat_changes_nothing_and_a_new_epoch_counts_anew(client: Client) -> None:
