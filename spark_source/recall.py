@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from xxhash import xxh3_128_digest
+from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -210,6 +210,18 @@ class Multiset:
         np.subtract.at(self._counts, found[is_there], 1)
         self.count -= int(is_there.sum())
         return is_taken
+
+
+def hashes_of(records: pa.RecordBatch) -> npt.NDArray[np.uint64]:
+    """Return a hash of 64 bits of all that each row has, also of its time, if it has one."""
+    if records.schema.names == ["value"]:  # the usual case, in half of the time
+        values = records["value"].fill_null(b"").to_pylist()
+        return np.fromiter(map(xxh3_64_intdigest, values), np.uint64, len(values))
+    rows = Rows.of(records)
+    digests = rows.contents
+    if rows.timed is not None and rows.has_time is not None:
+        digests = np.where(rows.has_time, rows.timed, digests)
+    return np.ascontiguousarray(np.frombuffer(digests.tobytes(), np.uint64)[::2])
 
 
 def times_ms_of(portion: pa.RecordBatch) -> npt.NDArray[np.int64]:

@@ -1,11 +1,13 @@
 """Routing of rows to partitions of topics, and grouping into chunks of one batch each. Pure.
 
-A record's partition depends on the row, the task and the partition count of the topic. It does
-not depend on other rows, their order, time or chance. So every attempt of a task has the same
-records for each partition, and can check there which of them are stored already.
+A record's partition depends on the row, the task, the number of equal rows and the partition count
+of the topic. It does not depend on the order of the rows, time or chance. So every attempt of a
+task has the same records for each partition, and two attempts at once do not store equal records in
+two partitions.
 
 The partition is the row's ``partition`` if that is not null; else the hash of the key, as in
-Kafka's clients (murmur2); else, without a key, the hash of the value, shifted by the task's number.
+Kafka's clients (murmur2). Records without a key are distributed evenly: by a hash of all that they
+have, shifted by the task's number; of equal ones, each goes to the partition after the one before.
 Columns are processed as Arrow arrays, without Python code per row.
 """
 
@@ -22,6 +24,7 @@ import pyarrow.compute as pc
 from raftlog import TopicPartition, limits
 from raftlog.errors import InvalidRequestError, UnknownPartitionError
 from raftlog.record.arrow_keys import partitions_of_arrow
+from raftlog.spark_source.recall import hashes_of
 from raftlog.spark_source.sink_columns import SinkColumns
 
 if TYPE_CHECKING:
@@ -43,6 +46,10 @@ HEADER_BYTES: Final = 12
 _BATCH_BYTES: Final = 256
 
 _US_PER_MS: Final = 1_000
+
+# Different records without a key, of one task and topic, of which equal ones are counted. They take
+# 32 bytes each.
+OCCURRENCES_MAX: Final = 1 << 22
 
 # -- rows ------------------------------------------------------------------------------------------
 
@@ -129,8 +136,8 @@ class Router:
         """``topic``: of all rows; None: each row has a topic.
 
         ``first``: partitions by which records without a key are shifted: equal for all attempts of
-        a task, different for each task. So equal values of one task go to one partition, those of
-        several tasks to several. ``where``: name of the task's rows in messages.
+        a task, different for each task. So tasks of one equal row each do not all write to one
+        partition. ``where``: name of the task's rows in messages.
         ``shape_of``: called once for each topic.
         """
         self.row_count = 0  # rows that were split
@@ -139,6 +146,7 @@ class Router:
         self._first = first
         self._where = where
         self._shape_of = cache(shape_of)
+        self._seen: dict[str, Occurrences] = {}  # records without a key, by topic
 
     def split(self, batch: pa.RecordBatch) -> Iterator[Run]:
         """Return the batch's rows by partition, in row order within each partition.
@@ -265,19 +273,82 @@ class Router:
                 )
             chosen = np.where(is_given, wanted, chosen)
         is_keyless = chosen < 0
+        if is_keyless.all():
+            return self._evenly(topic, records, count)
         if is_keyless.any():
-            chosen[is_keyless] = self._by_value(records.column("value"), is_keyless, count)
+            keyless = records.filter(pa.array(is_keyless))
+            chosen[is_keyless] = self._evenly(topic, keyless, count)
         return chosen
 
-    def _by_value(self, values: Any, is_keyless: Any, count: int) -> Int64s:
+    def _evenly(self, topic: str, records: pa.RecordBatch, count: int) -> Int64s:
         """Return partitions for records without a key."""
-        if not is_keyless.all():
-            values = values.filter(pa.array(is_keyless))
-        hashed = partitions_of_arrow(values, count)
-        return (self._first + np.maximum(hashed, 0)) % count  # a null counts as 0
+        hashes = hashes_of(records)
+        seen = self._seen.setdefault(topic, Occurrences())
+        place = (hashes % np.uint64(count)).astype(np.int64)
+        return (self._first + place + seen.add(hashes)) % count
 
     def _row(self, row: int) -> str:
         return f"{self._where}, row {self.row_count + row} (counted from 0)"
+
+
+class Occurrences:
+    """How often records were seen, by their hashes: a table with open addressing in arrays.
+
+    Of more than ``OCCURRENCES_MAX`` different records, only the first ones are counted.
+    """
+
+    def __init__(self) -> None:
+        self._used = 0
+        self._resize(1 << 12)
+
+    def _resize(self, size: int) -> None:
+        self._hashes = np.zeros(size, np.uint64)  # 0: the place is free
+        self._counts = np.zeros(size, np.int64)
+
+    def add(self, hashes: npt.NDArray[np.uint64]) -> Int64s:
+        """Return how often each record was seen before, also in ``hashes``, and count them."""
+        hashes = np.maximum(hashes, np.uint64(1))
+        order = np.argsort(hashes, kind="stable")
+        in_order = hashes[order]
+        starts = np.flatnonzero(np.r_[True, in_order[1:] != in_order[:-1]])[: len(hashes)]
+        counts = np.diff(starts, append=len(hashes))
+        known = self._count(in_order[starts], counts)
+        found = np.empty(len(hashes), np.int64)
+        found[order] = np.arange(len(hashes)) + np.repeat(known - starts, counts)
+        return found
+
+    def _count(self, distinct: npt.NDArray[np.uint64], counts: Int64s) -> Int64s:
+        """Return the counts of these hashes, and add ``counts`` to them."""
+        while 2 * (self._used + len(distinct)) > len(self._hashes):
+            if self._used + len(distinct) > OCCURRENCES_MAX:
+                break
+            is_used = self._hashes > 0
+            old, old_counts = self._hashes[is_used], self._counts[is_used]
+            self._used = 0
+            self._resize(4 * len(self._hashes))
+            self._insert(old, old_counts)
+        return self._insert(distinct, counts)
+
+    def _insert(self, distinct: npt.NDArray[np.uint64], counts: Int64s) -> Int64s:
+        found = np.zeros(len(distinct), np.int64)
+        left = np.arange(len(distinct))
+        mask = len(self._hashes) - 1
+        places = (distinct & np.uint64(mask)).astype(np.int64)
+        # Double hashing: the steps are odd, so each visits all places.
+        steps = (distinct >> np.uint64(40)).astype(np.int64) | 1
+        while len(left):
+            at = places[left]
+            is_free = self._hashes[at] == 0
+            if is_free.any() and self._used + len(left) <= OCCURRENCES_MAX:
+                self._hashes[at[is_free]] = distinct[left[is_free]]  # of those of a place, the last
+            is_here = self._hashes[at] == distinct[left]
+            here = left[is_here]
+            found[here] = self._counts[places[here]]
+            self._used += int((found[here] == 0).sum())
+            self._counts[places[here]] += counts[here]
+            left = left[~is_here & (self._hashes[at] != 0)]
+            places[left] = (places[left] + steps[left]) & mask
+        return found
 
 
 def _groups(partitions: Int64s) -> Iterator[tuple[int, Int64s]]:

@@ -10,7 +10,7 @@ two attempts run at once: then one of them fails, or both fail and are repeated.
 A write can be repeated (a batch with an idempotenceId, a batch of a stream) with its rows in other
 tasks, and after the topic has got more partitions. So for a row that its own name has not stored,
 the attempt looks among the records that the other names of the write had stored before this run
-(``WritePlan.ends``). A row that is there is *held back*: an equal row of another task may be the
+(``WritePlan.topics``). A row that is there is *held back*: an equal row of another task may be the
 stored one. When all tasks are done, the driver knows which stored records no row of the same task
 has taken (``Work.left``), gives them to the rows that were held back, and appends what is missing
 (``settle``, ADR 83). Rows that are stored nowhere are appended at once.
@@ -50,7 +50,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from raftlog import TopicListing, TopicPartition, limits
+from raftlog import TopicPartition, limits
 from raftlog.client.batch import ProducerIdAndEpoch
 from raftlog.client.resumable import ResumableProducer
 from raftlog.clock import SystemClock
@@ -95,8 +95,8 @@ logger = logging.getLogger(__name__)
 _OWN_SETTINGS: Final = ("compression_level", "batch_bytes_max")
 
 DRIVER: Final = MEMBERS - 1  # member of a write's name under which its driver writes
-# Partitions whose ends the plan of a write has, if its rows name their topics.
-ENDS_MAX: Final = 10_000
+# Partitions of all topics in the plan of a write; with more of them, it has no topics.
+PLANNED_MAX: Final = 10_000
 BLOCK_ROWS: Final = 10_000  # that the driver appends at a time
 OTHER_ROWS: Final = "repeated tasks had other rows than before"
 
@@ -112,32 +112,31 @@ class DifferentRowsError(RefusedError):
 # -- the plan --------------------------------------------------------------------------------------
 
 
+class PlannedTopic(NamedTuple):
+    """A topic at planning time. ``ends``: of its partitions; None if no earlier run is possible."""
+
+    id: str
+    partition_count: int
+    ends: tuple[Offset, ...] | None = None
+
+    def end_of(self, tp: TopicPartition) -> Offset:
+        """Return the end of a partition; 0 for one that was added since."""
+        if self.ends is None or tp.partition >= len(self.ends):
+            return 0
+        return self.ends[tp.partition]
+
+
 @dataclass(frozen=True, slots=True)
 class WritePlan:
     """Plan shared by all tasks of a write. Created on the driver, pickled to the executors.
 
-    ``topic_id`` and ``partition_count``: of the topic of the option, at planning time; empty and 0
-    if rows name their topics. ``ends``: the end of each partition of a topic at planning time, so
-    that records of earlier runs are told from those of this one. It is empty if there is no earlier
-    run. A topic or a partition that is missing in it: see ``end_of``.
+    ``topics``: the topic of the option; or all topics, if rows name theirs. So all tasks see the
+    same number of partitions, and tell records of earlier runs from those of this one.
     """
 
     options: SinkOptions
     columns: SinkColumns
-    topic_id: str = ""
-    partition_count: int = 0
-    ends: Mapping[str, Sequence[Offset]] = field(default_factory=dict)
-
-    def end_of(self, tp: TopicPartition) -> Offset:
-        """Return the end of a partition when the write was planned.
-
-        Of a topic that was not looked at, all records count as those of earlier runs: then more
-        rows are held back than necessary, and the driver appends them.
-        """
-        ends = self.ends.get(tp.topic)
-        if ends is None:
-            return limits.OFFSET_MAX + 1
-        return ends[tp.partition] if tp.partition < len(ends) else 0
+    topics: Mapping[str, PlannedTopic] = field(default_factory=dict)
 
 
 def plan_write(options: SinkOptions, schema: StructType) -> WritePlan:
@@ -147,29 +146,29 @@ def plan_write(options: SinkOptions, schema: StructType) -> WritePlan:
     ``Catalog`` (``BrokerUnavailableError``) if no broker responds in time.
     """
     columns = sink_columns(schema, topic=options.topic)
-    if options.topic is None and not options.is_repeatable:
-        return WritePlan(options, columns)
     with client_pool.catalogs.lend(_connection(options)) as catalog:
         if options.topic is None:
-            return WritePlan(options, columns, ends=_ends(catalog, catalog.matching(bool)))
-        topics = catalog.topics([options.topic])
-        ends = _ends(catalog, topics) if options.is_repeatable else {}
-    topic = topics[options.topic]
-    return WritePlan(options, columns, topic.id, topic.partition_count, ends)
+            topics = catalog.matching(lambda _: True)
+        else:
+            topics = catalog.topics([options.topic])
+        if sum(topic.partition_count for topic in topics.values()) > PLANNED_MAX:
+            return WritePlan(options, columns)
+        planned = {
+            name: PlannedTopic(topic.id, topic.partition_count) for name, topic in topics.items()
+        }
+        if options.is_repeatable:
+            planned = _with_ends(planned, catalog)
+    return WritePlan(options, columns, planned)
 
 
-def _ends(catalog: Catalog, topics: Mapping[str, TopicListing]) -> dict[str, tuple[Offset, ...]]:
-    """Return the end of each partition; nothing for too many partitions: see ``end_of``."""
-    if sum(topic.partition_count for topic in topics.values()) > ENDS_MAX:
-        return {}
-    wanted = [
-        TopicPartition(name, number)
+def _with_ends(topics: Mapping[str, PlannedTopic], catalog: Catalog) -> dict[str, PlannedTopic]:
+    partitions = {
+        name: [TopicPartition(name, number) for number in range(topic.partition_count)]
         for name, topic in topics.items()
-        for number in range(topic.partition_count)
-    ]
-    found = catalog.latest(wanted)
+    }
+    ends = catalog.latest(tp for tps in partitions.values() for tp in tps)
     return {
-        name: tuple(found[TopicPartition(name, number)] for number in range(topic.partition_count))
+        name: topic._replace(ends=tuple(ends[tp] for tp in partitions[name]))
         for name, topic in topics.items()
     }
 
@@ -298,16 +297,34 @@ class _Sender:
 
 
 class _Topic:
-    """A topic that a task writes to, and the stored records of the write there."""
+    """A topic that a task writes to, and the stored records of the write there.
 
-    def __init__(self, shape: TopicShape, own: Stored, others: list[Extent]) -> None:
+    ``old``: records of the task from before this run. The topic may have had fewer partitions, so
+    they are compared with the rows of all partitions. ``own``: its records of this run, which other
+    attempts may write at the same time, by partition. ``others``: extents of the other tasks, from
+    before this run; ``foreign``: their records, when they are needed.
+    """
+
+    def __init__(
+        self,
+        shape: TopicShape,
+        old: Stored,
+        own: dict[TopicPartition, Stored],
+        others: list[Extent],
+    ) -> None:
         self.shape = shape
+        self.old = old
         self.own = own
-        self.others = others  # extents of the other names, from before this run
-        self.foreign: Stored | None = None  # records in ``others``, when they are needed
-        self.is_repeated = bool(own.count or others)
+        self.others = others
+        self.foreign: Stored | None = None
+        self.is_repeated = bool(old.count or own or others)
         self.held: list[Rows] = []
         self.records = 0
+
+    @property
+    def left(self) -> Stored:
+        """Records of the task that match no row yet."""
+        return Stored.joined([self.old, *self.own.values()])
 
 
 class Attempt:
@@ -360,7 +377,7 @@ class Attempt:
                 name,
                 self._producer.topic_id(name),
                 topic.records,
-                topic.own.rest(),
+                topic.left,
                 Rows.joined(topic.held),
                 is_repeated=topic.is_repeated,
             )
@@ -370,7 +387,7 @@ class Attempt:
             spark_partition=self._spark_partition,
             records=sum(topic.records for topic in self._topics.values()),
             skipped=self._skipped,
-            unmatched=sum(topic.own.count for topic in self._topics.values()),
+            unmatched=sum(work.left.count for work in works),
             log_partitions=len(self._partitions),
             works=works,
         )
@@ -380,56 +397,86 @@ class Attempt:
 
     def _learn(self, topic: str) -> TopicShape:
         """Query the shape of a topic and its stored records, before its first row is routed."""
-        known = count = self._producer.partition_count(topic)
-        if topic == self._plan.options.topic:
-            if self._producer.topic_id(topic) != self._plan.topic_id:
-                raise UnknownTopicError(
-                    f"topic {topic!r} was deleted and recreated after this write was planned: "
-                    "records of this write in the old topic are deleted. Run the write again"
-                )
-            count = self._plan.partition_count
-        shape = self._sender.shape(topic, count)
+        producer, topic_id = self._producer, self._producer.topic_id(topic)
+        planned = self._plan.topics.get(topic)
+        known = producer.partition_count(topic)
+        if planned is None or (planned.id != topic_id and self._plan.options.topic is None):
+            # Not looked at: all records count as those of earlier runs. More rows than necessary
+            # are held back, and the driver appends them.
+            ends = (limits.OFFSET_MAX + 1,) * known if self._plan.options.is_repeatable else None
+            planned = PlannedTopic(topic_id, known, ends)
+        if planned.id != topic_id:
+            raise UnknownTopicError(
+                f"topic {topic!r} was deleted and recreated after this write was planned: "
+                "records of this write in the old topic are deleted. Run the write again"
+            )
+        shape = self._sender.shape(topic, planned.partition_count)
         # All partitions: an earlier attempt may have written to one that has no rows now, and an
         # earlier run may have found another number of them.
-        everywhere = [TopicPartition(topic, partition) for partition in range(max(known, count))]
-        counts = self._producer.stored(everywhere)
-        mine = [own_extent(self._producer, tp, counts[tp]) for tp in everywhere if counts[tp]]
-        others = [
-            extent
-            for tp in everywhere
-            if (extent := others_extent(self._producer, tp, before=self._plan.end_of(tp)))
+        everywhere = [
+            TopicPartition(topic, number) for number in range(max(known, planned.partition_count))
         ]
-        self._topics[topic] = _Topic(shape, self._read_back(mine), others)
+        counts = producer.stored(everywhere)
+        if self._stored_count + sum(counts.values()) > STORED_RECORDS_MAX:
+            raise self._too_many(self._stored_count + sum(counts.values()))
+        old, own, others = [], {}, []
+        for tp in everywhere:
+            end = planned.end_of(tp)
+            if counts[tp]:
+                before, since = self._read_own(tp, counts[tp], end)
+                old.append(before)
+                if since.count:
+                    own[tp] = since
+            if (extent := others_extent(producer, tp, before=end)) is not None:
+                others.append(extent)
+        self._topics[topic] = _Topic(shape, Stored.joined(old), own, others)
         return shape
 
-    def _read_back(self, extents: Sequence[Extent]) -> Stored:
-        """Read records of earlier attempts."""
+    def _read_own(self, tp: TopicPartition, count: int, end: Offset) -> tuple[Stored, Stored]:
+        """Read the records of the task: those below ``end``, and the others."""
+        whole = own_extent(self._producer, tp, count)
+        before = whole._replace(end=max(min(whole.end, end), whole.start))
+        since = whole._replace(start=min(max(whole.start, end), whole.end))
+        found = tuple(self._stored_in(extent) for extent in (before, since))
+        self._check_all(tp, count, sum(stored.count for stored in found))
+        self._stored_count += count
+        return found[0], found[1]
+
+    def _read_others(self, extents: Sequence[Extent]) -> Stored:
         total = self._stored_count + sum(extent.records for extent in extents)
         if total > STORED_RECORDS_MAX:
-            raise UnsupportedFeatureError(
-                f"Spark partition {self._spark_partition}: earlier attempts have stored {total} "
-                f"records; at most {STORED_RECORDS_MAX} are compared with the rows of a new one. "
-                "Use more tasks, with fewer rows each: .repartition(...)"
-            )
-        stored = read_back(
-            extents,
-            self._recall,
-            with_times=self._plan.columns.timestamp is not None,
-            where=f"Spark partition {self._spark_partition}",
-            allow_duplicates=self._plan.options.allow_duplicates,
+            raise self._too_many(total)
+        parts = [self._stored_in(extent) for extent in extents]
+        for extent, stored in zip(extents, parts, strict=True):
+            self._check_all(extent.partition, extent.records, stored.count)
+        return Stored.joined(parts)
+
+    def _stored_in(self, extent: Extent) -> Stored:
+        portions = self._recall(extent) if extent.start < extent.end else iter(())
+        return Stored.of(portions, with_times=self._plan.columns.timestamp is not None)
+
+    def _check_all(self, tp: TopicPartition, count: int, found: int) -> None:
+        where = f"Spark partition {self._spark_partition}"
+        check_all(where, tp, count, found, self._plan.options)
+
+    def _too_many(self, total: int) -> UnsupportedFeatureError:
+        return UnsupportedFeatureError(
+            f"Spark partition {self._spark_partition}: earlier attempts have stored {total} "
+            f"records; at most {STORED_RECORDS_MAX} are compared with the rows of a new one. "
+            "Use more tasks, with fewer rows each: .repartition(...)"
         )
-        self._stored_count += stored.count
-        return stored
 
     def _not_stored(self, run: Run, topic: _Topic) -> Run | None:
         """Return the rows of a run that are not stored; None if there is none."""
         if not topic.is_repeated:
             return run
         rows = Rows.of(run.records)
-        is_new = ~topic.own.take(rows)
+        is_new = ~topic.old.take(rows)
+        if run.partition in topic.own:
+            is_new[is_new] = ~topic.own[run.partition].take(rows.where(is_new))
         if topic.others and is_new.any():
             if topic.foreign is None:
-                topic.foreign = self._read_back(topic.others)
+                topic.foreign = self._read_others(topic.others)
             is_held = np.zeros(len(is_new), np.bool_)
             is_held[is_new] = topic.foreign.take(rows.where(is_new))
             if is_held.any():
@@ -481,28 +528,15 @@ def others_extent(
     )
 
 
-def read_back(
-    extents: Iterable[Extent],
-    recall: Recall,
-    *,
-    with_times: bool,
-    where: str,
-    allow_duplicates: bool,
-) -> Stored:
-    """Read the records of these extents. Raises ``StoredRecordsGoneError``."""
-    parts: list[Stored] = []
-    for extent in extents:
-        stored = Stored.of(recall(extent), with_times=with_times)
-        if stored.count < extent.records and not allow_duplicates:
-            raise StoredRecordsGoneError(
-                f"{where}: earlier attempts have stored {extent.records} records in "
-                f"{extent.partition}, and {stored.count} of them can be read: retention, "
-                "compaction or delete-records deleted the others, so it is unknown which rows are "
-                "not stored yet. To write all rows that are not found, which may store some of "
-                "them twice, set the option allowDuplicates=true"
-            )
-        parts.append(stored)
-    return Stored.joined(parts)
+def check_all(where: str, tp: TopicPartition, count: int, found: int, options: SinkOptions) -> None:
+    """Raise ``StoredRecordsGoneError`` if fewer records than ``count`` can be read."""
+    if found < count and not options.allow_duplicates:
+        raise StoredRecordsGoneError(
+            f"{where}: earlier attempts have stored {count} records in {tp}, and {found} of them "
+            "can be read: retention, compaction or delete-records deleted the others, so it is "
+            "unknown which rows are not stored yet. To write all rows that are not found, which "
+            "may store some of them twice, set the option allowDuplicates=true"
+        )
 
 
 def encode_chunk(
@@ -710,7 +744,7 @@ class Settlement:
         counts = self._producer.stored(everywhere)
         mine = [own_extent(self._producer, tp, counts[tp]) for tp in everywhere if counts[tp]]
         absent = [*mine, *self._others(everywhere, but=works)]
-        rest = Stored.joined([*(work.left for work in works.values()), self._read_back(absent)])
+        rest = Stored.joined([*(work.left for work in works.values()), *self._read_back(absent)])
         held = Rows.joined([work.held for work in works.values() if len(work.held.contents)])
         missing = held.where(~rest.take(held))
         if len(missing.contents):
@@ -729,14 +763,19 @@ class Settlement:
         )
         return [extent for extent in found if extent is not None]
 
-    def _read_back(self, extents: Sequence[Extent]) -> Stored:
-        return read_back(
-            extents,
-            self._recall,
-            with_times=self._plan.columns.timestamp is not None,
-            where="the driver",
-            allow_duplicates=self._plan.options.allow_duplicates,
-        )
+    def _read_back(self, extents: Iterable[Extent]) -> list[Stored]:
+        with_times = self._plan.columns.timestamp is not None
+        parts = []
+        for extent in extents:
+            parts.append(Stored.of(self._recall(extent), with_times=with_times))
+            check_all(
+                "the driver",
+                extent.partition,
+                extent.records,
+                parts[-1].count,
+                self._plan.options,
+            )
+        return parts
 
     def _append(self, missing: Rows, extents: Iterable[Extent]) -> None:
         """Append these rows. An equal record of each is in ``extents``: it has the content."""

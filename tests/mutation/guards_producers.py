@@ -188,8 +188,8 @@ GUARDS: Final = [
         name="stored records that were deleted end the attempt",
         why="their rows are written again without an error",
         module=_SINK,
-        function="read_back",
-        change=never("if count"),
+        function="check_all",
+        change=never("if allow_duplicates"),
         tests=(f"{_TEST_SINK}::test_stored_records_that_were_deleted_end_the_attempt",),
     ),
     Guard(
@@ -215,18 +215,15 @@ GUARDS: Final = [
         function="settle",
         change=never("if allow_duplicates"),
         tests=(
-            f"{_TEST_SINK}::test_rows_that_differ_are_all_stored_and_the_write_fails_unless_that_is"
-            "_allowed",
+            f"{_TEST_SINK}::test_rows_that_differ_are_stored_and_fail_the_write_unless_allowed",
         ),
     ),
     Guard(
-        name="a row without a key is routed by its value",
-        why="another order sends it to another partition, where it is not stored yet",
+        name="a row without a key is routed by its content",
+        why="another order sends it to another partition: two attempts at once store it twice",
         module=_ROUTING,
-        function="Router._by_value",
-        change=value("assign partitions_of_arrow", "np.arange(len(_.args[0]), dtype=np.int64)"),
-        tests=(
-            f"{_TEST_ROUTING}::test_a_record_without_a_key_goes_by_its_value_and_the_tasks_number",
-        ),
+        function="Router._evenly",
+        change=value("assign hashes_of", "np.arange(_.args[0].num_rows, dtype=np.uint64)"),
+        tests=(f"{_TEST_ROUTING}::test_records_without_a_key_are_spread_by_what_they_are",),
     ),
 ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -24,6 +26,7 @@ from raftlog.spark_source.routing import (
     RECORD_BYTES,
     Chunk,
     Chunker,
+    Occurrences,
     Router,
     TopicShape,
     chunk_bytes,
@@ -189,20 +192,55 @@ def test_what_the_shape_of_a_topic_raises_comes_out_again() -> None:
     assert list(router.split(batch_of([], "value"))) == [], "without rows nothing is asked"
 
 
-def test_a_record_without_a_key_goes_by_its_value_and_the_tasks_number() -> None:
-    """Not by the rows before it: another attempt may have them in another order."""
+def test_records_without_a_key_are_spread_by_what_they_are() -> None:
+    """Not by the rows before them: another attempt may have them in another order."""
     rows: list[Row] = [{"value": b"%d" % number} for number in range(40)] + [{"value": None}] * 2
     whole = values_of(routed(router_of("value", count=3, first=7), [batch_of(rows, "value")]))
-    for value in (b"0", b"39"):
-        place = TopicPartition("clicks", (partition_of_key(value, 3) + 7) % 3)
-        assert value in whole[place]
-    assert whole[TopicPartition("clicks", 7 % 3)].count(None) == 2
     assert min(map(len, whole.values())) > 5, "all partitions have some"
     backwards = [batch_of(rows[:10:-1], "value"), batch_of(rows[10::-1], "value")]
     again = values_of(routed(router_of("value", count=3, first=7), backwards))
     assert {tp: found[::-1] for tp, found in again.items()} == whole
     shifted = values_of(routed(router_of("value", count=3, first=8), [batch_of(rows, "value")]))
     assert {tp: shifted[tp._replace(partition=(tp.partition + 1) % 3)] for tp in whole} == whole
+
+
+def test_equal_records_without_a_key_go_to_one_partition_after_the_other() -> None:
+    """Of all that they have, in any number of batches; each topic counts for itself."""
+    ticks: list[Row] = [{"value": b"tick", "timestamp": None} for _ in range(80)]
+    timed: list[Row] = [{"value": b"tick", "timestamp": number * 1_000} for number in range(800)]
+    router = router_of("value", "timestamp", count=8)
+    batches = [batch_of(part, "value", "timestamp") for part in (ticks[:3], ticks[3:], timed)]
+    first = values_of(routed(router, batches[:1]))
+    assert sorted(map(len, first.values())) == [1, 1, 1]
+    rest = values_of(routed(router, batches[1:2]))
+    assert {tp: len(found) + len(first.get(tp, ())) for tp, found in rest.items()} == {
+        TopicPartition("clicks", partition): 10 for partition in range(8)
+    }
+    assert min(map(len, values_of(routed(router, batches[2:])).values())) > 60
+
+
+@given(st.lists(st.lists(st.integers(0, 9_000), max_size=50), max_size=9), st.booleans())
+def test_occurrences_are_counted(parts: list[list[int]], is_large: bool) -> None:
+    seen = Occurrences()
+    before: Counter[int] = Counter()
+    if is_large:  # so that the table grows, and hashes collide
+        parts = [*parts, list(range(5_000)), *parts]
+    for part in parts:
+        expected = []
+        for number in part:
+            expected.append(before[number])
+            before[number] += 1
+        hashes = np.array(part, np.uint64) << np.uint64(10)
+        assert seen.add(hashes + np.uint64(1)).tolist() == expected
+
+
+def test_occurrences_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "OCCURRENCES_MAX", 3)
+    seen = Occurrences()
+    hashes = np.arange(1, 5, dtype=np.uint64)
+    assert seen.add(hashes[:3]).tolist() == [0, 0, 0]
+    assert seen.add(hashes).tolist() == [1, 1, 1, 0]
+    assert seen.add(hashes).tolist() == [2, 2, 2, 0]
 
 
 # -- what a record is ------------------------------------------------------------------------------
@@ -422,8 +460,7 @@ def _may_be_in(tp: TopicPartition, row: Row) -> bool:
         return bool(row["partition"] == tp.partition)
     if row["key"] is not None:
         return partition_of_key(row["key"], 3) == tp.partition
-    value = row["value"]
-    return (1 + (0 if value is None else partition_of_key(value, 3))) % 3 == tp.partition
+    return True
 
 
 @given(st.lists(row, min_size=1, max_size=20))

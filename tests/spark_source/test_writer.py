@@ -39,6 +39,7 @@ from raftlog.spark_source.writer import (
     Attempt,
     BatchWriter,
     DifferentRowsError,
+    PlannedTopic,
     Settlement,
     StoredRecordsGoneError,
     TaskReport,
@@ -77,8 +78,12 @@ def options_of(topic: str | None = "clicks", **options: str) -> SinkOptions:
     return SinkOptions.parse(texts if topic is None else {**texts, "topic": topic}, streaming=False)
 
 
+def plan_on(options: SinkOptions, count: int, topic_id: str = "id of clicks") -> WritePlan:
+    return WritePlan(options, KEYED, {"clicks": PlannedTopic(topic_id, count)})
+
+
 def plan_of(**options: str) -> WritePlan:
-    return WritePlan(options_of(**options), KEYED, "id of clicks", 3)
+    return plan_on(options_of(**options), 3)
 
 
 def attempt(
@@ -172,7 +177,7 @@ def test_rows_in_the_same_order_are_stored_in_that_order() -> None:
     assert pairs_of(log) == pairs_of(whole.log)
 
 
-def test_rows_that_differ_are_all_stored_and_the_write_fails_unless_that_is_allowed(
+def test_rows_that_differ_are_stored_and_fail_the_write_unless_allowed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log: Log = {}
@@ -193,7 +198,7 @@ def test_rows_that_differ_are_all_stored_and_the_write_fails_unless_that_is_allo
 
 
 def test_stored_records_that_were_deleted_end_the_attempt() -> None:
-    one = WritePlan(options_of(), KEYED, "id of clicks", 1)
+    one = plan_on(options_of(), 1)
     rows: list[tuple[str | None, bytes]] = [("key", str(number).encode()) for number in range(10)]
     log: Log = {}
     attempt(FakeProducer(log), [batch_of(rows)], one)
@@ -202,7 +207,7 @@ def test_stored_records_that_were_deleted_end_the_attempt() -> None:
         match=r"stored 10 records in clicks:0, and 8 of them can be read.*allowDuplicates=true",
     ):
         attempt(FakeProducer(log, deleted=2), [batch_of(rows)], one)
-    allowed = WritePlan(options_of(allowDuplicates="true"), KEYED, "id of clicks", 1)
+    allowed = plan_on(options_of(allowDuplicates="true"), 1)
     report = attempt(FakeProducer(log, deleted=2), [batch_of(rows[::-1])], allowed)
     assert (report.skipped, report.unmatched) == (8, 0)
     assert [value for _, value in pairs_of(log)[TopicPartition("clicks", 0)][10:]] == [b"1", b"0"]
@@ -242,7 +247,8 @@ class Sink:
         ends = [len(self.log.get(TopicPartition("clicks", n), ())) for n in range(self.partitions)]
         columns = SinkColumns(key=0, value=1, timestamp=2)
         options = options_of(idempotenceId="job", idempotenceVersion="1", **SMALL_BATCHES)
-        plan = WritePlan(options, columns, "id of clicks", self.partitions, {"clicks": ends})
+        planned = PlannedTopic("id of clicks", self.partitions, tuple(ends))
+        plan = WritePlan(options, columns, {"clicks": planned})
         reports = []
         left = 1 << 30 if batches_max is None else batches_max
         for number, rows in enumerate(tasks):
@@ -316,7 +322,7 @@ def test_records_that_another_run_stores_while_the_write_runs_are_told() -> None
     sink = Sink()
     row: Values = ("a", b"1", 5)
     sink.run([[row]])
-    late = WritePlan(options_of(), SinkColumns(key=0, value=1), "id of clicks", 1)
+    late = plan_on(options_of(), 1)
 
     class Other(FakeProducer):
         def flush(self, timeout: float | None = None) -> None:
@@ -334,7 +340,7 @@ def test_a_count_of_partitions_that_has_grown_since_the_plan_is_not_looked_at() 
 
 
 def test_a_topic_that_was_made_anew_since_the_plan_is_refused() -> None:
-    plan = WritePlan(options_of(), KEYED, "id of another", 3)
+    plan = plan_on(options_of(), 3, "id of another")
     with pytest.raises(UnknownTopicError, match="'clicks' was deleted and recreated"):
         attempt(FakeProducer({}), [batch_of(rows_of(1))], plan)
 
@@ -434,10 +440,10 @@ def test_a_writer_travels_and_its_identity_with_it(
     pickler: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = StructType().add("value", BinaryType()).add("topic", StringType())
+    monkeypatch.setattr("raftlog.spark_source.writer.plan_write", lambda *_: plan_of())
     writer = BatchWriter(options_of(None), schema, False)
     assert pickler.loads(pickler.dumps(writer)).__dict__ == writer.__dict__
     assert BatchWriter(options_of(None), schema, False).__dict__ != writer.__dict__
-    monkeypatch.setattr("raftlog.spark_source.writer.plan_write", lambda *_: plan_of())
     named = options_of(None, idempotenceId="job", idempotenceVersion="7")
     repeated = [BatchWriter(named, schema, False).__dict__ for _ in range(2)]
     assert repeated[0] == repeated[1]
