@@ -37,6 +37,7 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.api import Api
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
 from raftlog.protocol.schema import Message
+from raftlog.types import TopicPartition
 
 logger: Final = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -209,12 +210,30 @@ class Cluster:
         found = self.view.topics.get(name)
         if found is not None:
             return found
+        return await self.topic_now(name, timeout_ms=timeout_ms)
+
+    async def topic_now(self, name: str, *, timeout_ms: int | None = None) -> TopicView:
+        """Return the topic as it is now: requests its metadata. Raises ``UnknownTopicError``."""
 
         async def attempt() -> TopicView:
             await self.refresh([name])
             return self.view.topic(name)
 
         return await self.persist(attempt, repeatable=True, timeout_ms=timeout_ms)
+
+    async def check_partition(self, tp: TopicPartition) -> None:
+        """Raise ``UnknownTopicError`` or ``UnknownPartitionError`` if the partition does not exist.
+
+        Before the second one, requests metadata again: the partition may have been added.
+        """
+        topic = await self.topic(tp.topic)
+        if tp.partition >= topic.partition_count:
+            topic = await self.topic_now(tp.topic)
+        topic.check_partition(tp.partition)
+
+    def want(self, topic: str) -> None:
+        """Request this topic with the next metadata, also if it did not exist before."""
+        self._wanted.add(topic)
 
     async def refresh(self, topics: Iterable[str] = (), *, rotate: bool = False) -> ClusterView:
         """Request metadata of all topics in use and of ``topics`` now. Concurrent calls share one.

@@ -146,12 +146,11 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         return set(self._subscription.parts)
 
     def partitions_for(self, topic: str) -> set[int]:
-        """Return the partition numbers of a topic.
+        """Return the partition numbers of a topic. Requests its metadata each time.
 
         Raises ``UnknownTopicError`` if it does not exist.
         """
-        view = self._call(lambda: self._core.topic(topic))
-        return set(range(view.partition_count))
+        return self._call(lambda: self._core.partitions_for(topic))
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop fetching and returning records of these partitions until ``resume``."""

@@ -355,13 +355,24 @@ class ConsumerCore:
         self._keep_fresh()
         return await self.cluster.topic(name)
 
+    async def partitions_for(self, name: str) -> set[int]:
+        """Return the partition numbers of a topic as it is now."""
+        check_topic_name(name)
+        self._keep_fresh()
+        return set(range((await self.cluster.topic_now(name)).partition_count))
+
+    async def check_partition(self, tp: TopicPartition) -> None:
+        check_topic_name(tp.topic)
+        self._keep_fresh()
+        await self.cluster.check_partition(tp)
+
     def _keep_fresh(self) -> None:
         if self._keeper is None:
             self._keeper = asyncio.ensure_future(self.cluster.keep_fresh())
 
     async def assign(self, partitions: list[TopicPartition]) -> None:
         for tp in partitions:
-            (await self.topic(tp.topic)).check_partition(tp.partition)
+            await self.check_partition(tp)
         self._interest.nothing()
         self.subscription.assign(partitions)
         if self.member is not None:
@@ -396,7 +407,7 @@ class ConsumerCore:
     async def begin_at(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Read exactly these partitions, each from its offset."""
         for tp in positions:
-            (await self.topic(tp.topic)).check_partition(tp.partition)
+            await self.check_partition(tp)
         self._interest.nothing()
         self.subscription.assign_at(positions)
         self.cluster.forget_topics({tp.topic for tp in positions})

@@ -140,6 +140,9 @@ class Fetcher:
                 return source
             topic_id = self._cluster.view.topic(part.tp.topic).id
         except RefusedError as error:
+            # By stored metadata. The topic may have been created again: ask for the next call.
+            self._cluster.want(part.tp.topic)
+            self._links.refresh()
             self._subscription.failed(want, error)
             return None
         if part.topic_id not in ("", topic_id):

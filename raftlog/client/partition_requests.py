@@ -291,8 +291,7 @@ class _Asking(Generic[AnswerT]):
         failures: list[RaftlogError] = []
         by_leader: dict[int, list[TopicPartition]] = {}
         for tp in self._left():
-            topic = await self.cluster.topic(tp.topic)
-            topic.check_partition(tp.partition)
+            await self.cluster.check_partition(tp)
             try:
                 by_leader.setdefault(self.cluster.view.leader(*tp), []).append(tp)
             except LeaderNotAvailableError as error:

@@ -82,11 +82,13 @@ def test_every_call(fake: FakeCluster) -> None:
         assert admin.offsets("t") == {0: 4, 1: 0}
         assert admin.offsets("t", "earliest") == {0: 0, 1: 0}
         assert admin.offsets("t", 1_900_000_000_000) == {0: None, 1: None}
+        fake.grow("t")
+        assert admin.offsets("t") == {0: 4, 1: 0, 2: 0}
         cluster = admin.describe_cluster()
         assert cluster.brokers == (
             BrokerDescription(1, "broker-1", 9100, None, "directory-1", broker_epoch=1),
         )
-        assert [part.high_watermark for part in cluster.partitions] == [4, 0]
+        assert [part.high_watermark for part in cluster.partitions] == [4, 0, 0]
     assert fake.asked(DeleteTopicsRequest)[0].ids == {"a": a.id}
     assert fake.asked(AlterTopicsRequest)[0].topics[0].config == {
         "retention.ms": "5",

@@ -7,7 +7,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -159,6 +159,43 @@ def test_where_to_read(fake: FakeCluster) -> None:
         consumer.seek_to_beginning([A])
         assert offsets(consumer, 1) == [0]
         assert consumer.partitions_for("t") == {0, 1}
+
+
+def test_partitions_that_were_added_are_known_when_they_are_asked_for(fake: FakeCluster) -> None:
+    added = TopicPartition("t", 2)
+    with consumer_of(fake) as consumer:
+        assert consumer.partitions_for("t") == {0, 1}
+        assert consumer.end_offsets([A]) == {A: 5}
+        fake.grow("t")
+        assert consumer.end_offsets([added]) == {added: 0}
+        assert consumer.partitions_for("t") == {0, 1, 2}
+        fake.grow("t")
+        assert consumer.partitions_for("t") == {0, 1, 2, 3}
+        with pytest.raises(UnknownPartitionError, match="It has 4 partitions"):
+            consumer.end_offsets([TopicPartition("t", 4)])
+
+
+@pytest.mark.parametrize("how", ["assign", "subscribe"])
+def test_a_topic_that_is_created_again_after_its_absence_was_reported_is_read(
+    fake: FakeCluster, how: str
+) -> None:
+    with consumer_of(fake) as consumer:
+        if how == "assign":
+            consumer.assign([A])
+        else:
+            consumer.subscribe(["t"])
+        assert offsets(consumer, 5) == [0, 1, 2, 3, 4]
+        del fake.topics["t"]
+        for _ in range(2):
+            with pytest.raises(UnknownTopicError):
+                consumer.poll(WAIT_MS)
+        fake.create("t", 2).id = "another"
+        fill(fake, 1, partition=0)
+        found: list[int] = []
+        while not found:
+            with suppress(UnknownTopicError):
+                found = [record.offset for record in consumer.poll(WAIT_MS)]
+        assert found == [0]
 
 
 def test_pausing(fake: FakeCluster) -> None:

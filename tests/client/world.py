@@ -219,6 +219,11 @@ class FakeCluster:
         self.topics[name] = topic
         return topic
 
+    def grow(self, name: str) -> None:
+        """Add a partition to a topic."""
+        self.topics[name].logs.append(FakeLog())
+        self.topics[name].leaders.append(1)
+
     def next(self, api: Api, *behaviours: Behaviour) -> None:
         """What to do with the next requests of a kind, one each."""
         self._next[api].extend(behaviours)

@@ -375,12 +375,13 @@ class AsyncAdmin(LoopBound, AdminBase):
     async def offsets(self, topic: str, at: At = "latest") -> dict[int, Offset | None]:
         """Return the offset of every partition of one topic, by partition number.
 
+        Requests the metadata of the topic each time, so that added partitions are included.
         ``at``: as in ``list_offsets``. Default: "latest".
 
         Raises ``UnknownTopicError`` if the topic does not exist.
         """
         self._bind()
-        view = await self._cluster.topic(check_topic_name(topic))
+        view = await self._cluster.topic_now(check_topic_name(topic))
         partitions = [TopicPartition(topic, number) for number in range(view.partition_count)]
         found = await self.list_offsets(dict.fromkeys(partitions, at))
         return {tp.partition: hit.offset if hit else None for tp, hit in found.items()}

@@ -130,12 +130,12 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V], AsyncIterator[ConsumerRecord[
         return set(self._subscription.parts)
 
     async def partitions_for(self, topic: str) -> set[int]:
-        """Return the partition numbers of a topic.
+        """Return the partition numbers of a topic. Requests its metadata each time.
 
         Raises ``UnknownTopicError`` if it does not exist.
         """
         self._bind()
-        return set(range((await self._core.topic(topic)).partition_count))
+        return await self._core.partitions_for(topic)
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop fetching and returning records of these partitions until ``resume``."""

@@ -188,7 +188,7 @@ class Member:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offsets, after earlier commits of this consumer have completed."""
         for tp in partitions:
-            (await self._cluster.topic(tp.topic)).check_partition(tp.partition)
+            await self._cluster.check_partition(tp)
         async with self._in_order:
             await self._committer.settled()
         return await fetch_offsets(self.coordinators, self.settings.group, partitions)

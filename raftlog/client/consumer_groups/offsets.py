@@ -57,7 +57,7 @@ async def check_ends(
     """
     doubtful = [tp for tp, given in offsets.items() if given.offset > known.get(tp, 0)]
     for tp in offsets:
-        (await cluster.topic(tp.topic)).check_partition(tp.partition)
+        await cluster.check_partition(tp)
     ends = await list_offsets(cluster, dict.fromkeys(doubtful, "latest"))
     for tp in doubtful:
         if offsets[tp].offset > ends[tp].offset:
