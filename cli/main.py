@@ -17,9 +17,8 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from raftlog.cli import interrupts
+from raftlog.standard_streams import STDERR, STDOUT, occupy
 
-STDOUT: Final = 1
-STDERR: Final = 2
 STATUS_FAILED: Final = 1
 STATUS_INTERRUPTED: Final = 130  # 128 + SIGINT, as in shells
 
@@ -187,12 +186,13 @@ def discard(stream: TextIO) -> None:
 def open_standard_streams() -> None:
     """Open streams that are closed, as by ``>&-``. Otherwise sockets get their file descriptors.
 
-    A write to such a stream fails.
+    A write to such an output fails. Messages for a closed stderr are discarded.
     """
-    while (opened := os.open(os.devnull, os.O_RDONLY)) <= STDERR:
-        if opened == STDOUT:
-            sys.stdout = open(STDOUT, "w", closefd=False)  # noqa: SIM115 - until the process ends
-    os.close(opened)
+    occupied = occupy()
+    if STDOUT in occupied:
+        sys.stdout = open(STDOUT, "w", closefd=False)  # noqa: SIM115 - until the process ends
+    if STDERR in occupied:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
 
 
 def show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

@@ -37,6 +37,7 @@ from raftlog.bench.figures import Figure, percentile_us
 from raftlog.bench.target import scratch
 from raftlog.disk import sync_data
 from raftlog.limits import MIB
+from raftlog.standard_streams import occupy
 
 _LENGTH: Final = struct.Struct("<I")
 _SCRATCH_BYTES: Final = 1 << 18
@@ -293,4 +294,5 @@ def measure(directory: Path | None, *, rounds: int, frames: int = 300) -> Figure
 
 if __name__ == "__main__":
     listening = socket.socket(fileno=int(sys.argv[1]))
+    occupy()
     uvloop.run(_serve(listening, sys.argv[2], sys.argv[3], sys.argv[4:]))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from raftlog.client.waiting import IO_THREADS, wait_for
 from raftlog.errors import ClosedError
+from raftlog.standard_streams import occupy
 
 if TYPE_CHECKING:
     import asyncio
@@ -213,6 +214,7 @@ class _Call(Generic[T]):
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:
+    occupy()
     try:
         import uvloop
     except ImportError:

@@ -26,6 +26,7 @@ from raftlog.disk import Disk, OsDisk
 from raftlog.errors import RaftlogError, StorageFailedError
 from raftlog.failpoints import VARIABLE, FailpointDisk, Failpoints
 from raftlog.server import log_lines
+from raftlog.standard_streams import STDERR, occupy
 
 if TYPE_CHECKING:
     from raftlog.server.broker import Broker, Surroundings
@@ -98,7 +99,8 @@ def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
     ``make_api``: called with the settings and the address of the broker if it has an HTTP port;
     returns more of what the port serves.
     """
-    handler = log_lines.LogWriter(sys.stderr.fileno())
+    occupy()
+    handler = log_lines.LogWriter(STDERR)
     handler.setFormatter(log_lines.formatter(config.logging_format))
     handler.addFilter(log_lines.RepeatFilter())
     logging.basicConfig(level=config.logging_level.upper(), handlers=[handler])
