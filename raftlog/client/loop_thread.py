@@ -13,13 +13,14 @@ from __future__ import annotations
 import atexit
 import concurrent.futures.thread  # noqa: F401 - uvloop needs it, also after the main thread has ended
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from raftlog.client.waiting import IO_THREADS, wait_for
-from raftlog.errors import ClosedError
+from raftlog.errors import ClosedError, UnsupportedFeatureError
 from raftlog.standard_streams import occupy
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class LoopThread:
     """I/O thread that starts at its first use. ``stop`` ends it permanently."""
 
     def __init__(self, name: str = "raftlog-io") -> None:
+        """Raises ``UnsupportedFeatureError`` if threads are replaced by green threads."""
+        _refuse_green_threads()
         self._name = name
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -211,6 +214,25 @@ class _Call(Generic[T]):
             except IndexError:  # another thread took the last one
                 return
             callback()
+
+
+def _refuse_green_threads() -> None:
+    """Raise if gevent or eventlet has replaced threads: the I/O thread would block all others.
+
+    Does not import them: a process that was patched has imported them.
+    """
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    if gevent is not None and any(map(gevent.is_module_patched, ("threading", "_thread"))):
+        how = "call gevent.monkey.patch_all(thread=False)"
+    elif eventlet is not None and eventlet.is_monkey_patched("thread"):
+        how = "call eventlet.monkey_patch(thread=False)"
+    else:
+        return
+    raise UnsupportedFeatureError(
+        "threads of this process are green threads (monkey patching): a client of raftlog needs a "
+        f"real thread, and would block all of them. Either {how}, or use the client in another "
+        "process"
+    )
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

@@ -6,12 +6,14 @@ import asyncio
 import signal
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from raftlog.client.loop_thread import LoopThread
+from raftlog.client.producer import Producer
 from raftlog.client.waiting import IO_THREADS
-from raftlog.errors import ClosedError, InvalidRequestError
+from raftlog.errors import ClosedError, InvalidRequestError, UnsupportedFeatureError
 from tests.client.samples import python
 
 
@@ -195,3 +197,22 @@ def test_without_uvloop_there_is_asyncio(monkeypatch: pytest.MonkeyPatch) -> Non
     assert thread.call(answer) == 42
     assert "asyncio" in type(thread.loop).__module__
     thread.stop()
+
+
+@pytest.mark.parametrize(
+    ("module", "patched", "advice"),
+    [
+        ("gevent.monkey", "is_module_patched", r"gevent\.monkey\.patch_all\(thread=False\)"),
+        ("eventlet.patcher", "is_monkey_patched", r"eventlet\.monkey_patch\(thread=False\)"),
+    ],
+)
+def test_green_threads_are_refused_before_a_call_hangs(
+    module: str, patched: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"thread", "threading"}
+    fake = SimpleNamespace(**{patched: lambda name: name in names})
+    monkeypatch.setitem(sys.modules, module, fake)
+    with pytest.raises(UnsupportedFeatureError, match=advice):
+        Producer("127.0.0.1:1")
+    names.clear()
+    LoopThread().stop()

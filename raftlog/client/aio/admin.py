@@ -375,8 +375,7 @@ class AsyncAdmin(LoopBound, AdminBase):
     async def offsets(self, topic: str, at: At = "latest") -> dict[int, Offset | None]:
         """Return the offset of every partition of one topic, by partition number.
 
-        Requests the metadata of the topic each time, so that added partitions are included.
-        ``at``: as in ``list_offsets``. Default: "latest".
+        ``at``: as in ``list_offsets``. Default: "latest". Added partitions are included.
 
         Raises ``UnknownTopicError`` if the topic does not exist.
         """
