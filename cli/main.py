@@ -6,6 +6,7 @@ fast.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -191,6 +192,12 @@ def open_standard_streams() -> None:
     occupied = occupy()
     if STDOUT in occupied:
         sys.stdout = open(STDOUT, "w", closefd=False)  # noqa: SIM115 - until the process ends
+    elif isinstance(sys.stdout.buffer, io.RawIOBase):  # PYTHONUNBUFFERED
+        # `_failed` recognizes by the buffer that this output has failed. Lines are not delayed.
+        buffered = io.BufferedWriter(sys.stdout.buffer)
+        sys.stdout = io.TextIOWrapper(
+            buffered, sys.stdout.encoding, sys.stdout.errors, line_buffering=True
+        )
     if STDERR in occupied:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
 

@@ -103,7 +103,7 @@ managers; nothing is connected before it is needed.
 
 def python_page() -> str:
     parts = [NOTICE, "# Python\n", PYTHON_INTRODUCTION]
-    names = sorted(name for name in raftlog.__all__ if not name.startswith("_"))
+    names = [name for name in dir(raftlog) if not name.startswith("_")]
     for value in (getattr(raftlog, name) for name in names):
         if inspect.isclass(value):
             parts += class_section(value)

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# Without "open": `from raftlog import *` would replace the built-in function.
 __all__ = [
     "Acl",
     "AclDecision",
@@ -95,7 +96,6 @@ __all__ = [
     "__version__",
     "aio",
     "errors",
-    "open",
 ]
 
 # Public name -> its module; a name that is a module has its own path as the value.
@@ -162,4 +162,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "open"])

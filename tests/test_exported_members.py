@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
 
 import pytest
@@ -23,6 +24,11 @@ def test_every_public_name_can_be_imported() -> None:
     for name in raftlog.__all__:
         assert getattr(raftlog, name) is not None
         assert name in dir(raftlog)
+
+
+def test_importing_everything_replaces_no_built_in_function() -> None:
+    assert not set(raftlog.__all__) & set(dir(builtins))
+    assert "open" in dir(raftlog)
 
 
 def test_other_names_are_refused_as_any_module_does() -> None:

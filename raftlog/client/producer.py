@@ -180,10 +180,11 @@ class ProducerThread(ThreadedClient):
 
         The futures of the records report their errors; ``flush`` does not. Raises ``TimeoutError``
         if the time is over (the producer continues to send the records), and ``ClosedError`` if the
-        producer is closed.
+        producer is closed, or was created before a fork.
         """
         if self._closed:
             raise ClosedError("the producer was closed")
+        self._thread.check_process()
         self._flush(timeout)
 
     def _flush(self, timeout: float | None) -> None:

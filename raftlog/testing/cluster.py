@@ -6,6 +6,7 @@ For tests, ``raftlog demo`` and ``raftlog up``.
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shutil
 import tempfile
@@ -433,9 +434,11 @@ def cluster(
         broker. Relays cost throughput between brokers.
     ``secure``: as in ``local_cluster``.
     """
+    owner = os.getpid()
     with contextlib.ExitStack() as stack:
         if directory is None:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raftlog-")))
+            directory = Path(tempfile.mkdtemp(prefix="raftlog-"))
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
         running = local_cluster(
             directory,
             brokers=brokers,
@@ -445,4 +448,8 @@ def cluster(
         )
         stack.callback(running.close)
         running.start()
-        yield running
+        try:
+            yield running
+        finally:
+            if os.getpid() != owner:  # a forked child leaves the block: the parent still uses it
+                stack.pop_all()

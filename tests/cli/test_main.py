@@ -156,10 +156,13 @@ def test_a_reader_that_has_had_enough_ends_the_command_quietly(spawn: Spawn) -> 
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topic", "--help"]], ids=str)
-def test_output_that_cannot_be_written_is_one_sentence(arguments: list[str]) -> None:
+def test_output_that_cannot_be_written_is_one_sentence(
+    arguments: list[str], unbuffered: str
+) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    environment.pop("PYTHONUNBUFFERED", None)
+    environment["PYTHONUNBUFFERED"] = unbuffered
     with open("/dev/full", "wb") as full:
         ran = subprocess.run(
             [sys.executable, "-m", "raftlog", *arguments],

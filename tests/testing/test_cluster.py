@@ -15,6 +15,7 @@ from raftlog.errors import BrokerUnavailableError
 from raftlog.testing import Cluster, cluster, wait_until
 from raftlog.testing.cluster import local_cluster
 from raftlog.testing.probes import answers, free_ports, members
+from tests.client.samples import python
 
 pytestmark = pytest.mark.integration
 SOON_S = 30.0
@@ -208,3 +209,21 @@ def test_a_failed_start_leaves_nothing_behind(tmp_path: Path) -> None:
         if line.startswith("listen"):
             host, _, port = line.split('"')[1].rpartition(":")
             assert not answers(Address(host, int(port)))
+
+
+def test_a_forked_child_that_leaves_the_block_ends_nothing() -> None:
+    done = python(
+        """
+        import os, sys
+        from raftlog.testing import cluster
+        with cluster() as running:
+            directory = running.directory
+            if not (child := os.fork()):
+                sys.exit()
+            assert os.waitpid(child, 0)[1] == 0
+            assert running.brokers[0].running
+            assert directory.exists()
+        assert not directory.exists()
+        """
+    )
+    assert done.returncode == 0, done.stderr
