@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     )
     from raftlog.client.producer import Producer
     from raftlog.embedded import EmbeddedLog
-    from raftlog.embedded import open as open  # noqa: A004, PLC0414 - `raftlog.open` is its name
+    from raftlog.embedded import open as open  # noqa: A004 - `raftlog.open` is its name
     from raftlog.security.acl import Acl, AclFilter
     from raftlog.security.quota import QuotaEntity
     from raftlog.types import (
