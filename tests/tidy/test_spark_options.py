@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from dataclasses import fields
 
 import pytest
 
+from raftlog import errors
 from raftlog.client.range_reader import RangeReader
 from raftlog.client.resumable import ResumableProducer
 from raftlog.client.settings import OAUTHBEARER, SASL_MECHANISMS, SECURITY_PROTOCOLS, SOURCES
 from raftlog.record import CODEC_NAMES, Codec
+from raftlog.spark_source import planning, writer
 from raftlog.spark_source.client_options import (
     ADDRESS_NAMES,
     CONNECTION_SETTINGS,
@@ -123,3 +126,39 @@ def test_every_codec_on_the_page_is_accepted() -> None:
             SinkOptions.parse({**ADDRESS, "codec": word.upper()}, streaming=False).codec
             == (Codec[word.upper()])
         )
+
+
+# Messages of Spark, of Python and of the operating system in the page's troubleshooting.
+OTHERS = (
+    "[DATA_SOURCE_NOT_FOUND]",
+    "No module named",
+    "murmurhash2",
+    "Cannot run program",
+    "[UNSUPPORTED_DATA_SOURCE_SAVE_MODE]",
+    "raftlog does not support Update mode",
+    "[AVRO_NOT_LOADED",
+)
+
+
+def test_the_messages_in_the_troubleshooting_are_those_of_the_code() -> None:
+    """Without the examples in them: names in quotes, numbers and what is left out (``...``)."""
+    page = (ROOT / "docs/how-to/use-spark.md").read_text(encoding="utf-8")
+    table = page[page.index("## Troubleshooting") :].splitlines()
+    cells = [line.split(" | ")[0] for line in table if line.startswith("| `")]
+    told = [text for cell in cells for text in re.findall("`([^`]+)`", cell)]
+    code = " ".join(
+        node.value
+        for folder in ("spark_source", "raftlog/client")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    names = {name for module in (errors, planning, writer) for name in vars(module)}
+    wrong = []
+    for text in told:
+        parts = [part.strip(" .?") for part in re.split(r"\.\.\.|'[^']*'|\d+|[()]", text)]
+        is_known = all(part in code or part in names for part in parts)
+        if not is_known and not text.startswith(OTHERS):
+            wrong.append(text)
+    assert len(told) > 15
+    assert not wrong, "no message of the data source"
