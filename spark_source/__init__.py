@@ -9,15 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from raftlog.spark_source.lag import lag_of
     from raftlog.spark_source.planning import DataLossError
     from raftlog.spark_source.ranges import read_range
     from raftlog.spark_source.source import RaftlogDataSource, register
 
-__all__ = ["DataLossError", "RaftlogDataSource", "read_range", "register"]
+__all__ = ["DataLossError", "RaftlogDataSource", "lag_of", "read_range", "register"]
 
 _HOMES: Final = {
     "DataLossError": "raftlog.spark_source.planning",
     "RaftlogDataSource": "raftlog.spark_source.source",
+    "lag_of": "raftlog.spark_source.lag",
     "read_range": "raftlog.spark_source.ranges",
     "register": "raftlog.spark_source.source",
 }
