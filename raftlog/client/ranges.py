@@ -39,6 +39,7 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
+from raftlog.protocol.schema import PartitionRange
 from raftlog.types import Offset, TopicPartition
 
 _ANSWER_MS: Final = 1_000  # time limit for the leader's start and end offsets
@@ -114,7 +115,15 @@ class Lookout:
         self._core = core
 
     async def begin(self, wanted: Range) -> None:
-        topic = await self._topic(wanted)
+        # A job has a range for each partition, and metadata of a topic has all of them. The id is
+        # confirmed when the records have arrived.
+        topic = self._core.cluster.view.topics.get(wanted.tp.topic)
+        if (
+            topic is None
+            or topic.id != wanted.topic_id
+            or wanted.tp.partition >= topic.partition_count
+        ):
+            topic = await self._topic(wanted)
         topic.check_partition(wanted.tp.partition)
         wanted.topic_id = topic.id
         self._core.begin_range(wanted.tp, wanted.fetched, wanted.end, wanted.served_by)
@@ -157,7 +166,10 @@ class Lookout:
         }
         answers = await cluster.ask_all(
             apis.METADATA,
-            MetadataRequest(topics=[wanted.tp.topic]),
+            MetadataRequest(
+                topics=[wanted.tp.topic],
+                span=PartitionRange(start=wanted.tp.partition, count=1),
+            ),
             brokers=asked,
             patience_s=SILENCE_S,
         )

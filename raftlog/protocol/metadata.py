@@ -13,15 +13,20 @@ from raftlog.protocol.schema import (
     Message,
     NodeId,
     PartitionIndex,
+    PartitionRange,
     TopicName,
     WireEpoch,
 )
 
 
 class MetadataRequest(Message):
-    """Request metadata. ``topics``: None for all topics, an empty list for brokers only."""
+    """Request metadata. ``topics``: None for all topics, an empty list for brokers only.
+
+    ``span``: only these partitions of each topic. Brokers of earlier releases return all.
+    """
 
     topics: Annotated[list[TopicName], Meta(max_length=limits.TOPICS_PER_REQUEST_MAX)] | None = None
+    span: PartitionRange | None = None
 
 
 class BrokerInfo(Message):

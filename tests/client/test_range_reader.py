@@ -132,6 +132,20 @@ def test_portions_are_bounded_in_bytes() -> None:
         assert [len(p) for p in offsets(reader.read(A, 0, 3, bytes_max=1))] == [1, 1, 1]
 
 
+def test_the_whole_topic_is_asked_for_once_and_not_for_each_range() -> None:
+    """A job has a range for each partition: the metadata would grow with the square of them."""
+    fake = FakeCluster()
+    topic_id = fake.create("t", 4).id
+    fill(fake, *[1] * 4)
+    with reader_of(fake) as reader:
+        for start in range(4):
+            assert flat(reader.read(A, start, start + 1, topic_id=topic_id)) == [start]
+    spans = [request.span for request in fake.asked(MetadataRequest)]
+    assert len(spans) > 4
+    assert spans.count(None) == 1
+    assert {span.count for span in spans if span is not None} == {1}
+
+
 @pytest.mark.parametrize("rows_max", [1, 100])
 def test_only_the_batches_of_one_producer_are_read(rows_max: int) -> None:
     fake = FakeCluster()

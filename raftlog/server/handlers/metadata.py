@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from raftlog.errors import RaftlogError
 from raftlog.protocol.connection import Request
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse, PartitionInfo, TopicInfo
-from raftlog.protocol.schema import Failure
+from raftlog.protocol.schema import Failure, PartitionRange, numbers_of
 from raftlog.server.context import BrokerContext
 from raftlog.server.once import check_once
 from raftlog.server.reply import Reply
@@ -20,17 +20,18 @@ INFOS_PER_STEP: Final = 128  # partitions per step
 
 
 def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
-    names = cast(MetadataRequest, request.message).topics
+    message = cast(MetadataRequest, request.message)
+    names = message.topics
     topics: list[TopicInfo] = []
     if names is None:
         context.topics.check_complete()
         for topic in context.topics:
-            described = yield from _topic(context, topic)
+            described = yield from _topic(context, topic, message.span)
             topics.append(described)
     else:
         check_once("metadata", names)
         for name in names:
-            described = yield from _by_name(context, name)
+            described = yield from _by_name(context, name, message.span)
             topics.append(described)
     reply.send(
         MetadataResponse(
@@ -42,18 +43,22 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     )
 
 
-def _by_name(context: BrokerContext, name: str) -> Generator[None, Any, TopicInfo]:
+def _by_name(
+    context: BrokerContext, name: str, span: PartitionRange | None
+) -> Generator[None, Any, TopicInfo]:
     try:
         topic = context.topics.topic(name)
     except RaftlogError as error:
         return TopicInfo(name=name, failure=Failure.of(error))
-    return (yield from _topic(context, topic))
+    return (yield from _topic(context, topic, span))
 
 
-def _topic(context: BrokerContext, topic: HostedTopic) -> Generator[None, Any, TopicInfo]:
+def _topic(
+    context: BrokerContext, topic: HostedTopic, span: PartitionRange | None
+) -> Generator[None, Any, TopicInfo]:
     """Return a topic; a few of its partitions in each step."""
     partitions: list[PartitionInfo] = []
-    for index in range(len(topic.hosts)):
+    for index in numbers_of(span, len(topic.hosts)):
         partitions.append(context.topics.info(topic, index))
         if len(partitions) % INFOS_PER_STEP == 0:
             yield None

@@ -8,6 +8,7 @@ from raftlog.config import Address
 from raftlog.errors import InvalidTopicError, UnknownTopicError
 from raftlog.protocol import api as apis
 from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
+from raftlog.protocol.schema import PartitionRange
 from tests.server.harness import Client, RunningBroker, error_of, only, running
 
 
@@ -48,6 +49,10 @@ def test_all_topics_or_those_asked_for(client: Client) -> None:
         (0, 1, [1]),
         (1, 1, [1]),
     ]
+    span = PartitionRange(start=1, count=9)
+    request = MetadataRequest(topics=["b"], span=span)
+    (part,) = client.ask(apis.METADATA, request).topics
+    assert part.partitions == topics[1].partitions[1:]
     assert ask(client, []).topics == []
     named = ask(client, ["b", "nope", "a/b"]).topics
     assert named[0] == topics[1]
