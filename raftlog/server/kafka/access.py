@@ -32,6 +32,7 @@ from raftlog.server.access.rules import (
 )
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.handlers import (
+    cluster,
     configs,
     consumer_protocol,
     fetch,
@@ -47,22 +48,24 @@ from raftlog.server.kafka.reply import Refusal
 
 KEY_TYPE_GROUP: Final = 0
 
-_Metadata = codec.structs("response", api.METADATA.key)
 _MetadataTopic = codec.structs("request", api.METADATA.key).MetadataRequestTopic
 _DeletedOffsets = codec.structs("response", api.OFFSET_DELETE.key)
 _Fetched = codec.structs("response", api.OFFSET_FETCH.key)
 
 
 def _name(context: BrokerContext, item: Any) -> str | None:
-    """Return the name of a topic that is given by name or id; None for an unknown id."""
+    """Return the name of a topic that is given by name or id; None for an unknown id.
+
+    The id decides if there is one, as in the handlers.
+    """
     if isinstance(item, str):
         return item
-    name: str | None = item.topic if hasattr(item, "topic") else item.name
-    if name:
-        return name
     topic_id: bytes = getattr(item, "topic_id", codec.ZERO_UUID)
+    if topic_id == codec.ZERO_UUID:
+        name: str | None = item.topic if hasattr(item, "topic") else item.name
+        return name
     try:
-        return name if topic_id == codec.ZERO_UUID else context.topics.by_id(topic_id.hex()).name
+        return context.topics.by_id(topic_id.hex()).name
     except RaftlogError:
         return None
 
@@ -231,17 +234,12 @@ def _without_unknown(response: Message) -> Stepwise[Message]:
 
 def _refuse_metadata(request: KafkaRequest, error: RaftlogError) -> Message:
     """Return the error for each topic. The name of one that is given by its id is not shown."""
-    code = code_of(error, Place.METADATA)
-    return _Metadata.root(
-        topics=[
-            _Metadata.MetadataResponseTopic(
-                error_code=errors.UNKNOWN_TOPIC_ID if topic.name is None else code,
-                name="" if topic.name is None and request.version < 12 else topic.name,
-                topic_id=topic.topic_id,
-            )
-            for topic in request.message.topics
-        ]
-    )
+    refused = cluster.refuse_metadata(request, error)
+    for topic, shown in zip(request.message.topics, refused.topics, strict=True):
+        if cluster.is_by_id(topic):
+            shown.error_code = errors.UNKNOWN_TOPIC_ID
+    refused.error_code = errors.NONE
+    return refused
 
 
 # -- settings --------------------------------------------------------------------------------------

@@ -120,7 +120,8 @@ def topic_id(broker: RunningBroker, name: str = TOPIC) -> bytes:
 def sample(broker: RunningBroker, api: Api, version: int) -> Any:
     """A request about one topic or group, called clicks."""
     structs, definition = codec.structs("request", api.key), definitions()["request", api.key]
-    by_id = topic_id(broker)
+    is_either = api in (apis.METADATA, apis.DELETE_TOPICS)  # a name or an ID
+    by_id = bytes(16) if is_either else topic_id(broker)
     values = {
         "acks": -1,
         "timeout_ms": 5_000,
@@ -314,10 +315,13 @@ def test_a_topic_is_created_for_those_who_may_create_it(
 def test_the_name_of_a_topic_is_not_shown_for_its_id(
     broker: RunningBroker, client: KafkaClient
 ) -> None:
+    """Whatever name the client sends with it."""
     structs = codec.structs("request", apis.METADATA.key)
-    wanted = structs.MetadataRequestTopic(name=None, topic_id=topic_id(broker, "secret"))
-    (topic,) = client.ask(apis.METADATA, 13, structs.root(topics=[wanted])).topics
-    assert (topic.name, topic.error_code) == (None, errors.UNKNOWN_TOPIC_ID)
+    with allowing(broker, allow("DESCRIBE", "TOPIC", TOPIC)):
+        for name in (None, "", TOPIC):
+            wanted = structs.MetadataRequestTopic(name=name, topic_id=topic_id(broker, "secret"))
+            (topic,) = client.ask(apis.METADATA, 13, structs.root(topics=[wanted])).topics
+            assert (topic.name, topic.error_code) == (None, errors.UNKNOWN_TOPIC_ID)
 
 
 def test_a_producer_id_belongs_to_the_principal_that_got_it(

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final
 
-from raftlog.errors import ClusterNotReadyError, RaftlogError, UnknownTopicError
+from raftlog.errors import (
+    ClusterNotReadyError,
+    InvalidRequestError,
+    RaftlogError,
+    UnknownTopicError,
+)
 from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
@@ -23,6 +28,7 @@ TOPICS_WAIT_SECONDS_MAX: Final = 5.0  # clients repeat the request after much mo
 ENDPOINT_BROKERS: Final = 1
 UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 NO_NODE: Final = -1
+TOPIC_IDS_SINCE: Final = 12  # version of Metadata
 
 _Versions = codec.structs("response", api.API_VERSIONS.key)
 _Metadata = codec.structs("response", api.METADATA.key)
@@ -101,6 +107,22 @@ def _wants_all(request: KafkaRequest) -> bool:
     return topics is None or (request.version == 0 and not topics)
 
 
+def is_by_id(wanted: Message) -> bool:
+    """Return whether a topic of a request is given by its ID, as in Kafka: its name is then null
+    (franz-go) or empty (the Java client).
+    """
+    return wanted.name is None or wanted.topic_id != codec.ZERO_UUID
+
+
+def _check_ids(request: KafkaRequest) -> None:
+    """Raise ``InvalidRequestError`` for topic IDs before version 12, as Kafka does."""
+    if request.version < TOPIC_IDS_SINCE and any(map(is_by_id, request.message.topics)):
+        raise InvalidRequestError(
+            f"Metadata version {request.version} with a topic ID, or without a topic name: use "
+            f"version {TOPIC_IDS_SINCE}, or names only"
+        )
+
+
 def _describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
     message = request.message
     operations = AuthorizedOperations(
@@ -116,10 +138,9 @@ def _describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) 
     else:
         # Before version 4, clients cannot forbid it.
         may_create = request.version < 4 or message.allow_auto_topic_creation
+        _check_ids(request)
         # As in Kafka, the response has a topic once: it can be large.
-        distinct = {
-            each.topic_id if each.name is None else each.name: each for each in message.topics
-        }
+        distinct = {each.topic_id if is_by_id(each) else each.name: each for each in message.topics}
         for wanted in distinct.values():
             described = yield from _requested(
                 context, request, wanted, operations, may_create=may_create
@@ -128,9 +149,23 @@ def _describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) 
     reply.send(_cluster_metadata(context, request, reply, topics))
 
 
-def refuse_metadata(_request: KafkaRequest, error: RaftlogError) -> Message:
-    """Return a response without topics; before version 13, without the error too."""
-    return _Metadata.root(error_code=code_of(error, Place.METADATA))
+def refuse_metadata(request: KafkaRequest, error: RaftlogError) -> Message:
+    """Return the error for each requested topic; for the whole request since version 13."""
+    code = code_of(error, Place.METADATA)
+    topics = [
+        _Metadata.MetadataResponseTopic(
+            error_code=code, name=_shown_name(request, each), topic_id=each.topic_id
+        )
+        for each in request.message.topics or ()
+    ]
+    return _Metadata.root(error_code=code, topics=topics)
+
+
+def _shown_name(request: KafkaRequest, wanted: Message) -> str | None:
+    """Return the name in the response to a topic that is refused: null if it is given by its ID."""
+    if request.version < TOPIC_IDS_SINCE:
+        return wanted.name or ""
+    return None if is_by_id(wanted) else wanted.name
 
 
 def _cluster_metadata(
@@ -168,8 +203,9 @@ def _requested(
     *,
     may_create: bool,
 ) -> Generator[None, Any, Message]:
+    by_id = is_by_id(wanted)
     try:
-        if wanted.name is None:
+        if by_id:
             topic = context.topics.by_id(wanted.topic_id.hex())
         else:
             topic = context.topics.topic(wanted.name)
@@ -177,13 +213,11 @@ def _requested(
         yield None
         code = code_of(error, Place.METADATA)
         if isinstance(error, UnknownTopicError):
-            if wanted.name is None:
+            if by_id:
                 code = errors.UNKNOWN_TOPIC_ID
             elif may_create and create_soon(context, wanted.name, request.client_id):
                 code = errors.LEADER_NOT_AVAILABLE  # the client repeats the request
-        name = wanted.name
-        if name is None and request.version < 12:
-            name = ""  # null is permitted since version 12
+        name = _shown_name(request, wanted)
         return _Metadata.MetadataResponseTopic(error_code=code, name=name, topic_id=wanted.topic_id)
     return (yield from _topic(context, topic, operations))
 

@@ -197,6 +197,8 @@ def handle_delete(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
 
     async def delete(topic: _Doomed) -> NamedTopic:
         _check_once(topic, counts)
+        if (topic.name is None) == (topic.topic_id == codec.ZERO_UUID):
+            raise InvalidRequestError("a topic to delete has either a name or an ID: send one")
         if topic.name is not None:
             return await requests.delete(context, topic.name, None)
         topic_id = topic.topic_id.hex()

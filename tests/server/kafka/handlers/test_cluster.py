@@ -78,9 +78,10 @@ def test_metadata_names_the_broker_and_topics(
         (0, 1), (1, 1), (2, 1)
     ]  # fmt: skip
     assert found.partitions[0].leader_epoch >= 0
-    by_id = Metadata.MetadataRequestTopic(topic_id=found.topic_id, name=None)
-    answer = kafka_client.ask(apis.METADATA, 13, Metadata.root(topics=[by_id]))
-    assert answer.topics[0].name == "meta"
+    for version, name in ((12, None), (13, None), (12, ""), (13, "")):  # franz-go, the Java client
+        by_id = Metadata.MetadataRequestTopic(topic_id=found.topic_id, name=name)
+        answer = kafka_client.ask(apis.METADATA, version, Metadata.root(topics=[by_id]))
+        assert (answer.topics[0].name, answer.topics[0].error_code) == ("meta", 0)
     everything = kafka_client.ask(apis.METADATA, 1, Metadata.root(topics=None))
     assert "meta" in [each.name for each in everything.topics]
 
@@ -115,10 +116,17 @@ def test_topics_that_stay_unknown_are_refused(
 
 
 def test_an_unknown_topic_id(kafka_client: KafkaClient) -> None:
-    for version in (10, 13):
-        topic = Metadata.MetadataRequestTopic(topic_id=bytes(15) + b"\1", name=None)
-        answer = kafka_client.ask(apis.METADATA, version, Metadata.root(topics=[topic]))
-        assert answer.topics[0].error_code == errors.UNKNOWN_TOPIC_ID
+    for name in (None, "", "meta"):
+        topic = Metadata.MetadataRequestTopic(topic_id=bytes(15) + b"\1", name=name)
+        (found,) = kafka_client.ask(apis.METADATA, 12, Metadata.root(topics=[topic])).topics
+        assert (found.name, found.error_code) == (None, errors.UNKNOWN_TOPIC_ID)
+
+
+def test_topic_ids_of_early_versions_are_refused(kafka_client: KafkaClient) -> None:
+    for name, topic_id in ((None, bytes(16)), ("meta", bytes(15) + b"\1")):
+        topic = Metadata.MetadataRequestTopic(topic_id=topic_id, name=name)
+        (found,) = kafka_client.ask(apis.METADATA, 11, Metadata.root(topics=[topic])).topics
+        assert (found.name, found.error_code) == (name or "", errors.INVALID_REQUEST)
 
 
 def test_a_topic_is_created_by_metadata(kafka_client: KafkaClient) -> None:
@@ -138,8 +146,8 @@ def test_metadata_has_a_topic_once(kafka_client: KafkaClient) -> None:
     found = [topic.name for topic in kafka_client.ask(apis.METADATA, 4, asked).topics]
     assert found == ["made", "never"]
     new = Metadata.MetadataRequestTopic
-    asked.topics = [new(name="made", topic_id=number.to_bytes(16)) for number in range(1_000)]
-    assert len(kafka_client.ask(apis.METADATA, 10, asked).topics) == 1
+    asked.topics = [new(name=f"m{number}", topic_id=bytes(15) + b"\1") for number in range(1_000)]
+    assert len(kafka_client.ask(apis.METADATA, 12, asked).topics) == 1
 
 
 def test_topics_that_metadata_does_not_create(kafka_client: KafkaClient) -> None:
