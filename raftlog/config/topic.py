@@ -19,7 +19,7 @@ _POLICIES: Final = ("delete", "compact", "compact,delete")
 
 def _cleanup_policy(text: str) -> str:
     """Return one of ``_POLICIES``; the two policies can be in any order."""
-    policy = ",".join(sorted(part.strip() for part in text.split(",")))
+    policy = ",".join(sorted({part.strip() for part in text.split(",")}))
     if policy not in _POLICIES:
         raise ValueError(f"{text[:100]!r} is not one of {'; '.join(_POLICIES)}")
     return policy

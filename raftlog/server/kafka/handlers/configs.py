@@ -6,7 +6,8 @@ be changed until it stops (KIP-412).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from raftlog import limits
@@ -19,7 +20,7 @@ from raftlog.kafka import api, codec
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
-from raftlog.kafka.names import TOPIC_FACTS, own_settings
+from raftlog.kafka.names import IGNORED_KEYS, own_settings
 from raftlog.server import log_levels
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.reply import KafkaReply
@@ -61,7 +62,15 @@ _OWN_LEVELS: Final = {
     "TRACE": "debug",
     "FATAL": "error",
 }
-_LISTS: Final = frozenset(("cleanup.policy", "group.assignors", "log.cleanup.policy"))
+_LISTS: Final = frozenset(
+    (
+        "cleanup.policy",
+        "follower.replication.throttled.replicas",
+        "group.assignors",
+        "leader.replication.throttled.replicas",
+        "log.cleanup.policy",
+    )
+)
 
 _Described = codec.structs("response", api.DESCRIBE_CONFIGS.key)
 
@@ -133,9 +142,8 @@ def _describe_topic(context: BrokerContext, topic: HostedTopic) -> list[Message]
     for key in TOPIC_KEYS:
         source = SOURCE_TOPIC if key.name in topic.overrides else SOURCE_DEFAULT
         found.append(_setting(key, values[key.name], source))
-    for name, value in TOPIC_FACTS.items():
-        text = "raftlog does not have this setting of Kafka. The value is what holds."
-        found.append(_fact(name, value, text))
+    for key in IGNORED_KEYS:
+        found.append(_setting(key, key.show(key.default), SOURCE_DEFAULT, read_only=True))
     return found
 
 
@@ -222,6 +230,7 @@ def handle_alter(context: BrokerContext, request: KafkaRequest, reply: KafkaRepl
     """Replace all settings of each topic."""
 
     def changes_of(topic: HostedTopic, resource: Message) -> dict[str, str | None]:
+        _check_values(resource.configs, resource.configs)
         given = own_settings({each.name: each.value for each in resource.configs})
         changes: dict[str, str | None] = dict.fromkeys(topic.overrides)
         return changes | given
@@ -233,13 +242,25 @@ def handle_incremental(context: BrokerContext, request: KafkaRequest, reply: Kaf
     """Change some settings of each topic."""
 
     def changes_of(topic: HostedTopic, resource: Message) -> dict[str, str | None]:
+        _check_values(
+            resource.configs, (each for each in resource.configs if each.config_operation != DELETE)
+        )
         values = topic.config.to_text()
-        changes = {each.name: _changed(values, each) for each in resource.configs}
-        if len(changes) != len(resource.configs):
-            raise InvalidRequestError("the request contains a setting more than once")
-        return own_settings(changes)
+        return own_settings({each.name: _changed(values, each) for each in resource.configs})
 
     _alter(context, request, reply, changes_of)
+
+
+def _check_values(settings: Sequence[Message], given: Iterable[Message]) -> None:
+    """Raise ``InvalidRequestError`` for a setting that is contained twice, or is given no value."""
+    if len({each.name for each in settings}) != len(settings):
+        raise InvalidRequestError("Error due to duplicate config keys: send each setting once")
+    missing = [each.name[:100] for each in given if each.value is None]
+    if missing:
+        raise InvalidRequestError(
+            f"Null value not supported for : {', '.join(missing[:10])}. Use "
+            "IncrementalAlterConfigs with DELETE for the default"
+        )
 
 
 def _changed(values: Mapping[str, str], change: Message) -> str | None:
@@ -247,8 +268,6 @@ def _changed(values: Mapping[str, str], change: Message) -> str | None:
     operation = change.config_operation
     if operation == DELETE:
         return None
-    if change.value is None:
-        raise InvalidConfigError(f"{change.name[:100]} has no value")
     value: str = change.value
     if operation == SET:
         return value
@@ -271,11 +290,15 @@ def _alter(
 ) -> None:
     message = request.message
     _check_count(reply, len(message.resources))
+    counts = Counter((each.resource_type, each.resource_name) for each in message.resources)
 
     async def alter(resource: Message) -> HostedTopic | None:
+        if counts[resource.resource_type, resource.resource_name] > 1:
+            raise InvalidRequestError("Each resource must appear at most once.")
         if resource.resource_type == BROKER_LOGGER and request.api is api.INCREMENTAL_ALTER_CONFIGS:
             context.check_operator(reply.connection, reply.name)
             _check_broker(context, resource.resource_name)
+            _check_values(resource.configs, ())
             levels = {each.name: _level(each) for each in resource.configs}
             if not message.validate_only:
                 log_levels.alter(levels, default=context.config.logging_level)

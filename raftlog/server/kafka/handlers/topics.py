@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.errors import (
+    InvalidConfigError,
     InvalidPartitionsError,
     InvalidRequestError,
     RaftlogError,
@@ -111,13 +112,13 @@ def handle_create(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
                 f"replication factor {replicas} of topic {topic.name}: there are "
                 f"{counted(brokers, 'broker')}"
             )
-        settings = own_settings({each.name: each.value for each in topic.configs})
+        settings = _given(topic)
         return await requests.create(
             context,
             topic.name,
             partitions=_partitions(context, topic),
             replication_factor=0 if replicas == DEFAULT else replicas,
-            config={name: value for name, value in settings.items() if value is not None},
+            config=settings,
             validate_only=message.validate_only,
         )
 
@@ -126,6 +127,17 @@ def handle_create(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
         return _Created.root(topics=[_created(context, topic, one) for topic, one in pairs])
 
     _change_each(context, reply, message.topics, create, respond)
+
+
+def _given(topic: Message) -> dict[str, str]:
+    """Return the settings of a new topic that have an effect. Raises ``InvalidConfigError``."""
+    missing = [each.name[:100] for each in topic.configs if each.value is None]
+    if missing:
+        raise InvalidConfigError(
+            f"Null value not supported for topic configs: {', '.join(missing[:10])}"
+        )
+    settings = own_settings({each.name: each.value for each in topic.configs})
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _partitions(context: BrokerContext, topic: Message) -> int:
@@ -149,8 +161,7 @@ def _created(context: BrokerContext, wanted: Message, changed: Changed) -> Messa
     )
     topic = context.topics.get(changed.name)
     if topic is None:  # only checked, or still on its way to this broker
-        asked = own_settings({each.name: each.value for each in wanted.configs})
-        overrides = {name: value for name, value in asked.items() if value is not None}
+        overrides = _given(wanted)
         config = TopicConfig.from_text(overrides)
     else:
         overrides, config = dict(topic.overrides), topic.config

@@ -8,7 +8,7 @@ from raftlog.config.broker_keys import BROKER_KEYS
 from raftlog.config.topic import TOPIC_KEYS
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
-from raftlog.kafka.names import TOPIC_FACTS
+from raftlog.kafka.names import IGNORED_KEYS
 from tests.server.harness import RunningBroker
 from tests.server.kafka.kafka_client import KafkaClient
 
@@ -42,7 +42,7 @@ def test_all_settings_of_a_topic(kafka_client: KafkaClient, kafka_broker: Runnin
     for version in range(1, 5):
         result = describe(kafka_client, TOPIC, name, version=version)
         found = {each.name: each for each in result.configs}
-        assert found.keys() == {key.name for key in TOPIC_KEYS} | TOPIC_FACTS.keys()
+        assert found.keys() == {key.name for key in (*TOPIC_KEYS, *IGNORED_KEYS)}
     assert (found["retention.ms"].value, found["retention.ms"].config_source) == ("77", 1)
     assert found["retention.ms"].synonyms[0].source == 1
     assert (found["segment.ms"].config_source, found["segment.ms"].read_only) == (5, False)
@@ -99,14 +99,45 @@ def test_single_settings_are_changed(
 def test_changes_that_are_refused(kafka_client: KafkaClient, kafka_broker: RunningBroker) -> None:
     name = made(kafka_broker, "unchanged")
     assert change(kafka_client, name, ("segment.ms", 0, "x")) == errors.INVALID_CONFIG
-    assert change(kafka_client, name, ("segment.ms", 0, None)) == errors.INVALID_CONFIG
+    assert change(kafka_client, name, ("segment.ms", 0, None)) == errors.INVALID_REQUEST
+    assert change(kafka_client, name, *[("segment.ms", 0, "5")] * 2) == errors.INVALID_REQUEST
     assert change(kafka_client, name, ("segment.ms", 2, "1")) == errors.INVALID_CONFIG
     assert change(kafka_client, name, ("segment.ms", 9, "1")) == errors.INVALID_REQUEST
-    assert change(kafka_client, name, ("preallocate", 0, "true")) == errors.INVALID_CONFIG
-    assert change(kafka_client, name, ("preallocate", 0, "false")) == 0
+    assert change(kafka_client, name, ("no.such", 0, "5")) == errors.INVALID_CONFIG
+    assert change(kafka_client, name, ("preallocate", 0, "x")) == errors.INVALID_CONFIG
+    assert change(kafka_client, name, ("preallocate", 0, "true")) == 0
     assert change(kafka_client, "1", ("max.connections", 0, "5"), kind=BROKER) == 40
     assert change(kafka_client, name, ("segment.ms", 0, "5"), validate_only=True) == 0
     assert change(kafka_client, name, ("segment.ms", 0, "-5"), validate_only=True) == 40
+    assert overrides(kafka_broker, name) == {}
+
+
+def test_a_setting_that_does_not_exist_is_deleted(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker
+) -> None:
+    """MirrorMaker 2 deletes each setting that has its default at the source."""
+    name = made(kafka_broker, "mirrored")
+    for only in (True, False):
+        changes = ("segment.ms", 0, "99"), ("no.such", 1, None), ("flush.ms", 1, None)
+        assert change(kafka_client, name, *changes, validate_only=only) == 0
+    assert overrides(kafka_broker, name) == {"segment.ms": "99"}
+
+
+def test_a_resource_that_a_request_contains_twice_is_unchanged(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker
+) -> None:
+    name = made(kafka_broker, "twice")
+    setting = Alter.AlterableConfig(name="segment.ms", value="99")
+    for count, configs in ((2, [setting]), (1, [setting, setting])):
+        resource = Alter.AlterConfigsResource(
+            resource_type=TOPIC, resource_name=name, configs=configs
+        )
+        message = Alter.root(resources=[resource] * count)
+        results = kafka_client.ask(apis.ALTER_CONFIGS, 2, message).responses
+        assert [each.error_code for each in results] == [errors.INVALID_REQUEST] * count
+    setting.value = None
+    (result,) = kafka_client.ask(apis.ALTER_CONFIGS, 2, Alter.root(resources=[resource])).responses
+    assert result.error_code == errors.INVALID_REQUEST
     assert overrides(kafka_broker, name) == {}
 
 
