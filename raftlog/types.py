@@ -36,6 +36,7 @@ else:
 NO_TIMESTAMP: Final[TimestampMs] = -1
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
+NO_LEADER_EPOCH: Final[LeaderEpoch] = -1
 NO_BASE_OFFSET: Final = -1  # of a batch without a required base offset
 AUDIT_TOPIC: Final = "__audit"  # authentication failures, denials and administrative requests
 OFFSETS_TOPIC: Final = "__consumer_offsets"  # state of the consumer groups

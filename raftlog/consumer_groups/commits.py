@@ -8,7 +8,7 @@ from raftlog import limits
 from raftlog.consumer_groups.group import Group
 from raftlog.consumer_groups.heartbeats import check_member
 from raftlog.consumer_groups.member import Member
-from raftlog.consumer_groups.records import OffsetValue
+from raftlog.consumer_groups.records import OFFSET_BELOW_0, VERSION_MIN, OffsetValue
 from raftlog.consumer_groups.values import NO_MEMBER_EPOCH, Commit
 from raftlog.errors import (
     FencedMemberError,
@@ -23,7 +23,7 @@ from raftlog.errors import (
     UnknownTopicError,
     counted,
 )
-from raftlog.types import TopicPartition
+from raftlog.types import NO_LEADER_EPOCH, TopicPartition
 
 
 def check_committer(
@@ -137,10 +137,10 @@ def _commit_one(
     if error is None and not (sequence and _is_late(group, where, committer, sequence)):
         topics = group.world.topics
         value = OffsetValue(
-            version=1,
+            version=OFFSET_BELOW_0 if offset.offset < 0 else VERSION_MIN,
             topic_id=topics.by_name[offset.topic].id,
             offset=offset.offset,
-            leader_epoch=offset.leader_epoch,
+            leader_epoch=max(offset.leader_epoch, NO_LEADER_EPOCH),
             metadata=offset.metadata,
             committed_at_ms=now_ms,
             topics_version=topics.version,
@@ -180,8 +180,6 @@ def _refusal(
             f"{where} is assigned to member {owner} of group {group.id!r}, not to {member_id}. "
             "Only the assigned member can commit its offsets"
         )
-    if offset.offset < 0:
-        return InvalidRequestError(f"offset {offset.offset} for {where}: the minimum is 0")
     if len(offset.metadata) > limits.OFFSET_METADATA_CHARS_MAX:
         return InvalidRequestError(
             f"metadata of {len(offset.metadata)} characters for {where}: the maximum is "
@@ -189,7 +187,8 @@ def _refusal(
         )
     if offset.expected is not None:
         known = group.offsets.value(where)
-        found = -1 if known is None or known.topic_id != info.id else known.offset
+        is_known = known is not None and known.topic_id == info.id
+        found = max(known.offset, -1) if known is not None and is_known else -1
         if found not in (offset.expected, offset.offset):  # the latter: it is sent again
             return OffsetMovedError(
                 f"the committed offset of {where} in group {group.id!r} is {_shown(found)}, not "

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from raftlog.consumer_groups.records import OffsetValue
 from raftlog.consumer_groups.values import Committed, Topics
-from raftlog.types import Offset, TopicPartition
+from raftlog.types import NO_LEADER_EPOCH, Offset, TopicPartition
 
 
 class OffsetTable:
@@ -75,7 +75,7 @@ class OffsetTable:
             topic=where.topic,
             partition=where.partition,
             offset=value.offset,
-            leader_epoch=value.leader_epoch,
+            leader_epoch=max(value.leader_epoch, NO_LEADER_EPOCH),
             metadata=value.metadata,
             committed_at_ms=value.committed_at_ms,
         )

@@ -17,7 +17,8 @@ of a group writes one tombstone per key. A single tombstone for the group would 
 compaction removes it, the records of the members would be loaded again.
 
 New fields are added at the end, with a default; older releases ignore them. A change that an older
-release must not misread gets a new version or a new kind, which older releases skip.
+release must not misread gets a new version or a new kind, which older releases skip. Version 2 is
+that of an offset below 0, which Kafka clients commit for "latest" (-1) and "earliest" (-2).
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ OFFSET_KIND: Final = 3
 FORMER_KIND: Final = 4
 CLASSIC_KIND: Final = 5
 CLASSIC_MEMBER_KIND: Final = 6
-VERSION: Final = 1
+VERSION_MIN: Final = 1
+VERSION: Final = 2  # the newest
+OFFSET_BELOW_0: Final = 2
 
 Phase: TypeAlias = Literal["empty", "preparing_rebalance", "completing_rebalance", "stable"]
 PartRows: TypeAlias = dict[str, list[int]]  # topic id -> partitions
@@ -230,7 +233,7 @@ def decode_value(key: Key, data: bytes) -> Value | None:
         value: Value = _DECODERS[_KIND_OF[type(key)]].decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(f"invalid value of {key}: {error}") from error
-    if isinstance(value, OffsetValue) and value.offset < 0:
+    if isinstance(value, OffsetValue) and value.offset < 0 and value.version < OFFSET_BELOW_0:
         raise InvalidRequestError(f"invalid value of {key}: its offset is {value.offset}")
     return value
 

@@ -200,7 +200,9 @@ class Departure(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """Offset to commit. ``offset``: offset of the next record to read.
+    """Offset to commit. ``offset``: offset of the next record to read; below 0, what Kafka clients
+    commit for another place, which raftlog's clients take for none. ``leader_epoch``: -1 or less
+    for none.
 
     ``expected``: the committed offset that this one replaces, -1 if there is none; None for any.
     """
@@ -214,7 +216,9 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """Committed offset of a partition. ``offset`` is -1 if none is committed."""
+    """Committed offset of a partition. ``offset`` is -1 if none is committed; a Kafka client can
+    commit others below 0. ``leader_epoch``: -1 for none.
+    """
 
     topic: str
     partition: int

@@ -37,7 +37,12 @@ def features(peer_protocol: int) -> list[FeatureRange]:
             version_max=SNAPSHOT_FORMAT,
             level=snapshot_format(peer_protocol),
         ),
-        _one("consumer.groups", group_records.VERSION),
+        FeatureRange(
+            name="consumer.groups",
+            version_min=group_records.VERSION_MIN,
+            version_max=group_records.VERSION,
+            level=group_records.VERSION,
+        ),
         _one("data.directory", identity.FORMAT_VERSION),
         _one("partition.state", STATE_FORMAT),
         FeatureRange(

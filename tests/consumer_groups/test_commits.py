@@ -229,9 +229,14 @@ def test_metadata_is_for_people_and_has_a_limit() -> None:
     assert scene.commit("m1", ("t", 0), metadata=long[1:]) == [None]
 
 
-def test_a_negative_offset_is_none() -> None:
+@pytest.mark.parametrize("offset", [-1, -2, -(1 << 63)])
+def test_an_offset_below_0_is_kept_and_expected_as_none(offset: int) -> None:
     scene = two()
-    assert isinstance(only(scene.commit("m1", ("t", 0), offset=-1)), InvalidRequestError)
+    assert scene.commit("m1", ("t", 0), offset=offset) == [None]
+    scene.fail_over()
+    assert scene.offset("t", 0) == offset
+    assert scene.commit("m1", ("t", 0), offset=3, expected=-1) == [None]
+    assert scene.offset("t", 0) == 3
 
 
 def test_a_group_has_offsets_of_so_many_partitions_at_most() -> None:

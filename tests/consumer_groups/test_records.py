@@ -131,7 +131,7 @@ def test_fields_that_a_later_release_adds_are_ignored(
 def test_what_a_later_release_writes_anew_is_left_alone(
     key: Key, value: Value, key_hex: str, value_hex: str
 ) -> None:
-    assert decode_value(key, msgspec.msgpack.encode([2, "whatever"])) is None
+    assert decode_value(key, msgspec.msgpack.encode([3, "whatever"])) is None
     assert decode_key(msgspec.msgpack.encode([7, "whatever", {}])) is None
 
 
@@ -163,8 +163,10 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 def test_versions_are_the_ones_that_are_written() -> None:
-    assert records.VERSION == 1
-    assert all(value.version == records.VERSION for _, value, *_ in GOLDEN)
+    assert (records.VERSION_MIN, records.VERSION) == (1, 2)
+    assert all(value.version == records.VERSION_MIN for _, value, *_ in GOLDEN)
+    below = OffsetValue(records.OFFSET_BELOW_0, "id", -2, -1, "", 0, 0)
+    assert decode_value(OffsetKey("g", "t", 0), msgspec.msgpack.encode(below)) == below
 
 
 @pytest.mark.parametrize(("key", "value", "key_hex", "value_hex"), GOLDEN, ids=lambda x: None)

@@ -141,6 +141,12 @@ class ActiveShard:
         """The groups, to be read only; None while they are loading."""
         return None if self.is_loading else self._groups
 
+    def when_loaded(self, done: Callable[[], object]) -> None:
+        """Call ``done`` soon after the load has ended: the groups are served, or this shard is
+        over.
+        """
+        self._loading.add_done_callback(lambda _loading: done())
+
     def set_topics(self, topics: Topics) -> None:
         """Apply a change of topics or partitions. Every member is notified soon: members that
         subscribe to a pattern then check the topics.

@@ -182,6 +182,8 @@ def _send_fetched(reply: Reply, found: list[Committed]) -> Steps:
 
 
 def _fetched(committed: Committed) -> wire.FetchedOffset:
+    if committed.offset < 0:
+        return wire.FetchedOffset(topic=committed.topic, partition=committed.partition)
     return wire.FetchedOffset(
         topic=committed.topic,
         partition=committed.partition,

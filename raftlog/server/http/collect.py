@@ -217,7 +217,7 @@ def _put_lag(
     lag, unknown, seconds, now = 0, 0, 0.0, broker.context.clock.monotonic()
     for partition, offset in groups.committed_in(group, topic):
         host = hosted.hosts[partition] if partition < len(hosted.hosts) else None
-        if host is None:
+        if host is None or offset < 0:
             unknown += 1
         else:
             end = host.high_watermark

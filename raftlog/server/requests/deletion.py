@@ -12,7 +12,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
-from raftlog.errors import OutcomeUnknownError, RaftlogError, ThrottledError
+from raftlog.errors import (
+    OffsetOutOfRangeError,
+    OutcomeUnknownError,
+    RaftlogError,
+    ThrottledError,
+)
 from raftlog.server.context import BrokerContext
 from raftlog.server.partition import Partition
 from raftlog.server.reply import Exchange
@@ -24,13 +29,14 @@ from raftlog.types import Offset, check_not_internal
 DELETE_SECONDS_MAX: Final = 15.0
 # Each deletion uses the threads that sync logs for a moment: producers must be served in between.
 DELETIONS_AT_ONCE: Final = 8
+TO_HIGH_WATERMARK: Final = -1
 
 # The new log start offset, or the reason why it is not known.
 Deleted: TypeAlias = Offset | RaftlogError
 
 
 class Part(Protocol):
-    """``before_offset``: -1 for the high watermark."""
+    """``before_offset``: ``TO_HIGH_WATERMARK`` for the high watermark."""
 
     @property
     def topic(self) -> str: ...
@@ -40,12 +46,23 @@ class Part(Protocol):
     def before_offset(self) -> Offset: ...
 
 
+def _before(host: Partition, offset: Offset) -> Offset:
+    """Return the offset up to which records are deleted. Raises ``OffsetOutOfRangeError``."""
+    if offset < TO_HIGH_WATERMARK:
+        raise OffsetOutOfRangeError(
+            f"offset {offset} of {host.topic_partition}: records are deleted before an offset of 0 "
+            f"or more, or before the high watermark ({TO_HIGH_WATERMARK})"
+        )
+    return host.high_watermark if offset == TO_HIGH_WATERMARK else offset
+
+
 class Deletion:
     """One request. ``done`` is called when every partition has a result."""
 
     __slots__ = (
         "_answers",
         "_begun",
+        "_check",
         "_context",
         "_done",
         "_parts",
@@ -61,9 +78,14 @@ class Deletion:
         reply: Exchange,
         parts: Sequence[Part],
         done: Callable[[list[Deleted]], None],
+        *,
+        check: Callable[[Partition], None] = lambda _host: None,
     ) -> None:
-        """``parts``: at least one."""
+        """``parts``: at least one. ``check`` raises the error of a partition whose records must
+        stay.
+        """
         self._context = context
+        self._check = check
         self._done = done
         self._reply = reply
         self._parts = parts
@@ -88,7 +110,8 @@ class Deletion:
         try:
             check_not_internal(part.topic)
             host = self._context.topics.host(part.topic, part.partition)
-            before = host.high_watermark if part.before_offset < 0 else part.before_offset
+            self._check(host)
+            before = _before(host, part.before_offset)
             self._waiting[index] = host, before
             host.delete_records(before, partial(self._deleted, index))
         except RaftlogError as error:

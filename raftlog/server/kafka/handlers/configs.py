@@ -142,8 +142,9 @@ def _describe_topic(context: BrokerContext, topic: HostedTopic) -> list[Message]
     for key in TOPIC_KEYS:
         source = SOURCE_TOPIC if key.name in topic.overrides else SOURCE_DEFAULT
         found.append(_setting(key, values[key.name], source))
-    for key in IGNORED_KEYS:
-        found.append(_setting(key, key.show(key.default), SOURCE_DEFAULT, read_only=True))
+    found += [
+        _setting(key, key.show(key.default), SOURCE_DEFAULT, read_only=True) for key in IGNORED_KEYS
+    ]
     return found
 
 

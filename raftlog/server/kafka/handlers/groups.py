@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from raftlog import limits
 from raftlog.consumer_groups import NO_GENERATION, Departure, Join, JoinResult, Sync, SyncResult
-from raftlog.errors import InvalidRequestError, RaftlogError, ThrottledError
+from raftlog.errors import InvalidRequestError, RaftlogError
 from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.reply import KafkaReply
+from raftlog.server.turns import Steps, in_steps
 
 KEY_TYPE_GROUP: Final = 0
+KEY_TYPE_TRANSACTION: Final = 1
+KEYS_SINCE: Final = 4  # version of FindCoordinator
+LOAD_SECONDS_MAX: Final = 1.0  # that a request waits for the load of the group
+NO_TRANSACTIONS: Final = (
+    "this release has no transactions and no share groups for Kafka clients: unset "
+    "transactional.id, or use a consumer group"
+)
 NO_NODE: Final = -1
 CLIENT_ID_CHARS_IN_MEMBER_ID: Final = 24  # with a UUID, a member ID has at most ID_CHARS_MAX
 
@@ -33,42 +42,77 @@ _Leave = codec.structs("response", api.LEAVE_GROUP.key)
 def handle_find_coordinator(
     context: BrokerContext, request: KafkaRequest, reply: KafkaReply
 ) -> None:
-    """Return the coordinators of groups. Other kinds of coordinators do not exist: the error is not
-    retriable, or clients would wait indefinitely.
+    """Return the coordinators of groups. Other kinds of coordinators do not exist: the error is
+    final, or clients would wait indefinitely.
     """
     keys = _keys(request)
     if request.version >= 1 and request.message.key_type != KEY_TYPE_GROUP:
-        text = "this broker does not serve transactions and share groups of Kafka clients"
-        found = [_no_coordinator(key, errors.INVALID_REQUEST, text) for key in keys]
+        code = _no_such_coordinator(request)
+        found = [_no_coordinator(key, code, NO_TRANSACTIONS) for key in keys]
         reply.send(_coordinators(request, found))
         return
-    if len(keys) > limits.GROUPS_PER_REQUEST_MAX:
-        raise ThrottledError(
-            f"request for {len(keys)} groups: the maximum is {limits.GROUPS_PER_REQUEST_MAX}"
-        )
 
     def made(error: RaftlogError | None) -> None:
         if error is not None:
             reply.fail(error)
-            return
-        brokers = {
-            each.id: each for each in context.brokers(reply.connection.local_host, for_kafka=True)
-        }
-        found = []
-        for key in keys:
-            try:
-                broker = context.lookup.coordinator(key, brokers)
-            except RaftlogError as reason:
-                found.append(_no_coordinator(key, code_of(reason, Place.GROUPS), reason.wire_text))
-            else:
-                found.append(
-                    _Coordinator.Coordinator(
-                        key=key, node_id=broker.id, host=broker.host, port=broker.port
-                    )
-                )
-        reply.send(_coordinators(request, found))
+        elif len(keys) == 1:
+            _when_loaded(context, keys[0], partial(reply.go_on, _find(context, request, reply)))
+        else:
+            reply.go_on(_find(context, request, reply))
 
     context.lookup.when_made(made)
+
+
+def _no_such_coordinator(request: KafkaRequest) -> int:
+    """Return the code for a coordinator of transactions or share groups.
+
+    The Java client and franz-go (since version 4) show the text of an error that they do not
+    expect. Librdkafka, which sends version 2, repeats the request after every error but two.
+    """
+    if request.version < KEYS_SINCE and request.message.key_type == KEY_TYPE_TRANSACTION:
+        return errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return errors.INVALID_REQUEST
+
+
+def _when_loaded(context: BrokerContext, group: str, done: Callable[[], None]) -> None:
+    """Call ``done`` when this broker serves the group, if it coordinates the group: the client
+    would receive COORDINATOR_LOAD_IN_PROGRESS next.
+    """
+    try:
+        shard = context.coordinator.shard(group)
+    except RaftlogError:  # another broker coordinates it
+        done()
+        return
+    if not shard.is_loading:
+        done()
+        return
+    is_done = False
+
+    def once() -> None:
+        nonlocal is_done
+        if not is_done:
+            is_done = True
+            timer.cancel()
+            done()
+
+    timer = context.loop.call_later(LOAD_SECONDS_MAX, once)
+    shard.when_loaded(once)
+
+
+def _find(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
+    local_host = reply.connection.local_host
+    brokers = {each.id: each for each in context.brokers(local_host, for_kafka=True)}
+
+    def find(key: str) -> Message:
+        try:
+            broker = context.lookup.coordinator(key, brokers)
+        except RaftlogError as reason:
+            return _no_coordinator(key, code_of(reason, Place.GROUPS), reason.wire_text)
+        return _Coordinator.Coordinator(
+            key=key, node_id=broker.id, host=broker.host, port=broker.port
+        )
+
+    reply.send(_coordinators(request, (yield from in_steps(_keys(request), find))))
 
 
 def refuse_find_coordinator(request: KafkaRequest, error: RaftlogError) -> Message:
@@ -79,7 +123,7 @@ def refuse_find_coordinator(request: KafkaRequest, error: RaftlogError) -> Messa
 
 def _keys(request: KafkaRequest) -> list[str]:
     message = request.message
-    return message.coordinator_keys if request.version >= 4 else [message.key]
+    return message.coordinator_keys if request.version >= KEYS_SINCE else [message.key]
 
 
 def _no_coordinator(key: str, code: int, text: str) -> Message:
@@ -87,7 +131,7 @@ def _no_coordinator(key: str, code: int, text: str) -> Message:
 
 
 def _coordinators(request: KafkaRequest, found: list[Message]) -> Message:
-    if request.version >= 4:
+    if request.version >= KEYS_SINCE:
         return _Coordinator.root(coordinators=found)
     only = found[0]
     return _Coordinator.root(

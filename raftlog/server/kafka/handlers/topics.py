@@ -16,6 +16,7 @@ from raftlog.errors import (
     InvalidPartitionsError,
     InvalidRequestError,
     RaftlogError,
+    RefusedError,
     UnknownTopicError,
     UnsupportedFeatureError,
     counted,
@@ -29,6 +30,7 @@ from raftlog.server.administration import NamedTopic
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.parts import by_topic, check_count, unsigned
 from raftlog.server.kafka.reply import KafkaReply
+from raftlog.server.partition import Partition
 from raftlog.server.requests import topics as requests
 from raftlog.server.requests.deletion import Deleted, Deletion
 from raftlog.server.requests.topics import Changed
@@ -292,6 +294,19 @@ def refuse_extend(request: KafkaRequest, error: RaftlogError) -> Message:
 # -- DeleteRecords ---------------------------------------------------------------------------------
 
 
+class _CompactedError(RefusedError):
+    """The records of a compacted topic are the last of their keys: Kafka has a code for it."""
+
+
+def _check_policy(host: Partition) -> None:
+    """Raise ``_CompactedError`` if records are neither deleted by age nor by size (KAFKA-5803)."""
+    if not host.log.config.is_deleted_by_age:
+        raise _CompactedError(
+            f"Records of partition {host.topic_partition} can not be deleted due to the configured "
+            "policy: cleanup.policy=compact. Write a record without a value to delete a key"
+        )
+
+
 class _Part(NamedTuple):
     """A partition, in the form that ``requests.deletion`` requires."""
 
@@ -316,7 +331,7 @@ def handle_delete_records(
     def done(found: list[Deleted]) -> None:
         reply.go_on(_send_deleted(request, reply, found))
 
-    yield from Deletion(context, reply, parts, done).steps()
+    yield from Deletion(context, reply, parts, done, check=_check_policy).steps()
 
 
 def _part(named: tuple[str, Message]) -> _Part:
@@ -340,12 +355,14 @@ def _records_of(topic: Message, partitions: list[Message]) -> Message:
 
 
 def _records(partition: int, deleted: Deleted) -> Message:
-    failed = isinstance(deleted, RaftlogError)
-    return _Records.DeleteRecordsPartitionResult(
-        partition_index=partition,
-        low_watermark=-1 if failed else deleted,
-        error_code=code_of(deleted, Place.DATA) if isinstance(deleted, RaftlogError) else 0,
-    )
+    result = _Records.DeleteRecordsPartitionResult(partition_index=partition, low_watermark=-1)
+    if isinstance(deleted, _CompactedError):
+        result.error_code = errors.POLICY_VIOLATION
+    elif isinstance(deleted, RaftlogError):
+        result.error_code = code_of(deleted, Place.DATA)
+    else:
+        result.low_watermark = deleted
+    return result
 
 
 def refuse_delete_records(request: KafkaRequest, error: RaftlogError) -> Message:

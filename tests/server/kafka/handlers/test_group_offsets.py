@@ -36,7 +36,8 @@ def commit(client: GroupClient, group: str, version: int, **fields: Any) -> list
         partition_index=1, committed_offset=5, committed_leader_epoch=2, committed_metadata="note"
     )
     topic = {"name": "t", "topic_id": bytes(16), "partitions": [partition]}
-    for name in (*topic, "committed_metadata", "partition_index", "committed_offset"):
+    names = "committed_metadata", "partition_index", "committed_offset", "committed_leader_epoch"
+    for name in (*topic, *names):
         if name in fields and name in topic:
             topic[name] = fields.pop(name)
         elif name in fields:
@@ -80,6 +81,26 @@ def test_every_version_of_a_commit_and_of_a_fetch(
                 assert topic.partitions[1].committed_offset == -1
 
 
+@pytest.mark.parametrize(
+    ("offset", "epoch"), [(-1, 2), (-2, -1), (-(1 << 63), -2), (3, -(1 << 31))]
+)
+def test_numbers_below_0_are_kept_and_none_for_raftlogs_clients(
+    group_client: GroupClient, group_broker: RunningBroker, offset: int, epoch: int
+) -> None:
+    """kafkajs resets to -1 and -2."""
+    group = f"below{offset}"
+    group_client.find(group)
+    numbers = {"committed_offset": offset, "committed_leader_epoch": epoch}
+    assert commit(group_client, group, 9, **numbers) == [errors.NONE]
+    asked = Fetch.OffsetFetchRequestGroup(group_id=group, topics=[asked_topic(9, b"", [1])])
+    answer = group_client.ask(apis.OFFSET_FETCH, 9, message(apis.OFFSET_FETCH, groups=[asked]))
+    found = answer.groups[0].topics[0].partitions[0]
+    assert (found.committed_offset, found.committed_leader_epoch) == (offset, max(epoch, -1))
+    with group_broker.client() as client:
+        (own,) = client.ask(native.OFFSET_FETCH, OffsetFetchRequest(group=group)).offsets
+    assert (own.offset, own.leader_epoch) == (max(offset, -1), -1)
+
+
 def test_raftlogs_own_clients_see_the_same_offsets(
     group_client: GroupClient, group_broker: RunningBroker
 ) -> None:
@@ -113,7 +134,6 @@ def test_commits_that_are_refused(group_client: GroupClient, group_broker: Runni
         ({**me, "name": "unknown"}, errors.UNKNOWN_TOPIC_OR_PARTITION),
         ({**me, "partition_index": 4}, errors.UNKNOWN_TOPIC_OR_PARTITION),
         ({**me, "committed_metadata": long}, errors.OFFSET_METADATA_TOO_LARGE),
-        ({**me, "committed_offset": -5}, errors.INVALID_REQUEST),
     ]:
         assert commit(group_client, group, 9, **fields) == [code]
     assert commit(group_client, group, 10, **me) == [errors.UNKNOWN_TOPIC_ID]

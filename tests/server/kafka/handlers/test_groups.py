@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from raftlog.kafka import api as apis
 from raftlog.kafka import errors
-from tests.server.harness import RunningBroker
+from tests.server.harness import RunningBroker, running
 from tests.server.kafka.group_client import GroupClient, grouped, message
 
 
@@ -23,11 +25,41 @@ def test_the_coordinator_is_found(
         assert answer.coordinators[1].error_code == errors.INVALID_GROUP_ID
 
 
-def test_there_are_no_other_coordinators(group_client: GroupClient) -> None:
-    asked = message(apis.FIND_COORDINATOR, key_type=1, coordinator_keys=["t"])
-    answer = group_client.ask(apis.FIND_COORDINATOR, 6, asked).coordinators[0]
-    assert answer.error_code == errors.INVALID_REQUEST, "clients would repeat 15 indefinitely"
+def test_the_coordinators_of_many_groups_are_found(group_client: GroupClient) -> None:
+    group_client.find("found")
+    keys = [f"many{number}" for number in range(1_001)]
+    answer = group_client.ask(
+        apis.FIND_COORDINATOR, 6, message(apis.FIND_COORDINATOR, coordinator_keys=keys)
+    )
+    assert [(each.key, each.error_code) for each in answer.coordinators] == [(k, 0) for k in keys]
+
+
+@pytest.mark.parametrize(
+    ("key_type", "version", "code"),
+    [
+        (1, 2, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),  # librdkafka: repeats all others
+        (1, 6, errors.INVALID_REQUEST),  # the Java client: shows the text
+        (2, 6, errors.INVALID_REQUEST),
+    ],
+)
+def test_there_are_no_other_coordinators(
+    group_client: GroupClient, key_type: int, version: int, code: int
+) -> None:
+    asked = message(apis.FIND_COORDINATOR, key_type=key_type, key="t", coordinator_keys=["t"])
+    answer = group_client.ask(apis.FIND_COORDINATOR, version, asked)
+    answer = answer if version < 4 else answer.coordinators[0]
+    assert answer.error_code == code
     assert "transactions" in answer.error_message
+
+
+def test_a_coordinator_that_is_found_serves(tmp_path: Path) -> None:
+    """Not COORDINATOR_LOAD_IN_PROGRESS, which the first request got."""
+    with running(tmp_path) as broker, grouped(broker) as client:
+        asked = message(apis.FIND_COORDINATOR, key="first")
+        while client.ask(apis.FIND_COORDINATOR, 3, asked).error_code:
+            pass
+        asked = message(apis.OFFSET_FETCH, group_id="first", topics=None)
+        assert client.ask(apis.OFFSET_FETCH, 7, asked).error_code == errors.NONE
 
 
 @pytest.mark.parametrize("version", range(10))

@@ -140,18 +140,24 @@ def test_partitions_are_added(kafka_client: KafkaClient, kafka_broker: RunningBr
 
 
 def test_records_are_deleted(kafka_client: KafkaClient) -> None:
-    create(kafka_client, topic("shrinks", 1))
-    kafka_client.produce(
-        "shrinks", kafka_batch([KafkaRecord(value) for value in (b"a", b"b", b"c")])
-    )
+    create(kafka_client, topic("shrinks", 1), topic("stays", 1, cleanup_policy="compact"))
+    records = [KafkaRecord(value, value) for value in (b"a", b"b", b"c")]
 
-    def delete(offset: int, partition: int = 0) -> tuple[int, int]:
+    def delete(offset: int, partition: int = 0, name: str = "shrinks") -> tuple[int, int]:
         part = Records.DeleteRecordsPartition(partition_index=partition, offset=offset)
-        wanted = Records.DeleteRecordsTopic(name="shrinks", partitions=[part])
+        wanted = Records.DeleteRecordsTopic(name=name, partitions=[part])
         message = Records.root(topics=[wanted], timeout_ms=9_000)
         (found,) = kafka_client.ask(apis.DELETE_RECORDS, 2, message).topics[0].partitions
         return found.error_code, found.low_watermark
 
+    for name in ("shrinks", "stays"):
+        assert kafka_client.produce(name, kafka_batch(records)).error_code == 0
+    for offset in (-2, -5, -1_001, -(1 << 63)):  # -1001: none, in librdkafka
+        assert delete(offset) == (errors.OFFSET_OUT_OF_RANGE, -1)
+    for offset in (-1_001, -1, 2):
+        assert delete(offset, name="stays") == (errors.POLICY_VIOLATION, -1)
+    assert kafka_client.fetch("shrinks").log_start_offset == 0
+    assert kafka_client.fetch("stays").log_start_offset == 0
     assert delete(2) == (0, 2)
     assert delete(-1) == (0, 3)
     assert delete(9) == (errors.OFFSET_OUT_OF_RANGE, -1)
