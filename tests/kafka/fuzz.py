@@ -5,7 +5,8 @@
 Requests are generated from the schema, for every API and version, and then damaged: bytes flipped,
 numbers replaced by extreme ones, parts cut, repeated or exchanged. The decoder must return requests
 or end the connection, and raise nothing. A broker must answer or close the connection; an
-exception in a handler is a failure. The counts are printed, and the seed repeats a run.
+exception in a handler is a failure. So is a change of topics, records, settings or committed
+offsets by a request that is refused. The counts are printed, and the seed repeats a run.
 
 A request may hold the loop for 5 ms. Holds are processor time of the loop's thread: that of one
 request for the decoder, and the longest of a turn of the loop until the answer for brokers.
@@ -23,19 +24,20 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from raftlog import limits
 from raftlog.kafka import api as apis
-from raftlog.kafka import codec
+from raftlog.kafka import codec, errors
 from raftlog.kafka.api import Api
 from raftlog.kafka.codec import BadMessageError
 from raftlog.kafka.connection import KafkaBroken, KafkaConnectionState, KafkaUnread
 from raftlog.kafka.schema import Field, definitions, is_struct
-from raftlog.testing.kafka_wire import request
+from raftlog.testing.kafka_wire import request, response
+from raftlog.types import is_internal_topic
 from tests.record.kafka_batches import KafkaRecord, kafka_batch
 from tests.server.attacks import LoopLag
 from tests.server.harness import RunningBroker, running
@@ -57,6 +59,21 @@ CONNECTIONS_PER_BROKER: Final = 2_000
 TIMEOUT_S: Final = 60
 MEMORY_BYTES_MAX: Final = 2 * limits.GIB
 HOLD_S_MAX: Final = 0.005
+# Requests that change what ``_state`` returns. Their answers are awaited, and compared with it.
+CHANGES: Final = (
+    apis.PRODUCE,
+    apis.OFFSET_COMMIT,
+    apis.OFFSET_DELETE,
+    apis.DELETE_GROUPS,
+    apis.CREATE_TOPICS,
+    apis.DELETE_TOPICS,
+    apis.CREATE_PARTITIONS,
+    apis.DELETE_RECORDS,
+    apis.ALTER_CONFIGS,
+    apis.INCREMENTAL_ALTER_CONFIGS,
+)
+_CHANGES: Final = frozenset(api.key for api in CHANGES)
+CHANGED_WITHIN_S: Final = 30.0
 
 
 class Holds:
@@ -244,23 +261,84 @@ def _converse(
         for _ in range(SENT_PER_CONNECTION):
             sent = requests.damaged((0, 0, 1, 2), HEAD_BYTES)
             counts["sent to brokers"] += 1
+            key, version = struct.unpack_from(">hh", sent, LENGTH_BYTES)
+            before = _state(broker) if key in _CHANGES else None
+            # A produce request without acknowledgement has no answer.
+            is_awaited = before is not None and key != apis.PRODUCE.key
+            connection.settimeout(CHANGED_WITHIN_S if is_awaited else WAIT_S)
             try:
                 with LoopLag(broker) as lag:
                     connection.sendall(sent)
-                    is_answered = _answered(connection)
+                    answer = _answer(connection)
             except TimeoutError:
                 counts["not answered yet"] += 1
                 return
             finally:
                 holds.add(sent, lag.worst_cpu_seconds)
-            if not is_answered:
+            if answer is None:
                 counts["closed by the broker"] += 1
                 return
             counts["answered"] += 1
+            if before is not None and _is_refused(apis.APIS[key], version, answer):
+                counts["refused"] += 1
+                after = _state(broker)
+                assert after == before, f"{before} is {after} after a refused request {sent.hex()}"
 
 
-def _answered(connection: socket.socket) -> bool:
-    """Read an answer. Returns whether there was one before the end of the stream."""
+def _is_refused(api: Api, version: int, answer: bytes) -> bool:
+    """Whether every outcome in the answer is an error, after which nothing may still change."""
+    codes = list(_codes(response(api, version, answer)[1]))
+    return bool(codes) and not {errors.NONE, errors.REQUEST_TIMED_OUT} & set(codes)
+
+
+def _codes(message: Any) -> Iterator[int]:
+    """The error codes of an answer: those of a list's items, if there are any, not of the whole."""
+    structs = [
+        each
+        for name in message.__struct_fields__
+        if isinstance(getattr(message, name), list)
+        for each in getattr(message, name)
+        if hasattr(each, "__struct_fields__")
+    ]
+    found = [code for each in structs for code in _codes(each)]
+    if found:
+        yield from found
+    elif hasattr(message, "error_code"):
+        yield message.error_code
+
+
+def _state(broker: RunningBroker) -> Any:
+    """Topics with their settings and the offsets of their records, and committed offsets; after the
+    changes that requests have begun, which may have timed out.
+    """
+    context = broker.broker.context
+    broker.wait_until(lambda: not context.administration._tasks)
+
+    def read() -> Any:
+        topics = {
+            topic.id: (
+                topic.name,
+                dict(topic.overrides),
+                [(host.log.log_start_offset, host.log.log_end_offset) for host in topic.hosts],
+            )
+            for topic in context.topics
+            if not is_internal_topic(topic.name)
+        }
+        shards = [shard.loaded for shard in context.coordinator.shards()]
+        offsets = {
+            (name, topic): sorted(shard.committed_in(name, topic))
+            for shard in shards
+            if shard is not None
+            for name in shard.names()
+            for topic in shard.committed_topics(name)
+        }
+        return topics, offsets
+
+    return broker.call(read)
+
+
+def _answer(connection: socket.socket) -> bytes | None:
+    """Read an answer. Returns None at the end of the stream."""
     received = b""
     while len(received) < LENGTH_BYTES or len(received) < LENGTH_BYTES + int.from_bytes(
         received[:LENGTH_BYTES], "big"
@@ -268,11 +346,11 @@ def _answered(connection: socket.socket) -> bool:
         try:
             piece = connection.recv(1 << 20)
         except ConnectionResetError:
-            return False
+            return None
         if not piece:
-            return False
+            return None
         received += piece
-    return True
+    return received
 
 
 def main() -> None:
