@@ -298,11 +298,21 @@ class Sender:
             lost = ConnectionLostError("the broker's response does not contain this partition")
             self._attempt_failed(link, batch, lost)
         elif part.failure is not None:
+            if self._is_other_topic(batch.queue, part.topic_id):
+                self._flight(batch.queue).begin_anew()
+                self._links.refresh()
             self._attempt_failed(link, batch, part.failure.to_error())
         else:
             if part.times is not None:
                 batch.delivery.journey = self._journey(link, batch, part.times)
             self._succeed(batch, part.base_offset, part.append_timestamp_ms)
+
+    def _is_other_topic(self, queue: PartitionQueue, topic_id: str) -> bool:
+        """Return whether a broker has reported another topic than the one that was written so far:
+        the metadata does not show yet that it was created again.
+        """
+        known = self._accumulator.topics.get(queue.topic)
+        return topic_id != "" and known is not None and known.id != topic_id
 
     def _journey(self, link: _Link, batch: PendingBatch, times: ProduceTimes) -> Journey:
         return Journey(

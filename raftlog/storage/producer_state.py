@@ -100,11 +100,18 @@ class ProducerTable:
         counted as a duplicate. For batches of Kafka's clients the sequences decide alone, as in
         Kafka: kafkajs repeats a batch with new timestamps.
 
+        An unknown producer of raftlog begins at sequence 0. One of Kafka's clients begins at any
+        sequence, as in Kafka: it does not know that the topic was created again, or that its state
+        has expired.
+
         Raises ``OutOfOrderSequenceError`` for a sequence gap, ``UnknownProducerError`` for a
         sequence above 0 of an unknown producer, and ``ProducerFencedError`` for an old producer
         epoch.
         """
         known = self._producers.get(header.producer_id)
+        is_kafka = header.layout == KAFKA_ROWS
+        if known is None and is_kafka:
+            return None
         if known is not None and header.producer_epoch < known.epoch:
             raise ProducerFencedError(
                 f"producer {header.producer_id} epoch {header.producer_epoch} is fenced by "
@@ -114,7 +121,6 @@ class ProducerTable:
         expected = 0
         if known is not None and header.producer_epoch == known.epoch:
             last = last_sequence(header.base_sequence, header.last_offset_delta + 1)
-            is_kafka = header.layout == KAFKA_ROWS
             for batch in known.batches:
                 if not is_kafka and batch.crc32c not in (None, header.crc32c):
                     continue  # same sequences, other records

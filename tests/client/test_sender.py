@@ -277,6 +277,20 @@ async def test_a_topic_made_anew_is_written_from_its_beginning(fake: FakeCluster
 
 
 @runs(run)
+async def test_records_that_reach_a_topic_made_anew_before_its_metadata(fake: FakeCluster) -> None:
+    """The broker says which topic does not know the producer: they get new sequence numbers."""
+    fake.create("t")
+    async with Rig(fake) as rig:
+        await rig.send(b"a")
+        log = fake.create("t").logs[0]
+        fake.topics["t"].id = "another"
+        assert await offsets([rig.send(b"b"), rig.send(b"c")]) == [0, 1]
+        await rig.cluster.refresh()
+        assert (await rig.send(b"d")).offset == 2
+        assert log.values() == [b"b", b"c", b"d"]
+
+
+@runs(run)
 async def test_a_topic_that_was_given_up_and_came_back_has_one_sequence(fake: FakeCluster) -> None:
     """Of what was on its way then, and of what is sent from now on: else one is taken for the
     other, and acknowledged though it is nowhere."""

@@ -26,6 +26,7 @@ from raftlog.errors import (
     OffsetOutOfRangeError,
     RaftlogError,
     UnknownPartitionError,
+    UnknownProducerError,
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
@@ -412,6 +413,8 @@ class FakeCluster:
                 base = log.append(batch)
                 times = ProduceTimes(*self.times) if message.traced and self.times else None
                 done.append(produced(base_offset=base, times=times))
+            except UnknownProducerError as error:
+                done.append(produced(failure=Failure.of(error), topic_id=topic.id))
             except RaftlogError as error:
                 done.append(produced(failure=Failure.of(error)))
         return ProduceResponse(partitions=done)

@@ -61,20 +61,19 @@ GUARDS: Final = [
     ),
     Guard(
         name="Kafka batches behind a refused one are out of order",
-        why="a producer of librdkafka fails permanently if the broker does not know it by then",
+        why="a broker that does not know the producer stores them, and the refused one never",
         module="raftlog/server/kafka/handlers/produce.py",
-        function="_Produce._refusal",
-        change=never("if UnknownProducerError"),
+        function="_Produce.append",
+        change=drop("call _check_order"),
         tests=(f"{_PRODUCE}::test_batches_behind_a_refused_one_are_out_of_order",),
     ),
     Guard(
-        name="a repeated Kafka batch of an unknown producer stays unknown",
-        why="a producer of librdkafka fails permanently if its first batch in flight is refused as "
-        "out of order",
+        name="the refused Kafka batch itself is not out of order",
+        why="a producer that sends it again can never continue",
         module="raftlog/server/kafka/handlers/produce.py",
-        function="_Produce._refusal",
+        function="_Produce._check_order",
         change=always("compare >"),
-        tests=(f"{_PRODUCE}::test_the_first_batch_of_an_unknown_producer_is_not_out_of_order",),
+        tests=(f"{_PRODUCE}::test_batches_behind_a_refused_one_are_out_of_order",),
     ),
     Guard(
         name="a request for all topics waits for them, also with access rules",

@@ -62,6 +62,18 @@ def test_an_unknown_producer_starts_at_0(sequence: int) -> None:
         ProducerTable().check(header_of(sequence))
 
 
+def test_an_unknown_producer_of_kafka_starts_anywhere() -> None:
+    def kafka(sequence: int, epoch: int = 0) -> BatchHeader:
+        return header_of(sequence, epoch=epoch)._replace(layout=KAFKA_ROWS)
+
+    table = table_of(kafka(5), kafka(6))
+    for gap in (kafka(8), kafka(4), kafka(7, epoch=1)):
+        with pytest.raises(OutOfOrderSequenceError):
+            table.check(gap)
+    table.expire(now_ms=NOW_MS + PRODUCER_EXPIRY_MS + 7)
+    assert table.check(kafka(7)) is None
+
+
 @pytest.mark.parametrize("sequence", [4, 6, 100, SEQUENCES - 1])
 def test_a_gap_is_refused_in_either_direction(sequence: int) -> None:
     table = table_of(header_of(0, count=5))

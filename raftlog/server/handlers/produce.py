@@ -12,7 +12,7 @@ from functools import partial
 from typing import cast
 
 from raftlog import limits
-from raftlog.errors import InvalidRequestError, RaftlogError
+from raftlog.errors import InvalidRequestError, RaftlogError, UnknownProducerError
 from raftlog.protocol.attachments import slices
 from raftlog.protocol.connection import Request
 from raftlog.protocol.produce import (
@@ -128,6 +128,9 @@ class _Produce:
             end = append(host, batch, header, self._acks, done, at_offset=part.base_offset)
             if times is not None:
                 times.follow(host, end)
+        except UnknownProducerError as error:
+            # The client may know another topic of this name, which was deleted.
+            self._resolve(index, self._failed(part, error, host.topic_id))
         except RaftlogError as error:
             self._resolve(index, self._failed(part, error))
 
@@ -154,12 +157,16 @@ class _Produce:
             ),
         )
 
-    def _failed(self, part: ProducePartition, error: RaftlogError) -> ProducedPartition:
+    def _failed(
+        self, part: ProducePartition, error: RaftlogError, topic_id: str = ""
+    ) -> ProducedPartition:
         what = f"produce to {part.topic}:{part.partition}"
         self._reply.connection.note_refusal(what, error, self._reply.request_id)
         self._reply.connection.services.counters.request_failed(error)
         failure = Failure.of(error)
-        return ProducedPartition(topic=part.topic, partition=part.partition, failure=failure)
+        return ProducedPartition(
+            topic=part.topic, partition=part.partition, failure=failure, topic_id=topic_id
+        )
 
     def _resolve(self, index: int, answer: ProducedPartition) -> None:
         self._outcomes.resolve(index, answer)

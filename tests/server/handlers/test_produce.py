@@ -12,6 +12,7 @@ from raftlog.errors import (
     ProducerFencedError,
     RecordTooLargeError,
     UnknownPartitionError,
+    UnknownProducerError,
     UnknownTopicError,
     UnsupportedFeatureError,
 )
@@ -225,6 +226,19 @@ def test_batches_that_are_not_for_producers_are_refused(client: Client) -> None:
         batch = resealed(batch_of(b"a", b"b"), **change)
         assert isinstance(error_of(client.produce("t", batch)), error), change
     assert client.offset("t", "latest").offset == 0
+
+
+def test_a_producer_that_a_topic_does_not_know(client: Client) -> None:
+    """With the ID of the topic: the client may know one of this name that was deleted."""
+    topic = client.create("again")
+    refused = client.produce(
+        "again", batch_of(b"a", producer_id=7, producer_epoch=0, base_sequence=3)
+    )
+    assert refused.failure is not None
+    assert refused.failure.code == UnknownProducerError.code
+    assert refused.topic_id == topic.id
+    first = batch_of(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+    assert client.produce("again", first).topic_id == ""
 
 
 def mirrored(client: Client, batch: bytes, base_offset: int) -> ProducedPartition:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.errors import RaftlogError
+from raftlog.errors import UnknownProducerError
 from raftlog.record import BatchHeader
 from raftlog.server.kafka.handlers import fetch, produce
 from raftlog.server.partition import Partition
@@ -199,16 +199,13 @@ def test_unknown_producers_of_batches_behind_a_refused_one_are_caught(
 ) -> None:
     """As it was: producers of librdkafka failed permanently."""
 
-    def refused(_self: object, _part: object, _producer: object, error: RaftlogError) -> object:
-        return error
-
     def with_full_disks(scenario: Scenario) -> Scenario:
         """Disks that are full for some time refuse bursts of several batches."""
         producers = [replace(each, burst_max=10) for each in scenario.workload.producers]
         workload = replace(scenario.workload, producers=tuple(producers))
         return replace(scenario, workload=workload, faults=FULL_DISKS)
 
-    monkeypatch.setattr(produce._Produce, "_refusal", refused)
+    monkeypatch.setattr(produce, "OutOfOrderSequenceError", UnknownProducerError)
     assert "CRASH" in kinds_found("CRASH", with_full_disks)
 
 

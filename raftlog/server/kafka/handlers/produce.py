@@ -21,7 +21,6 @@ from raftlog.errors import (
     RaftlogError,
     RequestTimedOutError,
     ThrottledError,
-    UnknownProducerError,
     UnknownTopicError,
     UnsupportedFeatureError,
 )
@@ -34,6 +33,7 @@ from raftlog.record.kafka_batch import KafkaProducer, check_batch, kafka_produce
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.parts import check_count, hint_leaders, host_of, topic_name
 from raftlog.server.kafka.reply import KafkaReply
+from raftlog.server.partition import Partition
 from raftlog.server.requests.append import ACKS_ALL, ACKS_NONE, Stored, append
 from raftlog.server.requests.outcomes import Outcomes
 from raftlog.server.turns import Steps
@@ -46,12 +46,10 @@ COMPRESSED_ON_LOOP_BYTES_MAX: Final = 64 * limits.KIB
 REFUSED_PARTITIONS_MAX: Final = 1_000  # per connection, whose refused batches are remembered
 _CODEC_POSITION: Final = 22  # the low byte of the batch's attributes
 _CODEC_MASK: Final = 7
-# Errors of records that the partition has rejected: with the log start, as in Kafka. The Java
-# producer repeats a request with UNKNOWN_PRODUCER_ID until it gets one.
+# Errors of records that the partition has rejected: with the log start, as in Kafka.
 _WITH_LOG_START: Final = (
     errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
     errors.INVALID_PRODUCER_EPOCH,
-    errors.UNKNOWN_PRODUCER_ID,
     errors.INVALID_RECORD,
 )
 
@@ -153,6 +151,7 @@ class _Produce:
             host = host_of(self._context, part.topic, part.partition)
             config = host.log.config
             stored, header = yield from self._accepted(records, config)
+            self._check_order(host, part, header)
             done = partial(self._stored, index, part)
             try:
                 append(host, stored, header, self._acks, done)
@@ -160,28 +159,36 @@ class _Produce:
                 raise KafkaBatchError(str(error), KafkaBatchFault.INVALID_TIMESTAMP) from error
             self._reply.connection.refused_batches.pop((part.topic, part.partition), None)
         except RaftlogError as error:
-            self._stored(index, part, self._refusal(part, kafka_producer_at(records), error))
+            self._note_refusal(part, kafka_producer_at(records))
+            self._stored(index, part, error)
 
-    def _refusal(self, part: _Part, producer: KafkaProducer, error: RaftlogError) -> RaftlogError:
-        """Note a refused batch, and return the error for it.
-
-        The client has sent the batches behind it before it knows: they are out of order. A producer
-        without a stored batch is unknown, and librdkafka's producers give up permanently if one of
-        their batches behind others gets that error at its second attempt.
+    def _note_refusal(self, part: _Part, producer: KafkaProducer) -> None:
+        """Note the first refused batch of a producer. The client has sent the batches behind it
+        before it knows.
         """
-        if producer.producer_id < 0:
-            return error
         refused, place = self._reply.connection.refused_batches, (part.topic, part.partition)
         first = refused.get(place)
-        if first is None or first[:2] != producer[:2]:
+        if producer.producer_id >= 0 and (first is None or first[:2] != producer[:2]):
             if len(refused) >= REFUSED_PARTITIONS_MAX:
                 del refused[next(iter(refused))]
             refused[place] = producer
-        elif isinstance(error, UnknownProducerError) and producer > first:
-            return OutOfOrderSequenceError(
-                f"{error}. The batch with sequence {first.base_sequence} was refused before"
+
+    def _check_order(self, host: Partition, part: _Part, header: BatchHeader) -> None:
+        """Raise ``OutOfOrderSequenceError`` for a batch behind a refused one, of a producer that
+        the partition does not know: it would store the batch, and the refused one never.
+        """
+        first = self._reply.connection.refused_batches.get((part.topic, part.partition))
+        producer = header.producer_id, header.producer_epoch, header.base_sequence
+        if (
+            first is not None
+            and first[:2] == producer[:2]
+            and producer > first
+            and host.log.producers.last_written(header.producer_id) is None
+        ):
+            raise OutOfOrderSequenceError(
+                f"producer {header.producer_id} sent sequence {header.base_sequence}, and its batch "
+                f"with sequence {first.base_sequence} was refused before. Send that one first"
             )
-        return error
 
     def _accepted(
         self, records: Buffer, config: TopicConfig

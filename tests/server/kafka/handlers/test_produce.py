@@ -15,6 +15,7 @@ from tests.record.kafka_batches import KafkaRecord, kafka_batch, kafka_resealed
 from tests.server.harness import FaultyDisk, RunningBroker, running
 from tests.server.kafka.kafka_client import KafkaClient, connected, produce_request
 
+Delete = codec.structs("request", apis.DELETE_TOPICS.key)
 VERSIONS = range(apis.PRODUCE.version_min, apis.PRODUCE.version_max + 1)
 
 
@@ -151,52 +152,60 @@ def test_an_idempotent_producer(kafka_client: KafkaClient, topic: str) -> None:
     assert old.error_code == errors.INVALID_PRODUCER_EPOCH
 
 
-def test_a_producer_whose_batches_are_deleted(kafka_client: KafkaClient, topic: str) -> None:
-    """With 45, librdkafka's producer would give up permanently."""
-    unknown = kafka_client.produce(topic, batch(b"a", producer=(8, 0, 4)))
-    assert unknown.error_code == errors.UNKNOWN_PRODUCER_ID
-    assert unknown.log_start_offset == 0, "without it, the Java producer repeats the request"
+def test_an_unknown_producer_begins_at_any_sequence(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker
+) -> None:
+    """Its topic was created again: aiokafka and kafkajs would never write again otherwise."""
+    data = [batch(b"a", producer=(8, 0, number)) for number in range(6)]
+    with kafka_broker.client() as native:
+        native.create("again")
+        assert [kafka_client.produce("again", each).base_offset for each in data[:3]] == [0, 1, 2]
+        for _ in kafka_client.ask(
+            apis.DELETE_TOPICS, 5, Delete.root(topic_names=["again"], timeout_ms=9_000)
+        ).responses:
+            native.create("again")
+    assert [kafka_client.produce("again", each).base_offset for each in data[3:5]] == [0, 1]
+    gap = kafka_client.produce("again", batch(b"a", producer=(8, 0, 9)))
+    assert gap.error_code == errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert gap.log_start_offset == 0
+    assert kafka_client.produce("again", data[4]).base_offset == 1, "repeated"
+    assert kafka_client.produce("again", data[5]).base_offset == 2
+    assert kafka_client.produce("again", batch(b"a", producer=(8, 1, 3))).error_code == 45
 
 
 def test_batches_behind_a_refused_one_are_out_of_order(
     kafka_client: KafkaClient, kafka_broker: RunningBroker, topic: str
 ) -> None:
-    """They were sent before the client knew. With 59 and a second attempt, librdkafka's producer
-    would give up permanently.
-    """
-    corrupt = bytearray(batch(b"a", producer=(9, 0, 0)))
-    corrupt[-1] ^= 1
-    behind = batch(b"b", producer=(9, 0, 1))
-    for _ in range(2):
+    """They were sent before the client knew. Stored, they would leave a gap."""
+    for sequence, producer in ((0, 9), (4, 10)):
+        corrupt = bytearray(batch(b"a", producer=(producer, 0, sequence)))
+        corrupt[-1] ^= 1
+        behind = batch(b"b", producer=(producer, 0, sequence + 1))
+        for _ in range(2):
+            assert kafka_client.produce(topic, bytes(corrupt)).error_code == errors.CORRUPT_MESSAGE
+            refused = kafka_client.produce(topic, behind)
+            assert refused.error_code == errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+        first = batch(b"a", producer=(producer, 0, sequence))
+        start = kafka_client.produce(topic, first).base_offset
+        assert kafka_client.produce(topic, behind).base_offset == start + 1
+        # Another epoch, another producer, and another connection begin where they want to.
         assert kafka_client.produce(topic, bytes(corrupt)).error_code == errors.CORRUPT_MESSAGE
-        assert kafka_client.produce(topic, behind).error_code == errors.OUT_OF_ORDER_SEQUENCE_NUMBER
-    with connected(kafka_broker) as other:
-        assert other.produce(topic, behind).error_code == errors.UNKNOWN_PRODUCER_ID
-    assert kafka_client.produce(topic, batch(b"a", producer=(9, 0, 0))).base_offset == 0
-    assert kafka_client.produce(topic, behind).base_offset == 1
-
-
-def test_the_first_batch_of_an_unknown_producer_is_not_out_of_order(
-    kafka_client: KafkaClient, topic: str
-) -> None:
-    first, behind = (batch(b"a", producer=(10, 0, number)) for number in (4, 5))
-    for _ in range(2):  # also when it is repeated
-        assert kafka_client.produce(topic, first).error_code == errors.UNKNOWN_PRODUCER_ID
-        assert kafka_client.produce(topic, behind).error_code == errors.OUT_OF_ORDER_SEQUENCE_NUMBER
-    # Another epoch, and another producer, begin anew.
-    for producer in ((10, 1, 5), (11, 0, 5)):
-        unknown = kafka_client.produce(topic, batch(b"a", producer=producer))
-        assert unknown.error_code == errors.UNKNOWN_PRODUCER_ID
+        for other in ((producer, 1, 0), (producer + 10, 0, 5)):
+            assert kafka_client.produce(topic, batch(b"a", producer=other)).error_code == 0
+    with connected(kafka_broker) as client:
+        assert client.produce(topic, batch(b"a", producer=(11, 0, 6))).error_code == 0
 
 
 def test_the_number_of_refused_batches_is_limited(
     kafka_client: KafkaClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(produce, "REFUSED_PARTITIONS_MAX", 1)
-    kafka_client.produce(topic, batch(b"a", producer=(12, 0, 4)))
+    corrupt = bytearray(batch(b"a", producer=(12, 0, 4)))
+    corrupt[-1] ^= 1
+    kafka_client.produce(topic, bytes(corrupt))
     kafka_client.produce("unknown", batch(b"a", producer=(12, 0, 4)))
     forgotten = kafka_client.produce(topic, batch(b"a", producer=(12, 0, 5)))
-    assert forgotten.error_code == errors.UNKNOWN_PRODUCER_ID
+    assert forgotten.error_code == 0
 
 
 def test_acks_0_has_no_answer(kafka_client: KafkaClient, topic: str) -> None:
