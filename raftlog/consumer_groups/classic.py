@@ -594,7 +594,7 @@ class ClassicGroup:
     def _become_empty(self) -> None:
         self.generation += 1
         self.phase, self.phase_ends = EMPTY, math.inf
-        self.protocol = self.protocol_type = self.leader = ""
+        self.protocol = self.leader = ""  # the type stays, as in Kafka: tools show it
         self._unsynced.clear()
         self._is_first = False
         self._is_phase_changed = True

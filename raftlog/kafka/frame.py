@@ -23,6 +23,7 @@ LENGTH_BYTES: Final = 4
 REQUEST_BYTES_MIN: Final = 8  # of the header without a client ID
 # Bytes of a connection that distinguish Kafka's protocol from raftlog's: length, half of the key.
 CHOICE_BYTES: Final = 6
+MAGIC: Final = b"RL"  # of raftlog's frames, in these bytes
 _HEAD: Final = struct.Struct(">hhi")
 _INT32: Final = struct.Struct(">i")
 _PIECE_BYTES_MAX: Final = 4 * limits.KIB  # smaller pieces of a response are joined
@@ -33,11 +34,11 @@ def is_kafka(first: bytes, bytes_max: int) -> bool:
     """Return whether a connection that begins with these ``CHOICE_BYTES`` bytes is a Kafka
     client's.
 
-    A Kafka request begins with its length, at most ``bytes_max``, and an API key below 256. The
-    fifth byte of a raftlog frame is the letter R.
+    A Kafka request begins with its length, at most ``bytes_max``, and an API key, also one that
+    does not exist. A raftlog frame has its magic there.
     """
     length = int.from_bytes(first[:LENGTH_BYTES], "big")
-    return REQUEST_BYTES_MIN <= length <= bytes_max and first[4] == 0
+    return REQUEST_BYTES_MIN <= length <= bytes_max and first[LENGTH_BYTES:] != MAGIC
 
 
 class FrameReader:

@@ -73,7 +73,7 @@ IGNORED_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
 # Settings of topics that Kafka 4.0 has removed. Tools of earlier versions set them.
 RETIRED: Final = frozenset(("message.downconversion.enable", "message.format.version"))
 _IGNORED: Final = {key.name: key for key in IGNORED_KEYS}
-_OWN: Final = frozenset(key.name for key in TOPIC_KEYS)
+_OWN: Final = {key.name: key for key in TOPIC_KEYS}
 _CODECS: Final = word(
     "compression.type",
     "producer",
@@ -86,8 +86,8 @@ def own_settings(settings: Mapping[str, str | None]) -> dict[str, str | None]:
     """Return the settings of a topic that have an effect. None deletes one: a setting that does not
     exist can be deleted, too.
 
-    Raises ``InvalidConfigError`` for a value that Kafka refuses, or that would promise what raftlog
-    does not do.
+    Raises ``InvalidConfigError``, whose text begins with Kafka's words, for a setting or a value
+    that Kafka refuses, or that would promise what raftlog does not do.
     """
     own: dict[str, str | None] = {}
     for name, value in settings.items():
@@ -99,8 +99,13 @@ def own_settings(settings: Mapping[str, str | None]) -> dict[str, str | None]:
         elif name == _CODECS.name:
             _check(_CODECS, value)
             own[name] = None  # batches are stored as the producer compressed them
-        elif name not in RETIRED:
+        elif name in _OWN:
             own[name] = _within(name, value)
+            _check(_OWN[name], own[name] or "")
+        elif name not in RETIRED:
+            raise InvalidConfigError(
+                f"Unknown topic config name: {name[:100]}. DescribeConfigs returns all settings"
+            )
     return own
 
 
@@ -119,7 +124,7 @@ def _within(name: str, text: str) -> str:
     try:
         value = int(text, 10)
     except ValueError:
-        return text  # the validation of topic settings refuses it
+        return text  # refused next
     if name == "max.message.bytes" and limits.BATCH_BYTES_MAX < value <= INT32_MAX:
         return str(limits.BATCH_BYTES_MAX)
     if name == "retention.bytes" and -(1 << 63) <= value < 0:

@@ -79,8 +79,8 @@ class ProducedPartition(Message):
 
     ``base_offset``: offset of the batch's first record; for a duplicate, its original offset.
     ``append_timestamp_ms``: -1 unless the topic uses the leader's time as the timestamp. ``times``:
-    of a ``traced`` request, if the batch is stored. ``topic_id``: with ``UnknownProducerError``, the
-    ID of the topic that does not know the producer; empty from an earlier release.
+    of a ``traced`` request, if the batch is stored. ``topic_id``: with ``UnknownProducerError``,
+    the ID of the topic that does not know the producer; empty from an earlier release.
     """
 
     topic: TopicName

@@ -63,7 +63,7 @@ assert _FRONT.size == _SEALED_POSITION, "the drawing above and the code disagree
 assert _SEALED_POSITION + _SEALED.size == KAFKA_HEADER_BYTES, "the drawing and the code disagree"
 
 _LOG_APPEND_TIME: Final = 1 << 3  # in Kafka's attributes; bits 4 and 5 are raftlog's too
-_KNOWN_ATTRIBUTES: Final = CODEC_MASK | TRANSACTIONAL
+_KNOWN_ATTRIBUTES: Final = CODEC_MASK | TRANSACTIONAL  # the others are cleared: Kafka ignores them
 _CODECS: Final = frozenset(Codec)
 
 # Compaction stores a batch as columns. These are upper bounds of the additional bytes compared with
@@ -138,17 +138,19 @@ def check_batch(
     *,
     uncompressed_max: int = limits.BATCH_UNCOMPRESSED_BYTES_MAX,
     keys_required: bool = False,
+    is_stamped: bool = False,
 ) -> CheckedBatch:
     """Check the batch that a Kafka client sent for one partition, with each of its records.
 
     ``data``: the field ``records`` of the request, which must be exactly one batch.
     ``uncompressed_max``: the most bytes that its records may have, decompressed.
     ``keys_required``: whether a record without a key is an error, as in a compacted topic.
+    ``is_stamped``: whether the leader stamps records with its time.
     Raises ``KafkaBatchError``, whose ``kind`` is Kafka's error.
     """
     _check_whole(data)
     sealed = _Sealed._make(_SEALED.unpack_from(data, _SEALED_POSITION))
-    _check_fields(sealed)
+    _check_fields(sealed, is_stamped=is_stamped)
     codec = Codec(sealed.attributes & CODEC_MASK)
     section = memoryview(data)[KAFKA_HEADER_BYTES:]
     count = sealed.record_count
@@ -175,9 +177,11 @@ def check_batch(
             f"timestamps from {min_ms} to {max_ms} ms are not all within 0 and "
             f"{limits.TIMESTAMP_MS_MAX}, nor all absent (-1)",
         )
-    right = sealed._replace(max_timestamp=max_ms)
-    if sealed.producer_id == NO_PRODUCER_ID:
-        right = right._replace(producer_epoch=NO_EPOCH, base_sequence=NO_SEQUENCE)
+    right = sealed._replace(attributes=sealed.attributes & _KNOWN_ATTRIBUTES, max_timestamp=max_ms)
+    if sealed.producer_id < 0:
+        right = right._replace(
+            producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH, base_sequence=NO_SEQUENCE
+        )
     is_right = right == sealed
     crc = _crc_of(data) if is_right else crc32c(section, crc32c(_SEALED.pack(*right)))
     return CheckedBatch(
@@ -205,7 +209,7 @@ def _check_whole(data: Buffer) -> None:
             KafkaBatchFault.MESSAGE_TOO_LARGE,
             f"record batch of {len(data)} bytes; the limit is {limits.BATCH_BYTES_MAX}",
         )
-    _offset, length, _epoch, magic, crc = _FRONT.unpack_from(data)
+    offset, length, _epoch, magic, crc = _FRONT.unpack_from(data)
     if magic != _MAGIC:
         _refuse(
             KafkaBatchFault.UNSUPPORTED_FOR_MESSAGE_FORMAT,
@@ -221,25 +225,27 @@ def _check_whole(data: Buffer) -> None:
         _refuse(KafkaBatchFault.CORRUPT_MESSAGE, f"record batch of length {length} in {rest} bytes")
     if crc32c(memoryview(data)[_SEALED_POSITION:]) != crc:
         _refuse(KafkaBatchFault.CORRUPT_MESSAGE, "the record batch and its CRC-32C disagree")
+    if offset:
+        _refuse(
+            KafkaBatchFault.INVALID_RECORD,
+            f"record batch with base offset {offset}: the leader assigns offsets. Send 0",
+        )
 
 
-def _check_fields(sealed: _Sealed) -> None:
+def _check_fields(sealed: _Sealed, *, is_stamped: bool) -> None:
     """Check that these are the fields of a batch that a producer may send."""
     if sealed.attributes & CODEC_MASK not in _CODECS:
         _refuse(
             KafkaBatchFault.UNSUPPORTED_COMPRESSION_TYPE,
             f"unknown codec {sealed.attributes & CODEC_MASK}",
         )
-    if sealed.attributes & _LOG_APPEND_TIME:
+    if sealed.attributes & _LOG_APPEND_TIME and is_stamped:
         _refuse(
-            KafkaBatchFault.INVALID_TIMESTAMP, "only a broker writes batches with LogAppendTime"
+            KafkaBatchFault.INVALID_TIMESTAMP,
+            "Producer should not set timestamp type to LogAppendTime: the leader does",
         )
-    if sealed.attributes & ~_KNOWN_ATTRIBUTES:
-        _refuse(
-            KafkaBatchFault.INVALID_RECORD,
-            f"attributes {sealed.attributes & 0xFFFF:#06x}: a producer sends neither control "
-            "batches, delete horizons nor unknown bits",
-        )
+    if sealed.attributes & CONTROL:
+        _refuse(KafkaBatchFault.INVALID_RECORD, "a producer does not send control batches")
     count = sealed.record_count
     if not 1 <= count <= limits.RECORDS_PER_BATCH_MAX:
         _refuse(
@@ -252,7 +258,7 @@ def _check_fields(sealed: _Sealed) -> None:
             f"last offset delta {sealed.last_offset_delta} of {count} records",
         )
     producer = sealed.producer_id, sealed.producer_epoch, sealed.base_sequence
-    if min(producer) < 0 and sealed.producer_id != NO_PRODUCER_ID:
+    if min(producer) < 0 <= sealed.producer_id:
         _refuse(
             KafkaBatchFault.INVALID_RECORD,
             f"producer ID, epoch and sequence {producer}: all must be at least 0",

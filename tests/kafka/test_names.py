@@ -68,6 +68,11 @@ def test_a_setting_without_effect_is_not_stored() -> None:
     assert own_settings({"compression.type": "zstd"}) == {"compression.type": None}
 
 
+def test_a_setting_that_does_not_exist() -> None:
+    with pytest.raises(InvalidConfigError, match=r"Unknown topic config name: no\.such"):
+        own_settings({"no.such": "1"})
+
+
 def test_any_setting_can_be_deleted() -> None:
     deleted = {"retention.ms": None, "flush.ms": None, "no.such": None}
     assert own_settings(deleted) == {"retention.ms": None}
@@ -76,7 +81,6 @@ def test_any_setting_can_be_deleted() -> None:
 def test_a_limit_above_the_highest_is_the_highest() -> None:
     most = str(limits.BATCH_BYTES_MAX)
     assert own_settings({"max.message.bytes": "104857600"}) == {"max.message.bytes": most}
-    assert own_settings({"max.message.bytes": "2147483648"}) == {"max.message.bytes": "2147483648"}
     assert own_settings({"retention.bytes": "-2"}) == {"retention.bytes": "-1"}
 
 
@@ -84,6 +88,8 @@ def test_a_limit_above_the_highest_is_the_highest() -> None:
     ("name", "value"),
     [
         ("segment.index.bytes", "3"),
+        ("max.message.bytes", "2147483648"),
+        ("retention.ms", "soon"),
         ("preallocate", "x"),
         ("compression.type", "none"),
         ("follower.replication.throttled.replicas", "x"),

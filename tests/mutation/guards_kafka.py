@@ -72,10 +72,10 @@ GUARDS: Final = [
         "test_a_batch_over_the_limit_is_refused_unread",
     ),
     _batch(
-        "unknown attributes",
-        "control batches and batches of later formats are stored as plain records",
+        "control batches",
+        "control batches are stored as plain records",
         "_check_fields",
-        never("if _KNOWN_ATTRIBUTES"),
+        never("if CONTROL"),
         _REFUSED,
     ),
     _batch(
@@ -96,7 +96,7 @@ GUARDS: Final = [
         "producer fields",
         "a batch is stored whose sequence cannot be checked",
         "_check_fields",
-        never("if NO_PRODUCER_ID"),
+        never("if producer_id"),
         _REFUSED,
     ),
     _batch(

@@ -148,7 +148,7 @@ GUARDS: Final = [
         name="a compacted topic accepts only Kafka records with keys",
         why="records that no record can replace fill it",
         module="raftlog/server/kafka/handlers/produce.py",
-        function="_Produce._accepted",
+        function="_accepted",
         change=drop("keyword is_compacted"),
         tests=(f"{_PRODUCE}::test_records_without_keys_of_a_compacted_topic",),
     ),

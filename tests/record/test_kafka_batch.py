@@ -92,7 +92,16 @@ def test_no_stored_byte_is_copied_for_a_fetch() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"max_timestamp": 1}, {"producer_epoch": 0, "base_sequence": 0}]
+    "fields",
+    [
+        {"max_timestamp": 1},
+        {"producer_epoch": 0, "base_sequence": 0},
+        {"producer_id": -5, "producer_epoch": 0, "base_sequence": 3},
+        {"attributes": 1 << 3},
+        {"attributes": 1 << 6},
+        {"attributes": 1 << 7},
+        {"attributes": -(1 << 15)},
+    ],
 )
 def test_what_clients_leave_inconsistent_is_corrected(fields: dict[str, int]) -> None:
     again = fetched(as_stored(kafka_resealed(SENT, **fields)))
@@ -156,11 +165,7 @@ def test_what_is_refused_and_why() -> None:
         ({"length": -1}, KafkaBatchFault.CORRUPT_MESSAGE),
         ({"crc": 0}, KafkaBatchFault.CORRUPT_MESSAGE),
         ({"attributes": 5}, KafkaBatchFault.UNSUPPORTED_COMPRESSION_TYPE),
-        ({"attributes": 1 << 3}, KafkaBatchFault.INVALID_TIMESTAMP),
         ({"attributes": 1 << 5}, KafkaBatchFault.INVALID_RECORD),
-        ({"attributes": 1 << 6}, KafkaBatchFault.INVALID_RECORD),
-        ({"attributes": 1 << 7}, KafkaBatchFault.INVALID_RECORD),
-        ({"attributes": -(1 << 15)}, KafkaBatchFault.INVALID_RECORD),
         ({"attributes": Codec.GZIP}, KafkaBatchFault.INVALID_RECORD),
         ({"record_count": 0, "last_offset_delta": -1}, KafkaBatchFault.INVALID_RECORD),
         ({"record_count": -1, "last_offset_delta": -2}, KafkaBatchFault.INVALID_RECORD),
@@ -168,12 +173,19 @@ def test_what_is_refused_and_why() -> None:
         ({"record_count": 4, "last_offset_delta": 3}, KafkaBatchFault.INVALID_RECORD),
         ({"last_offset_delta": 3}, KafkaBatchFault.INVALID_RECORD),
         ({"producer_id": 5}, KafkaBatchFault.INVALID_RECORD),
-        ({"producer_id": -2}, KafkaBatchFault.INVALID_RECORD),
+        ({"base_offset": 1}, KafkaBatchFault.INVALID_RECORD),
+        ({"base_offset": -1}, KafkaBatchFault.INVALID_RECORD),
         ({"base_timestamp": -2}, KafkaBatchFault.INVALID_TIMESTAMP),
         ({"base_timestamp": limits.TIMESTAMP_MS_MAX + 1}, KafkaBatchFault.INVALID_TIMESTAMP),
         ({"base_timestamp": (1 << 63) - 1}, KafkaBatchFault.INVALID_TIMESTAMP),
     ]:
         refused(kafka_resealed(SENT, **fields), kind)
+
+
+def test_the_time_of_the_leader_is_the_leaders_to_set() -> None:
+    stamped = kafka_resealed(SENT, attributes=1 << 3)
+    refused(stamped, KafkaBatchFault.INVALID_TIMESTAMP, is_stamped=True)
+    check_batch(SENT, is_stamped=True)
 
 
 def test_too_many_records_are_refused_before_they_are_read() -> None:

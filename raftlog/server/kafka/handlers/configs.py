@@ -15,7 +15,12 @@ from raftlog.config import TopicConfig
 from raftlog.config.broker_keys import BROKER_KEYS
 from raftlog.config.keys import ConfigKey
 from raftlog.config.topic import TOPIC_KEYS
-from raftlog.errors import InvalidConfigError, InvalidRequestError, RaftlogError
+from raftlog.errors import (
+    InvalidConfigError,
+    InvalidRequestError,
+    RaftlogError,
+    UnknownTopicError,
+)
 from raftlog.kafka import api, codec
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
@@ -212,15 +217,15 @@ def _check_broker(context: BrokerContext, name: str) -> None:
     """Raise unless the resource is this broker: only it knows its settings."""
     if name not in ("", str(context.broker_id)):
         raise InvalidRequestError(
-            f"this is broker {context.broker_id}: request the settings of broker {name[:20]!r} "
-            "from that broker"
+            f"Unexpected broker id, expected {context.broker_id} or empty string, but received "
+            f"{name[:20]}. Send the request to that broker"
         )
 
 
 def _unknown_type(resource_type: int) -> InvalidRequestError:
     return InvalidRequestError(
-        f"resource type {resource_type} has no settings here: topics ({TOPIC}), brokers ({BROKER}) "
-        f"and broker loggers ({BROKER_LOGGER}) have"
+        f"Unknown resource type {resource_type}: topics ({TOPIC}), brokers ({BROKER}) and broker "
+        f"loggers ({BROKER_LOGGER}) have settings here"
     )
 
 
@@ -273,9 +278,12 @@ def _changed(values: Mapping[str, str], change: Message) -> str | None:
     if operation == SET:
         return value
     if operation not in (APPEND, SUBTRACT):
-        raise InvalidRequestError(f"unknown operation {operation}")
+        raise InvalidRequestError(f"Unknown operations type {operation}")
     if change.name not in _LISTS or change.name not in values:
-        raise InvalidConfigError(f"{change.name[:100]} is not a list")
+        word = "APPEND" if operation == APPEND else "SUBTRACT"
+        raise InvalidConfigError(
+            f"Can't {word} to key {change.name[:100]} because its type is not LIST."
+        )
     words = [word for word in values[change.name].split(",") if word]
     given = value.split(",")
     if operation == SUBTRACT:
@@ -305,13 +313,14 @@ def _alter(
                 log_levels.alter(levels, default=context.config.logging_level)
             return None
         if resource.resource_type == BROKER:
+            _check_broker(context, resource.resource_name)
             raise InvalidConfigError(
                 "a broker reads its settings when it starts: change its configuration file and "
                 "restart it"
             )
         if resource.resource_type != TOPIC:
             raise _unknown_type(resource.resource_type)
-        topic = context.topics.topic(resource.resource_name)
+        topic = _topic(context, resource.resource_name)
         changes = changes_of(topic, resource)
         if message.validate_only:
             _validate(context, topic, changes)
@@ -327,6 +336,13 @@ def _alter(
         reply.send(_altered(request, []))
         return
     context.administration.submit(alter_all, reply)
+
+
+def _topic(context: BrokerContext, name: str) -> HostedTopic:
+    try:
+        return context.topics.topic(name)
+    except UnknownTopicError as error:
+        raise UnknownTopicError(f"The topic '{name[:300]}' does not exist.") from error
 
 
 def _level(change: Message) -> str | None:

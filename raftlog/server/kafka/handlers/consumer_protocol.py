@@ -10,6 +10,7 @@ from msgspec import structs
 
 from raftlog import limits
 from raftlog.consumer_groups import (
+    AWAY_EPOCH,
     CONSUMER_TYPE,
     JOIN_EPOCH,
     GroupView,
@@ -20,7 +21,12 @@ from raftlog.consumer_groups import (
     Share,
     Topics,
 )
-from raftlog.errors import InvalidRequestError, RaftlogError, UnknownGroupError
+from raftlog.errors import (
+    InvalidRequestError,
+    RaftlogError,
+    UnknownGroupError,
+    UnknownMemberError,
+)
 from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
@@ -35,6 +41,9 @@ from raftlog.server.requests.groups import check_count, describe_groups
 from raftlog.server.turns import Steps, in_steps
 
 MEMBER_TYPE_CONSUMER: Final = 1
+NO_SUBSCRIPTION: Final = (
+    "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+)
 STATES: Final = {"empty": "Empty", "reconciling": "Reconciling", "stable": "Stable"}
 
 _Heartbeat = codec.structs("response", api.CONSUMER_GROUP_HEARTBEAT.key)
@@ -48,6 +57,7 @@ def handle_heartbeat(
     context: BrokerContext, request: KafkaRequest, reply: KafkaReply
 ) -> Steps | None:
     """Process a heartbeat. The response never waits: see ``ActiveShard.heartbeat_delta``."""
+    _check_heartbeat(request)
     delta = _delta(context, request, reply)
     shard = context.coordinator.shard(delta.group)
     if shard.loaded is None or delta.member_epoch < JOIN_EPOCH:
@@ -66,6 +76,36 @@ def handle_heartbeat(
         _beat(context, reply, delta)
         return None
     return _matched(context, reply, delta, interest, topics)
+
+
+def _check_heartbeat(request: KafkaRequest) -> None:
+    """Raise ``InvalidRequestError`` for a heartbeat that no client sends, in Kafka's words."""
+    message = request.message
+    epoch, is_joining = message.member_epoch, message.member_epoch == JOIN_EPOCH
+    is_named = request.version == 0 and is_joining  # the coordinator chooses the ID
+    may_omit = message.subscribed_topic_names is None and message.subscribed_topic_regex is None
+    for is_invalid, text in (
+        (not message.group_id, "GroupId can't be empty."),
+        (not message.member_id and not is_named, "MemberId can't be empty."),
+        (message.instance_id == "", "InstanceId can't be empty."),
+        (message.rack_id == "", "RackId can't be empty."),
+        (epoch < AWAY_EPOCH, "MemberEpoch is invalid."),
+        (epoch == AWAY_EPOCH and message.instance_id is None, "InstanceId can't be null."),
+        (
+            is_joining and message.rebalance_timeout_ms == -1,
+            "RebalanceTimeoutMs must be provided in first request.",
+        ),
+        (
+            is_joining and message.topic_partitions != [],
+            "TopicPartitions must be empty when (re-)joining.",
+        ),
+        (
+            is_joining and may_omit,
+            NO_SUBSCRIPTION,
+        ),
+    ):
+        if is_invalid:
+            raise InvalidRequestError(text)
 
 
 def _interest(message: Message, before: Interest | None) -> Interest | None:
@@ -155,7 +195,16 @@ def _beat(context: BrokerContext, reply: KafkaReply, delta: HeartbeatDelta) -> N
             )
         )
 
-    context.coordinator.shard(delta.group).heartbeat_delta(delta, done, reply.fail)
+    shard = context.coordinator.shard(delta.group)
+
+    def failed(error: RaftlogError) -> None:
+        groups = shard.loaded
+        is_unknown = isinstance(error, UnknownMemberError) and groups is not None
+        if is_unknown and groups is not None and groups.listing(delta.group) is None:
+            error = UnknownGroupError(f"Consumer group {delta.group} not found.")
+        reply.fail(error)
+
+    shard.heartbeat_delta(delta, done, failed)
 
 
 def _news(delta: HeartbeatDelta, result: HeartbeatResult) -> Message:
@@ -223,10 +272,14 @@ def refuse_describe(request: KafkaRequest, error: RaftlogError) -> Message:
 
 def _described(group: str, found: GroupView | RaftlogError) -> Message:
     """Return a group without its members."""
+    if isinstance(found, UnknownGroupError):
+        return _undescribed(group, UnknownGroupError(f"Group {group} not found."))
     if isinstance(found, RaftlogError):
         return _undescribed(group, found)
     if found.type != CONSUMER_TYPE:
-        error = UnknownGroupError(f"group {group!r} is a classic group: use DescribeGroups")
+        error = UnknownGroupError(
+            f"Group {group} is not a consumer group. Use DescribeGroups for a classic group"
+        )
         return _undescribed(group, error)
     return _Describe.DescribedGroup(
         group_id=group,

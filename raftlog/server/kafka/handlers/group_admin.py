@@ -36,7 +36,6 @@ STATES: Final = {
     "preparing_rebalance": "PreparingRebalance",
     "completing_rebalance": "CompletingRebalance",
 }
-TYPES: Final = {"classic": "Classic", "consumer": "Consumer"}
 DEAD: Final = "Dead"  # state of a group that does not exist, before DescribeGroups 6
 UNKNOWN_GROUPS_SINCE: Final = 6  # version of DescribeGroups
 
@@ -83,7 +82,7 @@ def _listed(one: GroupListing) -> Message:
         group_id=one.group,
         protocol_type=one.protocol_type,
         group_state=STATES[one.state],
-        group_type=TYPES[one.type],
+        group_type=one.type,
     )
 
 
@@ -133,10 +132,12 @@ def refuse_describe(request: KafkaRequest, error: RaftlogError) -> Message:
 
 def _described(version: int, group: str, found: GroupView | RaftlogError) -> Message:
     """Return a group without its members."""
+    if isinstance(found, UnknownGroupError):
+        return _undescribed(version, group, UnknownGroupError(f"Group {group} not found."))
     if isinstance(found, RaftlogError):
         return _undescribed(version, group, found)
     if found.type != CLASSIC_TYPE and found.members:
-        error = UnknownGroupError(f"group {group!r} is not a classic group")
+        error = UnknownGroupError(f"Group {group} is not a classic group.")
         return _undescribed(version, group, error)
     return _Describe.DescribedGroup(
         group_id=group,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import compress, groupby
 from typing import Any, NamedTuple
 
 from raftlog import limits
@@ -350,9 +350,16 @@ def handle_delete(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
     """Delete offsets of topics that no member subscribes to."""
     message = request.message
     topics = yield from _topics(context, message.topics, by_id=False)
+
+    def exists(topic: _Topic, one: Message) -> bool:
+        known = context.topics.get(topic.name or "")
+        return known is not None and 0 <= one.partition_index < len(known.hosts)
+
+    asked = [(topic, one) for topic in topics for one in topic.partitions]
+    existing = yield from in_steps(asked, lambda pair: exists(*pair))
     names = yield from in_steps(
-        ((topic.name or "", one.partition_index) for topic in topics for one in topic.partitions),
-        TopicPartition._make,
+        compress(asked, existing),
+        lambda pair: TopicPartition(pair[0].name or "", pair[1].partition_index),
     )
 
     def change(
@@ -361,19 +368,25 @@ def handle_delete(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
         return groups.delete_offsets(message.group_id, part, now=now)
 
     def done(outcomes: list[RaftlogError | None]) -> None:
-        reply.go_on(_send_deleted(reply, topics, iter(outcomes)))
+        rest, is_there = iter(outcomes), iter(existing)
+
+        def code(_topic: _Topic, _one: Message) -> int:
+            unknown = errors.UNKNOWN_TOPIC_OR_PARTITION
+            return _delete_code(next(rest)) if next(is_there) else unknown
+
+        reply.go_on(_send_deleted(reply, topics, code))
 
     yield from change_offsets(context, message.group_id, names, change, done, reply.fail)
 
 
 def _send_deleted(
-    reply: KafkaReply, topics: list[_Topic], outcomes: Iterator[RaftlogError | None]
+    reply: KafkaReply, topics: list[_Topic], code: Callable[[_Topic, Message], int]
 ) -> Steps:
     deleted = yield from by_topic(
         topics,
         lambda topic: topic.partitions,
-        lambda _topic, one: _Delete.OffsetDeleteResponsePartition(
-            partition_index=one.partition_index, error_code=_delete_code(next(outcomes))
+        lambda topic, one: _Delete.OffsetDeleteResponsePartition(
+            partition_index=one.partition_index, error_code=code(topic, one)
         ),
         lambda topic, partitions: _Delete.OffsetDeleteResponseTopic(
             name=topic.name, partitions=partitions

@@ -9,7 +9,7 @@ from typing import Final
 
 from raftlog import limits
 from raftlog.consumer_groups import NO_GENERATION, Departure, Join, JoinResult, Sync, SyncResult
-from raftlog.errors import InvalidRequestError, RaftlogError
+from raftlog.errors import InvalidRequestError, RaftlogError, UnknownMemberError
 from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
@@ -281,6 +281,12 @@ def handle_leave(context: BrokerContext, request: KafkaRequest, reply: KafkaRepl
         else [Departure(message.member_id)]
     )
 
+    def failed(error: RaftlogError) -> None:
+        if isinstance(error, UnknownMemberError):  # there is no such group: as in Kafka
+            done([error] * len(departures))
+        else:
+            reply.fail(error)
+
     def done(outcomes: Sequence[RaftlogError | None]) -> None:
         codes = [
             errors.NONE if error is None else code_of(error, Place.CLASSIC_GROUPS)
@@ -307,5 +313,5 @@ def handle_leave(context: BrokerContext, request: KafkaRequest, reply: KafkaRepl
             message.group_id, departures, now=now, now_ms=now_ms
         ),
         done,
-        reply.fail,
+        failed,
     )

@@ -186,8 +186,8 @@ class _Produce:
             and host.log.producers.last_written(header.producer_id) is None
         ):
             raise OutOfOrderSequenceError(
-                f"producer {header.producer_id} sent sequence {header.base_sequence}, and its batch "
-                f"with sequence {first.base_sequence} was refused before. Send that one first"
+                f"producer {header.producer_id} sent sequence {header.base_sequence}, and its "
+                f"batch with sequence {first.base_sequence} was refused before. Send that one first"
             )
 
     def _accepted(
@@ -202,9 +202,7 @@ class _Produce:
             )
         most = limits.BATCH_UNCOMPRESSED_BYTES_MAX if _is_compressed(records) else len(records)
         self._uncompressed_left -= most
-        stored, header = yield from _accepted(
-            records, keys_required=config.is_compacted, bytes_max=config.max_message_bytes
-        )
+        stored, header = yield from _accepted(records, config)
         self._uncompressed_left += most - header.uncompressed_length
         return stored, header
 
@@ -287,19 +285,25 @@ class _Produce:
 
 
 def _accepted(
-    records: Buffer, *, keys_required: bool, bytes_max: int
+    records: Buffer, config: TopicConfig
 ) -> Generator[Any, Any, tuple[bytearray, BatchHeader]]:
     """Return the batch as it is stored, and its header; checked in a thread if it is large.
 
     Raises ``KafkaBatchError``.
     """
+    bytes_max = config.max_message_bytes
     if len(records) > bytes_max:
         raise KafkaBatchError(
             f"batch of {len(records)} bytes is over max.message.bytes={bytes_max}. Send smaller "
             "batches or increase the topic setting",
             KafkaBatchFault.MESSAGE_TOO_LARGE,
         )
-    accept = partial(_accept, records, keys_required=keys_required)
+    accept = partial(
+        _accept,
+        records,
+        keys_required=config.is_compacted,
+        is_stamped=config.message_timestamp_type == "LogAppendTime",
+    )
     is_compressed = _is_compressed(records)
     on_loop_max = COMPRESSED_ON_LOOP_BYTES_MAX if is_compressed else CHECKED_ON_LOOP_BYTES_MAX
     if len(records) <= on_loop_max:
@@ -321,9 +325,15 @@ def _accept(
     records: Buffer,
     *,
     keys_required: bool,
+    is_stamped: bool,
     uncompressed_max: int = limits.BATCH_UNCOMPRESSED_BYTES_MAX,
 ) -> tuple[bytearray, BatchHeader]:
-    checked = check_batch(records, keys_required=keys_required, uncompressed_max=uncompressed_max)
+    checked = check_batch(
+        records,
+        keys_required=keys_required,
+        is_stamped=is_stamped,
+        uncompressed_max=uncompressed_max,
+    )
     stored = to_stored(checked)
     return stored, parse_header(stored)
 
@@ -337,7 +347,8 @@ def _refused(partition: int, error: RaftlogError) -> Message:
         log_append_time_ms=NO_TIMESTAMP,
         record_errors=[
             _Response.BatchIndexAndErrorMessage(
-                batch_index=row, batch_index_error_message="the record has no key"
+                batch_index=row,
+                batch_index_error_message="Compacted topic cannot accept message without key",
             )
             for row in rows
         ],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 
 from raftlog import limits
@@ -15,11 +16,12 @@ from raftlog.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
     InvalidRequestError,
+    InvalidTopicError,
     RaftlogError,
     RefusedError,
+    TopicExistsError,
     UnknownTopicError,
     UnsupportedFeatureError,
-    counted,
 )
 from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
@@ -35,10 +37,12 @@ from raftlog.server.requests import topics as requests
 from raftlog.server.requests.deletion import Deleted, Deletion
 from raftlog.server.requests.topics import Changed
 from raftlog.server.turns import Steps, in_steps
+from raftlog.types import check_topic_name
 
 Item = TypeVar("Item")
 
 DEFAULT: Final = -1  # of a number of partitions or replicas
+DUPLICATE_NAME: Final = "Duplicate topic name."
 SOURCE_TOPIC: Final = 1
 SOURCE_DEFAULT: Final = 5
 
@@ -90,7 +94,22 @@ def _change_each(
 
 def _check_once(name: object, counts: Counter[object]) -> None:
     if counts[name] > 1:
-        raise InvalidRequestError(f"the request contains topic {name!r} more than once")
+        raise InvalidRequestError(DUPLICATE_NAME)
+
+
+def _named_once(
+    items: Sequence[Item], changed: list[Changed], name: Callable[[Item], object]
+) -> list[tuple[Item, Changed]]:
+    """Return each item with its outcome; as in Kafka, one for a name that occurs several times."""
+    pairs = zip(items, changed, strict=True)
+    return list({name(item): (item, one) for item, one in pairs}.values())
+
+
+def _text(error: RaftlogError, name: str | None) -> str:
+    """Return the text for an error: Kafka's, where scripts look for it."""
+    if isinstance(error, TopicExistsError):
+        return f"Topic '{name}' already exists."
+    return error.wire_text
 
 
 # -- CreateTopics ----------------------------------------------------------------------------------
@@ -108,11 +127,21 @@ def handle_create(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
                 f"topic {topic.name}: replicas are assigned by the cluster. Create the topic with "
                 "a number of partitions and a replication factor"
             )
+        _check_name(topic.name)
         replicas = topic.replication_factor
-        if replicas != DEFAULT and not 1 <= replicas <= brokers:
+        if replicas < DEFAULT or not replicas:
             raise _ReplicationError(
-                f"replication factor {replicas} of topic {topic.name}: there are "
-                f"{counted(brokers, 'broker')}"
+                "Replication factor must be larger than 0, or -1 to use the default value."
+            )
+        if topic.num_partitions < DEFAULT or not topic.num_partitions:
+            raise InvalidPartitionsError(
+                "Number of partitions was set to an invalid non-positive value."
+            )
+        if replicas > brokers:
+            raise _ReplicationError(
+                f"Unable to replicate the partition {replicas} time(s): The target replication "
+                f"factor of {replicas} cannot be reached because only {brokers} broker(s) are "
+                "registered."
             )
         settings = _given(topic)
         return await requests.create(
@@ -125,10 +154,32 @@ def handle_create(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
         )
 
     def respond(changed: list[Changed]) -> Message:
-        pairs = zip(message.topics, changed, strict=True)
+        pairs = _named_once(message.topics, changed, attrgetter("name"))
         return _Created.root(topics=[_created(context, topic, one) for topic, one in pairs])
 
     _change_each(context, reply, message.topics, create, respond)
+
+
+def _check_name(name: str) -> None:
+    """Raise ``InvalidTopicError`` for a name that is none, in Kafka's words."""
+    try:
+        check_topic_name(name)
+    except InvalidTopicError as error:
+        if not name:
+            why = "the empty string is not allowed"
+        elif name in {".", ".."}:
+            why = f"'{name}' is not allowed"
+        elif len(name) > limits.TOPIC_NAME_CHARS_MAX:
+            why = (
+                f"the length of '{name[:300]}' is longer than the max allowed length "
+                f"{limits.TOPIC_NAME_CHARS_MAX}"
+            )
+        else:
+            why = (
+                f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', "
+                "'_' and '-'"
+            )
+        raise InvalidTopicError(f"Topic name is invalid: {why}") from error
 
 
 def _given(topic: Message) -> dict[str, str]:
@@ -152,7 +203,7 @@ def _created(context: BrokerContext, wanted: Message, changed: Changed) -> Messa
         return _Created.CreatableTopicResult(
             name=wanted.name,
             error_code=_code(changed),
-            error_message=changed.wire_text,
+            error_message=_text(changed, wanted.name),
         )
     result = _Created.CreatableTopicResult(
         name=changed.name,
@@ -210,15 +261,17 @@ def handle_delete(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
 
     async def delete(topic: _Doomed) -> NamedTopic:
         _check_once(topic, counts)
-        if (topic.name is None) == (topic.topic_id == codec.ZERO_UUID):
-            raise InvalidRequestError("a topic to delete has either a name or an ID: send one")
+        if topic.name is None and topic.topic_id == codec.ZERO_UUID:
+            raise InvalidRequestError("Neither topic name nor id were specified.")
+        if topic.name is not None and topic.topic_id != codec.ZERO_UUID:
+            raise InvalidRequestError("You may not specify both topic name and topic id.")
         if topic.name is not None:
             return await requests.delete(context, topic.name, None)
         topic_id = topic.topic_id.hex()
         return await requests.delete(context, context.topics.by_id(topic_id).name, topic_id)
 
     def respond(changed: list[Changed]) -> Message:
-        pairs = zip(doomed, changed, strict=True)
+        pairs = _named_once(doomed, changed, lambda topic: topic)
         return _Deleted.root(responses=[_deleted(topic, one) for topic, one in pairs])
 
     _change_each(context, reply, doomed, delete, respond)
@@ -234,14 +287,16 @@ def _deleted(topic: _Doomed, changed: Changed) -> Message:
     if not isinstance(changed, RaftlogError):
         topic_id = bytes.fromhex(changed.id)
         return _Deleted.DeletableTopicResult(name=changed.name, topic_id=topic_id)
-    code = _code(changed)
-    if topic.name is None and isinstance(changed, UnknownTopicError):
-        code = errors.UNKNOWN_TOPIC_ID
+    code, text = _code(changed), changed.wire_text
+    if isinstance(changed, UnknownTopicError):
+        text = "This server does not host this topic-partition."
+        if topic.name is None:
+            code, text = errors.UNKNOWN_TOPIC_ID, "This server does not host this topic ID."
     return _Deleted.DeletableTopicResult(
         name=topic.name,
         topic_id=topic.topic_id,
         error_code=code,
-        error_message=changed.wire_text,
+        error_message=text,
     )
 
 
@@ -266,15 +321,17 @@ def handle_extend(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
         known = context.topics.topic(topic.name)
         if topic.count <= len(known.hosts):
             raise InvalidPartitionsError(
-                f"topic {topic.name} has {counted(len(known.hosts), 'partition')}; it cannot have "
-                f"{topic.count}"
+                f"Topic already has {topic.count} partition(s)."
+                if topic.count == len(known.hosts)
+                else f"The topic {topic.name} currently has {len(known.hosts)} partition(s); "
+                f"{topic.count} would not be an increase."
             )
         if message.validate_only:
             return known
         return await requests.extend(context, topic.name, topic.count)
 
     def respond(changed: list[Changed]) -> Message:
-        pairs = zip(message.topics, changed, strict=True)
+        pairs = _named_once(message.topics, changed, attrgetter("name"))
         return _Extended.root(results=[_extended(topic, one) for topic, one in pairs])
 
     _change_each(context, reply, message.topics, extend, respond)

@@ -35,8 +35,14 @@ class Member:
         return answer
 
     def join(self, **fields: Any) -> Any:
-        said = {"subscribed_topic_names": ["t"], "rebalance_timeout_ms": 20_000, **fields}
-        return self.beat(member_epoch=0, topic_partitions=[], **said)
+        said = {
+            "subscribed_topic_names": ["t"],
+            "rebalance_timeout_ms": 20_000,
+            "member_epoch": 0,
+            "topic_partitions": [],
+            **fields,
+        }
+        return self.beat(**said)
 
 
 def partitions(answer: Any) -> list[int] | None:
@@ -83,6 +89,17 @@ def test_what_is_refused(group_client: GroupClient, group_broker: RunningBroker)
         ({"subscribed_topic_names": None}, errors.INVALID_REQUEST),
         ({"server_assignor": "sticky"}, errors.UNSUPPORTED_ASSIGNOR),
         ({"member_id": "x" * 65}, errors.INVALID_REQUEST),
+        ({"group_id": ""}, errors.INVALID_REQUEST),
+        ({"member_id": ""}, errors.INVALID_REQUEST),
+        ({"instance_id": ""}, errors.INVALID_REQUEST),
+        ({"rack_id": ""}, errors.INVALID_REQUEST),
+        ({"member_epoch": -3}, errors.INVALID_REQUEST),
+        ({"member_epoch": -2}, errors.INVALID_REQUEST),
+        ({"rebalance_timeout_ms": -1}, errors.INVALID_REQUEST),
+        ({"topic_partitions": None}, errors.INVALID_REQUEST),
+        ({"topic_partitions": owned(group_broker, 0)}, errors.INVALID_REQUEST),
+        ({"member_epoch": 1}, errors.GROUP_ID_NOT_FOUND),
+        ({"member_epoch": -1}, errors.GROUP_ID_NOT_FOUND),
     ]:
         answer = member.join(**fields)
         assert (answer.error_code, bool(answer.error_message)) == (code, True)
@@ -91,7 +108,7 @@ def test_what_is_refused(group_client: GroupClient, group_broker: RunningBroker)
     assert other.join(instance_id="i").error_code == errors.UNRELEASED_INSTANCE_ID
     assert member.beat(member_epoch=9).error_code == errors.FENCED_MEMBER_EPOCH
     assert other.beat(member_epoch=1).error_code == errors.UNKNOWN_MEMBER_ID
-    assert member.beat(member_epoch=-2).member_epoch == -2
+    assert member.beat(member_epoch=-2, instance_id="i").member_epoch == -2
     assert partitions(other.join(instance_id="i")) == [0, 1, 2, 3]
     assert member.beat(member_epoch=1).error_code == errors.UNKNOWN_MEMBER_ID
     assert group_broker.broker.context.counters.mistakes == 0

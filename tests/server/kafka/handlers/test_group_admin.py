@@ -23,12 +23,25 @@ def listed(client: GroupClient, version: int = 5, **filters: Any) -> dict[str, t
 
 def test_groups_are_listed_with_state_and_type(group_client: GroupClient) -> None:
     group_client.alone("listed")
-    assert listed(group_client)["listed"] == ("Stable", "Classic")
+    assert listed(group_client)["listed"] == ("Stable", "classic")
     for version in range(6):
         assert "listed" in listed(group_client, version)
     assert "listed" in listed(group_client, states_filter=["stable"], types_filter=["classic"])
     assert "listed" not in listed(group_client, states_filter=["Empty"])
     assert "listed" not in listed(group_client, types_filter=["consumer"])
+
+
+def test_an_emptied_group_keeps_its_protocol_type(group_client: GroupClient) -> None:
+    group_client.leave("left", group_client.alone("left").member_id)
+    answer = group_client.ask(apis.LIST_GROUPS, 5, message(apis.LIST_GROUPS))
+    (found,) = [each for each in answer.groups if each.group_id == "left"]
+    assert (found.group_state, found.protocol_type) == ("Empty", "consumer")
+    asked = message(apis.DESCRIBE_GROUPS, groups=["left", "missing"])
+    left, missing = group_client.ask(apis.DESCRIBE_GROUPS, 6, asked).groups
+    assert (left.protocol_type, left.protocol_data) == ("consumer", "")
+    assert missing.error_message == "Group missing not found."
+    joined = group_client.join("left", protocol_type="connect")
+    assert (joined.error_code, joined.protocol_type) == (errors.NONE, "connect")
 
 
 @pytest.mark.parametrize("version", range(7))

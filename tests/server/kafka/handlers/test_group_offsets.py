@@ -171,16 +171,19 @@ def test_offsets_are_deleted_of_topics_without_subscribers(group_client: GroupCl
         group_id=group,
         topics=[
             Delete.OffsetDeleteRequestTopic(
-                name="t", partitions=[Delete.OffsetDeleteRequestPartition(partition_index=1)]
+                name=name,
+                partitions=[Delete.OffsetDeleteRequestPartition(partition_index=number)],
             )
+            for name, number in (("none", 1), ("t", 9), ("t", 1), ("t", -1))
         ],
     )
+    unknown = errors.UNKNOWN_TOPIC_OR_PARTITION
     joined = group_client.alone(group)
-    answer = group_client.ask(apis.OFFSET_DELETE, 0, asked)
-    assert answer.topics[0].partitions[0].error_code == errors.GROUP_SUBSCRIBED_TO_TOPIC
-    group_client.leave(group, joined.member_id)
-    answer = group_client.ask(apis.OFFSET_DELETE, 0, asked)
-    assert answer.topics[0].partitions[0].error_code == errors.NONE
+    for code in (errors.GROUP_SUBSCRIBED_TO_TOPIC, errors.NONE):
+        found = group_client.ask(apis.OFFSET_DELETE, 0, asked).topics
+        codes = [topic.partitions[0].error_code for topic in found]
+        assert codes == [unknown, unknown, code, unknown]
+        group_client.leave(group, joined.member_id)
     group_client.find("missing")
     missing = message(apis.OFFSET_DELETE, group_id="missing")
     assert group_client.ask(apis.OFFSET_DELETE, 0, missing).error_code == errors.GROUP_ID_NOT_FOUND

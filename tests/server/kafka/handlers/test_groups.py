@@ -131,10 +131,13 @@ def test_what_is_refused(group_client: GroupClient, group_broker: RunningBroker)
     old = errors.ILLEGAL_GENERATION
     assert group_client.heartbeat("bad", joined, generation_id=9) == old
     assert group_client.heartbeat("bad", joined, member_id="x") == errors.UNKNOWN_MEMBER_ID
-    for version in range(6):
-        left = group_client.leave("bad", "x", version=version)
-        found = left if version < 3 else left.members[0]
-        assert found.error_code == errors.UNKNOWN_MEMBER_ID
+    group_client.find("none")
+    for group in ("bad", "none"):
+        for version in range(6):
+            left = group_client.leave(group, "x", version=version)
+            assert version < 3 or left.error_code == errors.NONE
+            found = left if version < 3 else left.members[0]
+            assert found.error_code == errors.UNKNOWN_MEMBER_ID
     assert group_broker.broker.context.counters.mistakes == 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from tests.record.kafka_batches import KafkaRecord, kafka_batch
@@ -68,6 +70,7 @@ def test_each_topic_has_its_own_outcome(kafka_client: KafkaClient) -> None:
         ),
     )
     codes = {each.name: each.error_code for each in created}
+    assert len(codes) == len(created), "as in Kafka, one outcome for a name"
     assert codes == {
         "good": 0,
         "bad/name": errors.INVALID_TOPIC,
@@ -82,8 +85,31 @@ def test_each_topic_has_its_own_outcome(kafka_client: KafkaClient) -> None:
         "assigned": errors.INVALID_REPLICA_ASSIGNMENT,
     }
     assert all(each.error_message for each in created if each.error_code)
-    (again,) = create(kafka_client, topic("good"))
-    assert again.error_code == errors.TOPIC_ALREADY_EXISTS
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "text"),
+    [
+        (topic("there"), errors.TOPIC_ALREADY_EXISTS, "Topic 'there' already exists."),
+        (topic(""), errors.INVALID_TOPIC, "Topic name is invalid: the empty string is not allowed"),
+        (topic("."), errors.INVALID_TOPIC, "Topic name is invalid: '.' is not allowed"),
+        (topic("a/b"), errors.INVALID_TOPIC, "Topic name is invalid: 'a/b' contains one or more"),
+        (topic("x" * 250), errors.INVALID_TOPIC, "Topic name is invalid: the length of 'xxx"),
+        (topic("n", -5), errors.INVALID_PARTITIONS, "Number of partitions was set to an invalid"),
+        (topic("n", 1, 0), errors.INVALID_REPLICATION_FACTOR, "Replication factor must be larger"),
+        (topic("n", 1, 9), errors.INVALID_REPLICATION_FACTOR, "Unable to replicate the partition"),
+        (topic("n", no_such="1"), errors.INVALID_CONFIG, "Unknown topic config name: no.such"),
+        (topic("n", segment_ms="x"), errors.INVALID_CONFIG, "Invalid value x for configuration"),
+    ],
+)
+def test_errors_have_the_words_of_kafka(
+    kafka_client: KafkaClient, wanted: Any, code: int, text: str
+) -> None:
+    """Scripts look for them."""
+    create(kafka_client, topic("there"))
+    (found,) = create(kafka_client, wanted)
+    assert found.error_code == code
+    assert found.error_message.startswith(text)
 
 
 def test_a_topic_can_be_checked_only(
