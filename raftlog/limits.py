@@ -191,6 +191,9 @@ KAFKA_ITEMS_MAX: Final = 100_000  # elements of one array in a request
 KAFKA_ITEMS_PER_REQUEST_MAX: Final = 25_000  # of all its arrays, except of numbers
 KAFKA_TAGS_MAX: Final = 10_000  # tagged fields of one structure in a request
 KAFKA_REQUEST_BYTES_MAX: Final = 8 * MIB  # of a request without records
+KAFKA_ALTERED_RESOURCES_MAX: Final = 10_000  # whose settings a request changes
+# Settings, members or offsets in a response, approximately. What is beyond it has an error.
+KAFKA_RESPONSE_BYTES_MAX: Final = 64 * MIB
 
 # -- storage ---------------------------------------------------------------------------------------
 SEGMENT_BYTES_MIN: Final = 16 * KIB

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
 
 from raftlog import limits
-from raftlog.errors import InvalidRequestError
+from raftlog.errors import InvalidRequestError, ThrottledError
 from raftlog.kafka import errors
 from raftlog.kafka.codec import Message, Structs
 from raftlog.server.context import BrokerContext
@@ -37,12 +37,38 @@ def host_of(context: BrokerContext, topic: str, partition: int) -> Partition:
 
 
 def check_count(what: str, count: int) -> None:
-    """Raise ``InvalidRequestError`` if a request has too many partitions."""
-    if count > limits.PARTITIONS_PER_REQUEST_MAX:
+    """Raise ``InvalidRequestError`` if a request has too many partitions.
+
+    Clients do not divide requests, and Kafka has no limit: this one only bounds memory.
+    """
+    if count > limits.KAFKA_ITEMS_MAX:
         raise InvalidRequestError(
-            f"the {what} request has {count} partitions or more, over PARTITIONS_PER_REQUEST_MAX "
-            f"({limits.PARTITIONS_PER_REQUEST_MAX}). Send several requests"
+            f"the {what} request has {count} partitions or more, over KAFKA_ITEMS_MAX "
+            f"({limits.KAFKA_ITEMS_MAX}). Send several requests"
         )
+
+
+class ResponseRoom:
+    """Bytes that the parts of a response may still have, approximately. The first part always
+    fits.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = limits.KAFKA_RESPONSE_BYTES_MAX
+
+    def check(self, what: str) -> None:
+        """Raise ``ThrottledError`` if the parts before this one have filled the response."""
+        if self._left <= 0:
+            raise ThrottledError(
+                f"{what} is not in this response, which has about KAFKA_RESPONSE_BYTES_MAX "
+                f"({limits.KAFKA_RESPONSE_BYTES_MAX}) bytes. Request it again"
+            )
+
+    def use(self, size_bytes: int) -> None:
+        """Note the size of a part."""
+        self._left -= size_bytes
 
 
 def by_topic(

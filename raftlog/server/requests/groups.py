@@ -9,9 +9,8 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final, TypeAlias, TypeVar
 
-from raftlog import limits
 from raftlog.consumer_groups import Committed, GroupListing, GroupShard, GroupView, StateChange
-from raftlog.errors import InvalidRequestError, RaftlogError
+from raftlog.errors import RaftlogError
 from raftlog.server.consumer_groups.active_shard import ActiveShard
 from raftlog.server.consumer_groups.pending_responses import Failed
 from raftlog.server.context import BrokerContext
@@ -26,14 +25,6 @@ Item = TypeVar("Item")
 OFFSETS_PER_STEP: Final = 500  # of a commit, fetch or deletion: takes 2 ms at most
 # Groups of one shard; None while it loads, or if it stops during the request.
 Listed: TypeAlias = list[GroupListing] | None
-
-
-def check_count(groups: Sequence[object]) -> None:
-    """Raise ``InvalidRequestError`` for more groups than a request may contain."""
-    if len(groups) > limits.GROUPS_PER_REQUEST_MAX:
-        raise InvalidRequestError(
-            f"request for {len(groups)} groups: the maximum is {limits.GROUPS_PER_REQUEST_MAX}"
-        )
 
 
 def list_groups(shards: Sequence[ActiveShard], send: Callable[[list[Listed]], None]) -> Steps:
@@ -107,11 +98,17 @@ def fetch_offsets(
     names: Sequence[TopicPartition] | None,
     done: Callable[[list[Committed]], None],
     failed: Failed,
+    *,
+    expect: Callable[[int], None] = lambda _count: None,
 ) -> Steps:
-    """Call ``done`` with the committed offsets of ``names``, or all of the group if it is None."""
+    """Call ``done`` with the committed offsets of ``names``, or all of the group if it is None.
+
+    ``expect``: called before with their number.
+    """
     shard = context.coordinator.shard(group)
     if names is None:
         names = yield from _committed(shard.loaded, group)
+    expect(len(names))
 
     def ask(part: Sequence[TopicPartition], resolve: Callable[..., None], fail: Failed) -> None:
         shard.ask(lambda groups: groups.fetch(group, part), resolve, fail)

@@ -6,11 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from raftlog.errors import InvalidRequestError
+from raftlog import limits
+from raftlog.errors import InvalidRequestError, ThrottledError
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.protocol.metadata import BrokerInfo, PartitionInfo
-from raftlog.server.kafka.parts import check_count, hint_leaders, unsigned
+from raftlog.server.kafka.parts import ResponseRoom, check_count, hint_leaders, unsigned
 
 Response = codec.structs("response", apis.FETCH.key)
 
@@ -48,8 +49,15 @@ def test_clients_are_told_where_the_leader_is() -> None:
     assert [(each.node_id, each.port) for each in response.node_endpoints] == [(2, 2)]
 
 
-def test_limits() -> None:
-    check_count("fetch", 10_000)
-    with pytest.raises(InvalidRequestError, match="PARTITIONS_PER_REQUEST_MAX"):
-        check_count("fetch", 10_001)
+def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_count("fetch", 100_000)
+    with pytest.raises(InvalidRequestError, match="KAFKA_ITEMS_MAX"):
+        check_count("fetch", 100_001)
+    monkeypatch.setattr(limits, "KAFKA_RESPONSE_BYTES_MAX", 10)
+    room = ResponseRoom()
+    for size_bytes in (4, 5, 1_000):
+        room.check("a part")
+        room.use(size_bytes)
+    with pytest.raises(ThrottledError, match="Request it again"):
+        room.check("a part")
     assert (unsigned(3), unsigned(-1)) == (3, 10_000)

@@ -7,8 +7,8 @@ be changed until it stops (KIP-412).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from raftlog import limits
 from raftlog.config import TopicConfig
@@ -28,6 +28,7 @@ from raftlog.kafka.errors import Place, code_of
 from raftlog.kafka.names import IGNORED_KEYS, own_settings
 from raftlog.server import log_levels
 from raftlog.server.context import BrokerContext
+from raftlog.server.kafka.parts import ResponseRoom
 from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests import topics as requests
 from raftlog.server.topic_table import HostedTopic
@@ -40,6 +41,7 @@ SOURCE_TOPIC: Final = 1
 SOURCE_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
 SOURCE_LOGGER: Final = 6
+SETTING_BYTES: Final = 16  # of a setting without its texts
 # Types of values (KIP-226, KIP-569).
 BOOLEAN: Final = 1
 STRING: Final = 2
@@ -83,10 +85,18 @@ _Described = codec.structs("response", api.DESCRIBE_CONFIGS.key)
 # -- DescribeConfigs -------------------------------------------------------------------------------
 
 
+# Settings, and their approximate size in bytes.
+_Found: TypeAlias = tuple[list[Message], int]
+
+
 def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
-    """Return the settings of each resource, with defaults; only the requested names if any."""
+    """Return the settings of each resource, with defaults; only the requested names if any.
+
+    The Java client requests all topics at once. Topics with the same settings share them.
+    """
     message = request.message
-    _check_count(reply, len(message.resources))
+    known: dict[Hashable, _Found] = {}
+    room = ResponseRoom()
     results: list[Message] = []
     for resource in message.resources:
         result = _Described.DescribeConfigsResult(
@@ -95,17 +105,41 @@ def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaR
             resource_name=resource.resource_name,
         )
         try:
-            found = _describe(context, resource)
+            room.check(f"resource {resource.resource_name[:300]!r}")
+            found, size_bytes = _shared(context, message, resource, known)
         except RaftlogError as error:
             _fail(result, error)
         else:
-            names = resource.configuration_keys
-            wanted = None if names is None else frozenset(names)
-            result.configs = [each for each in found if wanted is None or each.name in wanted]
-            _omit(message, result.configs)
+            result.configs = found
+            room.use(size_bytes)
         results.append(result)
         yield None
     reply.send(_Described.root(results=results))
+
+
+def _shared(
+    context: BrokerContext, message: Message, resource: Message, known: dict[Hashable, _Found]
+) -> _Found:
+    """Return the requested settings of a resource, out of ``known`` if another one has the same."""
+    names = resource.configuration_keys
+    wanted = None if names is None else frozenset(names)
+    key: Hashable = (resource.resource_type, resource.resource_name, wanted)
+    if resource.resource_type == TOPIC:
+        topic = context.topics.topic(resource.resource_name)
+        replicas = len(context.topics.info(topic, 0).replicas)
+        key = (frozenset(topic.overrides.items()), replicas, wanted)
+    found = known.get(key)
+    if found is None:
+        described = _describe(context, resource)
+        configs = [each for each in described if wanted is None or each.name in wanted]
+        _omit(message, configs)
+        found = known[key] = (configs, sum(map(_size_of, configs)))
+    return found
+
+
+def _size_of(config: Message) -> int:
+    text = len(config.name) + len(config.value or "")
+    return SETTING_BYTES + text * (1 + len(config.synonyms)) + len(config.documentation or "")
 
 
 def _omit(message: Message, found: list[Message]) -> None:
@@ -391,8 +425,8 @@ def _fail(result: Message, error: RaftlogError) -> None:
 
 
 def _check_count(reply: KafkaReply, count: int) -> None:
-    if count > limits.TOPICS_PER_REQUEST_MAX:
+    if count > limits.KAFKA_ALTERED_RESOURCES_MAX:
         raise InvalidRequestError(
-            f"{count} resources in a {reply.name} request, over TOPICS_PER_REQUEST_MAX "
-            f"({limits.TOPICS_PER_REQUEST_MAX}). Send several requests"
+            f"{count} resources in a {reply.name} request, over KAFKA_ALTERED_RESOURCES_MAX "
+            f"({limits.KAFKA_ALTERED_RESOURCES_MAX}). Send several requests"
         )

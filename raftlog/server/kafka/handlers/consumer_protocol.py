@@ -34,13 +34,15 @@ from raftlog.kafka.errors import Place, code_of
 from raftlog.server.access.control import Caller
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.authorized_operations import AuthorizedOperations
+from raftlog.server.kafka.parts import ResponseRoom
 from raftlog.server.kafka.patterns import matching
 from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.once import check_once
-from raftlog.server.requests.groups import check_count, describe_groups
+from raftlog.server.requests.groups import describe_groups
 from raftlog.server.turns import Steps, in_steps
 
 MEMBER_TYPE_CONSUMER: Final = 1
+MEMBER_BYTES: Final = 256  # of IDs and addresses
 NO_SUBSCRIPTION: Final = (
     "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
 )
@@ -234,7 +236,6 @@ def _news(delta: HeartbeatDelta, result: HeartbeatResult) -> Message:
 def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
     """Describe groups of the consumer protocol, those of raftlog's own clients too."""
     groups = request.message.group_ids
-    check_count(groups)
     check_once(reply.name, groups)
 
     def send(found: list[GroupView | RaftlogError]) -> None:
@@ -255,10 +256,17 @@ def _send_described(
     operations: AuthorizedOperations,
 ) -> Steps:
     described: list[Message] = []
+    room = ResponseRoom()
     for group, view in zip(groups, found, strict=True):
         one = _described(group, view)
         if isinstance(view, GroupView) and not one.error_code:
+            try:
+                room.check(f"group {group}")
+            except RaftlogError as error:
+                described.append(_undescribed(group, error))
+                continue
             one.members = yield from in_steps(view.members, _member)
+            room.use(sum(map(_size_of, view.members)))
             one.authorized_operations = operations.of("GROUP", group)
         described.append(one)
         yield None
@@ -294,6 +302,13 @@ def _undescribed(group: str, error: RaftlogError) -> Message:
     return _Describe.DescribedGroup(
         group_id=group, error_code=code_of(error, Place.GROUPS), error_message=error.wire_text
     )
+
+
+def _size_of(member: MemberView) -> int:
+    shares = (*member.assigned, *member.revoking, *member.target)
+    numbers = sum(len(share.partitions) for share in shares)
+    names = sum(map(len, member.topics)) + sum(len(share.topic) for share in shares)
+    return MEMBER_BYTES + names + 4 * numbers
 
 
 def _member(member: MemberView) -> Message:

@@ -18,11 +18,11 @@ from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.authorized_operations import AuthorizedOperations
+from raftlog.server.kafka.parts import ResponseRoom
 from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.once import check_once
 from raftlog.server.requests.groups import (
     Listed,
-    check_count,
     delete_groups,
     describe_groups,
     list_groups,
@@ -38,6 +38,7 @@ STATES: Final = {
 }
 DEAD: Final = "Dead"  # state of a group that does not exist, before DescribeGroups 6
 UNKNOWN_GROUPS_SINCE: Final = 6  # version of DescribeGroups
+MEMBER_BYTES: Final = 256  # of IDs and addresses
 
 _List = codec.structs("response", api.LIST_GROUPS.key)
 _Describe = codec.structs("response", api.DESCRIBE_GROUPS.key)
@@ -92,7 +93,6 @@ def _listed(one: GroupListing) -> Message:
 def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
     """Describe classic groups. Groups of the consumer protocol have ConsumerGroupDescribe."""
     groups = request.message.groups
-    check_count(groups)
     check_once(reply.name, groups)
 
     def send(found: list[GroupView | RaftlogError]) -> None:
@@ -113,10 +113,17 @@ def _send_described(
     operations: AuthorizedOperations,
 ) -> Steps:
     described: list[Message] = []
+    room = ResponseRoom()
     for group, view in zip(request.message.groups, found, strict=True):
         one = _described(request.version, group, view)
         if isinstance(view, GroupView) and not one.error_code:
+            try:
+                room.check(f"group {group}")
+            except RaftlogError as error:
+                described.append(_undescribed(request.version, group, error))
+                continue
             one.members = yield from in_steps(view.members, _member)
+            room.use(sum(map(_size_of, one.members)))
             one.authorized_operations = operations.of("GROUP", group)
         described.append(one)
         yield None
@@ -159,6 +166,10 @@ def _undescribed(version: int, group: str, error: RaftlogError) -> Message:
     )
 
 
+def _size_of(member: Message) -> int:
+    return MEMBER_BYTES + len(member.member_metadata) + len(member.member_assignment)
+
+
 def _member(member: MemberView) -> Message:
     return _Describe.DescribedGroupMember(
         member_id=member.member_id,
@@ -176,7 +187,6 @@ def _member(member: MemberView) -> Message:
 def handle_delete(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
     """Delete groups without members, with their offsets."""
     groups = request.message.groups_names
-    check_count(groups)
 
     def send(outcomes: list[RaftlogError | None]) -> None:
         reply.send(_Delete.root(results=list(map(_deleted, groups, outcomes))))

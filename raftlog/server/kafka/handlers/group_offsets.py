@@ -19,11 +19,11 @@ from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server.context import BrokerContext
-from raftlog.server.kafka.parts import by_topic
+from raftlog.server.kafka.parts import ResponseRoom, by_topic
 from raftlog.server.kafka.parts import check_count as check_partitions
 from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.once import check_once
-from raftlog.server.requests.groups import change_offsets, check_count, fetch_offsets
+from raftlog.server.requests.groups import change_offsets, fetch_offsets
 from raftlog.server.requests.outcomes import Outcomes
 from raftlog.server.turns import Steps, in_steps
 from raftlog.types import TopicPartition
@@ -31,6 +31,7 @@ from raftlog.types import TopicPartition
 TOPIC_IDS_SINCE = 10  # version of OffsetCommit and OffsetFetch
 GROUPS_SINCE = 8  # version of OffsetFetch
 MEMBER_EPOCHS_SINCE = 9  # version of OffsetCommit
+OFFSET_BYTES = 64  # of a committed offset without its metadata
 
 _Commit = codec.structs("response", api.OFFSET_COMMIT.key)
 _Fetch = codec.structs("response", api.OFFSET_FETCH.key)
@@ -203,7 +204,6 @@ def handle_fetch(context: BrokerContext, request: KafkaRequest, reply: KafkaRepl
         names = yield from _names(topics)
         yield from fetch_offsets(context, message.group_id, names, fetched, reply.fail)
         return
-    check_count(message.groups)
     check_once("OffsetFetch", [group.group_id for group in message.groups])
     check_partitions(
         "OffsetFetch",
@@ -216,9 +216,11 @@ def handle_fetch(context: BrokerContext, request: KafkaRequest, reply: KafkaRepl
         reply.send(_Fetch.root(groups=groups))
 
     outcomes: Outcomes[Message] = Outcomes(len(message.groups), send)
+    room = ResponseRoom()
     for index, group in enumerate(message.groups):
         put = partial(outcomes.resolve, index)
-        yield from _fetch_group(context, reply, group, version, put)
+        yield from _fetch_group(context, reply, group, version, put, room)
+        yield None
 
 
 def _fetch_group(
@@ -227,6 +229,7 @@ def _fetch_group(
     group: Message,
     version: int,
     put: Callable[[Message], None],
+    room: ResponseRoom,
 ) -> Steps:
     new, group_id = _Fetch.OffsetFetchResponseGroup, group.group_id
 
@@ -237,13 +240,22 @@ def _fetch_group(
         put(new(group_id=group_id, topics=(yield from _offsets(context, topics, found, version))))
 
     try:
+        room.check(f"group {group_id}")
         topics = yield from _wanted(context, group.topics, version)
         names = yield from _names(topics)
 
         def done(found: list[Committed]) -> None:
+            room.use(sum(len(one.metadata) for one in found))
             reply.go_on(put_topics(topics, found))
 
-        yield from fetch_offsets(context, group_id, names, done, failed)
+        yield from fetch_offsets(
+            context,
+            group_id,
+            names,
+            done,
+            failed,
+            expect=lambda count: room.use(OFFSET_BYTES * count),
+        )
     except RaftlogError as error:
         failed(error)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from raftlog import limits
 from raftlog.config.broker_keys import BROKER_KEYS
 from raftlog.config.topic import TOPIC_KEYS
 from raftlog.kafka import api as apis
@@ -60,6 +63,34 @@ def test_settings_of_the_broker_without_secrets(kafka_client: KafkaClient) -> No
     assert found["message.max.bytes"].value == "1048588"
     assert all(each.read_only for each in found.values())
     assert describe(kafka_client, BROKER, "2").error_code == errors.INVALID_REQUEST
+
+
+def test_settings_of_many_topics(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Java client requests those of all topics at once."""
+    first, second = made(kafka_broker, "some1"), made(kafka_broker, "some2", retention_ms="77")
+
+    def ask(*names: str) -> list[Any]:
+        resources = [
+            Describe.DescribeConfigsResource(
+                resource_type=TOPIC, resource_name=name, configuration_keys=None
+            )
+            for name in names
+        ]
+        message = Describe.root(resources=resources)
+        found: list[Any] = kafka_client.ask(apis.DESCRIBE_CONFIGS, 4, message).results
+        return found
+
+    many = ask(*[first] * 500, second, *[f"none{number}" for number in range(500)])
+    assert [each.error_code for each in many] == [0] * 501 + [3] * 500
+    values = [
+        {one.name: one.value for one in each.configs}["retention.ms"] for each in many[499:501]
+    ]
+    assert values == ["604800000", "77"]
+    monkeypatch.setattr(limits, "KAFKA_RESPONSE_BYTES_MAX", 1)
+    codes = [each.error_code for each in ask(first, second)]
+    assert codes == [0, errors.THROTTLING_QUOTA_EXCEEDED]
 
 
 def test_resources_without_settings(kafka_client: KafkaClient) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from raftlog import limits
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.record import Codec
@@ -118,8 +119,9 @@ def test_refused_partitions(kafka_client: KafkaClient, topic: str) -> None:
     assert epoch.error_code == errors.UNKNOWN_LEADER_EPOCH
 
 
-def test_too_many_partitions(kafka_client: KafkaClient) -> None:
-    parts = [Fetch.FetchPartition(partition=number) for number in range(10_001)]
+def test_too_many_partitions(kafka_client: KafkaClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "KAFKA_ITEMS_MAX", 9)
+    parts = [Fetch.FetchPartition(partition=number) for number in range(10)]
     message = Fetch.root(topics=[Fetch.FetchTopic(topic="t", partitions=parts)])
     assert kafka_client.ask(apis.FETCH, 7, message).error_code == errors.INVALID_REQUEST
     (topic,) = kafka_client.ask(apis.FETCH, 6, message).responses

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from raftlog import limits
 from raftlog.kafka import api as apis
 from raftlog.kafka import errors
 from raftlog.kafka.api import Api
@@ -13,6 +14,7 @@ from raftlog.protocol import api as native
 from raftlog.protocol.groups import DescribeGroupsRequest, ListGroupsRequest
 from tests.server.harness import RunningBroker
 from tests.server.kafka.group_client import GroupClient, message
+from tests.server.kafka.handlers.test_consumer_protocol import Member
 
 
 def listed(client: GroupClient, version: int = 5, **filters: Any) -> dict[str, tuple[str, str]]:
@@ -76,6 +78,32 @@ def test_a_group_is_described_once(group_client: GroupClient, api: Api, field: s
     group_client.find("once")
     answer = group_client.ask(api, 0, message(api, **{field: ["once", "once"]}))
     assert [each.error_code for each in answer.groups] == [errors.INVALID_REQUEST] * 2
+
+
+@pytest.mark.parametrize(
+    ("api", "field"),
+    [(apis.DESCRIBE_GROUPS, "groups"), (apis.CONSUMER_GROUP_DESCRIBE, "group_ids")],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_many_groups_are_described_in_parts(
+    group_client: GroupClient, monkeypatch: pytest.MonkeyPatch, api: Api, field: str
+) -> None:
+    """The client repeats the request for the groups that are not in the response."""
+    names = [f"{api.name}{number}" for number in range(2)]
+    for name in names:
+        if api is apis.DESCRIBE_GROUPS:
+            group_client.alone(name)
+        else:
+            assert not Member(group_client, name, "m").join().error_code
+    many = message(api, **{field: [f"many{number}" for number in range(1_001)]})
+    found = group_client.ask(api, api.version_max, many).groups
+    assert {each.error_code for each in found} == {errors.GROUP_ID_NOT_FOUND}
+    monkeypatch.setattr(limits, "KAFKA_RESPONSE_BYTES_MAX", 1)
+    found = group_client.ask(api, api.version_max, message(api, **{field: names})).groups
+    assert [each.error_code for each in found] == [0, errors.COORDINATOR_LOAD_IN_PROGRESS]
+    asked = message(apis.DELETE_GROUPS, groups_names=[f"many{number}" for number in range(1_001)])
+    results = group_client.ask(apis.DELETE_GROUPS, 2, asked).results
+    assert {each.error_code for each in results} == {errors.GROUP_ID_NOT_FOUND}
 
 
 def test_raftlogs_own_clients_see_classic_groups(

@@ -118,7 +118,9 @@ def test_a_client_that_made_an_id_and_never_joined_commits(group_client: GroupCl
     assert commit(group_client, "assigned", 9, member_id="made") == [errors.NONE]
 
 
-def test_commits_that_are_refused(group_client: GroupClient, group_broker: RunningBroker) -> None:
+def test_commits_that_are_refused(
+    group_client: GroupClient, group_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     group = "refused"
     joined = group_client.alone(group)
     me = {
@@ -138,7 +140,8 @@ def test_commits_that_are_refused(group_client: GroupClient, group_broker: Runni
         assert commit(group_client, group, 9, **fields) == [code]
     assert commit(group_client, group, 10, **me) == [errors.UNKNOWN_TOPIC_ID]
     assert commit(group_client, "", 9) == [errors.INVALID_GROUP_ID]
-    many = [Fetch.OffsetFetchRequestTopic(name="t", partition_indexes=[0] * 10_001)]
+    monkeypatch.setattr(limits, "KAFKA_ITEMS_MAX", 9)
+    many = [Fetch.OffsetFetchRequestTopic(name="t", partition_indexes=[0] * 10)]
     asked = message(apis.OFFSET_FETCH, group_id=group, topics=many)
     for version in (1, 7):
         assert (
@@ -148,18 +151,38 @@ def test_commits_that_are_refused(group_client: GroupClient, group_broker: Runni
 
 
 def test_a_request_for_offsets_has_a_group_once_and_a_limit_of_partitions(
-    group_client: GroupClient,
+    group_client: GroupClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A group can have many offsets: 20 KB would ask for it a thousand times."""
     group_client.find("once")
     new, topic = Fetch.OffsetFetchRequestGroup, Fetch.OffsetFetchRequestTopics
-    half = [topic(name="t", partition_indexes=[0] * 5_001)]
+    half = [topic(name="t", partition_indexes=[0] * 5)]
+    monkeypatch.setattr(limits, "KAFKA_ITEMS_MAX", 9)
     for groups in (
         [new(group_id="once", topics=None)] * 2,
         [new(group_id=name, topics=half) for name in ("once", "more")],
     ):
         answer = group_client.ask(apis.OFFSET_FETCH, 8, message(apis.OFFSET_FETCH, groups=groups))
         assert [each.error_code for each in answer.groups] == [errors.INVALID_REQUEST] * 2
+
+
+def test_offsets_of_many_groups_come_in_parts(
+    group_client: GroupClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client repeats the request for the groups that are not in the response."""
+    for name in ("part1", "part2"):
+        group_client.find(name)
+        commit(group_client, name, 9)
+    new = Fetch.OffsetFetchRequestGroup
+
+    def codes(names: list[str]) -> list[int]:
+        asked = [new(group_id=name, topics=None) for name in names]
+        answer = group_client.ask(apis.OFFSET_FETCH, 8, message(apis.OFFSET_FETCH, groups=asked))
+        return [each.error_code for each in answer.groups]
+
+    assert set(codes([f"many{number}" for number in range(1_001)])) == {errors.NONE}
+    monkeypatch.setattr(limits, "KAFKA_RESPONSE_BYTES_MAX", 1)
+    assert codes(["part1", "part2"]) == [errors.NONE, errors.COORDINATOR_LOAD_IN_PROGRESS]
 
 
 def test_offsets_are_deleted_of_topics_without_subscribers(group_client: GroupClient) -> None:
