@@ -41,7 +41,12 @@ NO_BASE_OFFSET: Final = -1  # of a batch without a required base offset
 AUDIT_TOPIC: Final = "__audit"  # authentication failures, denials and administrative requests
 OFFSETS_TOPIC: Final = "__consumer_offsets"  # state of the consumer groups
 
-INTERNAL_TOPIC_PREFIX: Final = "__"  # only brokers create, write and delete these topics
+# Only brokers create, write and delete these topics. Raftlog does not have the last two yet; tools
+# of Kafka expect their names to be internal. Other names with two underscores belong to users.
+INTERNAL_TOPICS: Final = frozenset(
+    (OFFSETS_TOPIC, AUDIT_TOPIC, "__transaction_state", "__share_group_state")
+)
+INTERNAL_TOPIC_PREFIX: Final = "__raftlog"  # of later internal topics
 
 _TOPIC_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{limits.TOPIC_NAME_CHARS_MAX}}}")
 
@@ -157,7 +162,7 @@ def check_topic_name(name: str) -> str:
 
 def is_internal_topic(name: str) -> bool:
     """Return whether only brokers create, write and delete the topic. Clients can read it."""
-    return name.startswith(INTERNAL_TOPIC_PREFIX)
+    return name in INTERNAL_TOPICS or name.startswith(INTERNAL_TOPIC_PREFIX)
 
 
 def check_group_id(name: str) -> str:
@@ -185,6 +190,6 @@ def check_not_internal(name: str) -> None:
     """Raise ``InvalidTopicError`` for a topic that clients must not create, write or change."""
     if is_internal_topic(name):
         raise InvalidTopicError(
-            f"{name[:300]!r} is internal: only brokers create, write and delete topics whose names "
-            f"begin with {INTERNAL_TOPIC_PREFIX!r}. Use another name"
+            f"{name[:300]!r} is internal: only brokers create, write and delete this topic. Use "
+            "another name"
         )

@@ -67,7 +67,15 @@ def test_names_of_groups_and_instances(check: Callable[[str], str]) -> None:
             check(name)
 
 
-@pytest.mark.parametrize(("name", "is_internal"), [("__consumer_offsets", True), ("_a__b", False)])
+@pytest.mark.parametrize(
+    ("name", "is_internal"),
+    [
+        *((name, True) for name in ("__consumer_offsets", "__audit", "__transaction_state")),
+        ("__raftlog_later", True),
+        # Debezium, Strimzi and Cruise Control create these.
+        *((name, False) for name in ("_a__b", "__debezium-heartbeat.x", "__strimzi_canary", "__a")),
+    ],
+)
 def test_internal_topics_are_told_by_their_names(name: str, is_internal: bool) -> None:
     assert is_internal_topic(name) is is_internal
     with pytest.raises(InvalidTopicError) if is_internal else contextlib.nullcontext():

@@ -20,9 +20,9 @@ from tests.running import runs
 
 
 def test_the_whole_name_has_to_match_and_internal_topics_never_do() -> None:
-    names = ["logs-b", "logs-a", "my-logs-a", "__logs-a", "logs-"]
+    names = ["logs-b", "logs-a", "my-logs-a", "__raftlog-logs-a", "logs-"]
     assert matching(re.compile("logs-."), names) == ["logs-a", "logs-b"]
-    assert "__logs-a" not in matching(re.compile(".*"), names)
+    assert "__raftlog-logs-a" not in matching(re.compile(".*"), names)
 
 
 def topics_of(subscription: Subscription) -> set[str]:

@@ -19,7 +19,7 @@ def described(name: str, partitions: int, replicas: int) -> TopicDescription:
 
 
 def test_whole_names_of_public_topics_match() -> None:
-    listings = {name: TopicListing(name, "id", 1) for name in ("a", "ab", "__internal")}
+    listings = {name: TopicListing(name, "id", 1) for name in ("a", "ab", "__audit")}
     assert set(selected(listings, ["a", "ab", "gone"], re.compile("a|.*_internal|gone"))) == {"a"}
 
 

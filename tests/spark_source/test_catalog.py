@@ -28,7 +28,7 @@ def admin_double() -> FakeAdmin:
         {
             "a": [FakePartition(5, 10), FakePartition(0, 0)],
             "b": [FakePartition(2, 3)],
-            "__internal": [FakePartition()],
+            "__audit": [FakePartition()],
         }
     )
 
@@ -68,7 +68,7 @@ def test_a_pattern_finds_no_internal_topics(admin_double: FakeAdmin) -> None:
     ],
 )
 def test_an_unknown_topic_is_named_with_those_like_it(name: str, message: str) -> None:
-    admin = FakeAdmin({"clicks": [], "views": [], "__orders": []})
+    admin = FakeAdmin({"clicks": [], "views": [], "__audit": []})
     clock = FakeClock()
     with pytest.raises(UnknownTopicError, match=message):
         catalog_of(admin, clock).topics(["clicks", name])

@@ -109,7 +109,7 @@ async def test_partitions_and_topics_that_come_later_are_read_from_their_first_r
         fake.topics["t"].logs.append(FakeLog())
         fake.topics["t"].leaders.append(1)
         fill(fake, 1, partition=2)
-        fake.create("__t", 1)
+        fake.create("__audit", 1)
         fake.create("not-t", 1)
         later = fake.create("t2", 1).logs[0]
         later.batches, later.end = fake.topics["t"].logs[0].batches[:1], 3

@@ -42,7 +42,7 @@ def groups(client: Client) -> GroupClient:
 
 def test_clients_do_not_write_it(groups: GroupClient) -> None:
     client = groups.client
-    for name in (OFFSETS_TOPIC, "__mine"):
+    for name in (OFFSETS_TOPIC, "__raftlog-mine"):
         assert isinstance(error_of(client.create(name)), InvalidTopicError)
         produced = client.produce(name, batch_of(b"a"))
         assert isinstance(error_of(produced), InvalidTopicError)

@@ -23,4 +23,4 @@ def test_a_creation_that_fails_can_be_tried_again(broker: RunningBroker) -> None
         native.create("t")
     assert broker.call(lambda: create_soon(context, "t", "a client"))
     broker.wait_until(lambda: not context.creating)
-    assert not broker.call(lambda: create_soon(context, "__t", "a client"))
+    assert not broker.call(lambda: create_soon(context, "__audit", "a client"))

@@ -266,7 +266,7 @@ def _send_described(
                 described.append(_undescribed(group, error))
                 continue
             one.members = yield from in_steps(view.members, _member)
-            room.use(sum(map(_size_of, view.members)))
+            room.use(sum((yield from in_steps(view.members, _size_of))))
             one.authorized_operations = operations.of("GROUP", group)
         described.append(one)
         yield None

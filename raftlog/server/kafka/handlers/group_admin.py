@@ -123,7 +123,7 @@ def _send_described(
                 described.append(_undescribed(request.version, group, error))
                 continue
             one.members = yield from in_steps(view.members, _member)
-            room.use(sum(map(_size_of, one.members)))
+            room.use(sum((yield from in_steps(one.members, _size_of))))
             one.authorized_operations = operations.of("GROUP", group)
         described.append(one)
         yield None

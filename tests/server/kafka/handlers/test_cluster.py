@@ -158,7 +158,7 @@ def test_topics_that_metadata_does_not_create(kafka_client: KafkaClient) -> None
 
     assert code("never", may_create=False) == errors.UNKNOWN_TOPIC_OR_PARTITION
     assert code("no/name") == errors.INVALID_TOPIC
-    assert code("__made") == errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert code("__audit") == errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_creation_can_be_switched_off(tmp_path: Path) -> None:

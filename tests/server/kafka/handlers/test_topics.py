@@ -64,7 +64,7 @@ def test_each_topic_has_its_own_outcome(kafka_client: KafkaClient) -> None:
         ),
         topic("twice"),
         topic("twice"),
-        topic("__internal"),
+        topic("__transaction_state"),
         Create.CreatableTopic(
             name="assigned", assignments=[Create.CreatableReplicaAssignment(broker_ids=[1])]
         ),
@@ -81,7 +81,7 @@ def test_each_topic_has_its_own_outcome(kafka_client: KafkaClient) -> None:
         "not-here": errors.INVALID_CONFIG,
         "null-setting": errors.INVALID_CONFIG,
         "twice": errors.INVALID_REQUEST,
-        "__internal": errors.INVALID_TOPIC,
+        "__transaction_state": errors.INVALID_TOPIC,
         "assigned": errors.INVALID_REPLICA_ASSIGNMENT,
     }
     assert all(each.error_message for each in created if each.error_code)
