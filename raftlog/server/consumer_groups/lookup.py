@@ -58,6 +58,11 @@ class Lookup:
         self._first_request_at: float | None = None
         self._waiting: list[Acknowledge] = []
 
+    def default_replication_factor(self) -> int:
+        """Return the replication factor of a topic that is created without one now."""
+        wanted, _ = self._copies()
+        return wanted
+
     def when_made(self, done: Acknowledge) -> None:
         """Call ``done`` once the topic for consumer groups exists, or with the error."""
         if OFFSETS_TOPIC in self._topics:

@@ -56,12 +56,24 @@ SUBTRACT: Final = 3
 
 # Names of Kafka's broker settings that consoles read, by the topic setting with the same meaning.
 BROKER_DEFAULTS: Final[Mapping[str, str]] = {
+    "compression.type": "compression.type",
+    "log.cleaner.delete.retention.ms": "delete.retention.ms",
+    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
+    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
+    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
     "log.cleanup.policy": "cleanup.policy",
+    "log.index.interval.bytes": "index.interval.bytes",
+    "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
+    "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
+    "log.message.timestamp.type": "message.timestamp.type",
     "log.retention.bytes": "retention.bytes",
     "log.retention.ms": "retention.ms",
+    "log.roll.ms": "segment.ms",
     "log.segment.bytes": "segment.bytes",
     "message.max.bytes": "max.message.bytes",
+    "min.insync.replicas": "min.insync.replicas",
 }
+NO_LIMIT: Final = "1.7976931348623157E308"  # of Kafka's log.cleaner.io.max.bytes.per.second
 # Kafka's names of log levels, by ours.
 LOG_LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
 _OWN_LEVELS: Final = {
@@ -189,18 +201,36 @@ def _describe_topic(context: BrokerContext, topic: HostedTopic) -> list[Message]
 
 def _describe_broker(context: BrokerContext) -> list[Message]:
     found = []
+    in_force = _in_force(context)
     for key in BROKER_KEYS:
         if key.is_secret:
             continue
         value = getattr(context.config, key.field)
         source = SOURCE_DEFAULT if value == key.default else SOURCE_BROKER
         text = "" if value is None else key.show(value)
+        if not value:
+            text = in_force.get(key.name, text)
         found.append(_setting(key, text, source, read_only=True))
     defaults = TopicConfig().to_text()
+    copies = int(in_force["default.replication.factor"])
+    defaults["min.insync.replicas"] = str(TopicConfig().effective_min_isr(copies))
     for name, of_topic in BROKER_DEFAULTS.items():
         text = f"The default of the topic setting {of_topic}."
         found.append(_fact(name, defaults[of_topic], text))
     return found
+
+
+def _in_force(context: BrokerContext) -> dict[str, str]:
+    """Return what settings without a value stand for: tools create topics with what they read."""
+    config = context.config
+    copies = str(context.lookup.default_replication_factor())
+    return {
+        "advertised.listen": str(context.address),
+        "default.replication.factor": copies,
+        "kafka.advertised.listen": str(context.kafka_address if config.kafka_listen else ""),
+        "log.cleaner.io.max.bytes.per.second": NO_LIMIT,
+        "offsets.topic.replication.factor": copies,
+    }
 
 
 def _describe_loggers() -> list[Message]:

@@ -61,6 +61,10 @@ def test_settings_of_the_broker_without_secrets(kafka_client: KafkaClient) -> No
     assert {key.name for key in BROKER_KEYS if not key.is_secret} <= found.keys()
     assert not {key.name for key in BROKER_KEYS if key.is_secret} & found.keys()
     assert found["message.max.bytes"].value == "1048588"
+    copies = ("default.replication.factor", "offsets.topic.replication.factor")
+    for name in (*copies, "min.insync.replicas"):
+        assert found[name].value == "1", "the number in force"
+    assert found["advertised.listen"].value.startswith("127.0.0.1:")
     assert all(each.read_only for each in found.values())
     assert describe(kafka_client, BROKER, "2").error_code == errors.INVALID_REQUEST
 
