@@ -46,6 +46,7 @@ class TopicTable:
     def __init__(self) -> None:
         self._topics: dict[str, HostedTopic] = {}
         self._by_id: dict[str, HostedTopic] = {}
+        self._similar: dict[str, list[str]] = {}  # names by name without dots
         self.state_of: StateOf | None = None  # None: every host leads alone (single-broker mode)
         # False while there may be topics that this broker has not received yet
         self.is_complete = True
@@ -67,11 +68,16 @@ class TopicTable:
     def add(self, topic: HostedTopic) -> None:
         assert topic.name not in self._topics
         self._topics[topic.name] = self._by_id[topic.id] = topic
+        self._similar.setdefault(_plain(topic.name), []).append(topic.name)
         self._changed()
 
     def remove(self, name: str) -> HostedTopic:
         removed = self._topics.pop(name)
         self._by_id.pop(removed.id, None)
+        similar = self._similar[_plain(name)]
+        similar.remove(name)
+        if not similar:
+            del self._similar[_plain(name)]
         self._changed()
         return removed
 
@@ -87,6 +93,13 @@ class TopicTable:
 
     def get(self, name: str) -> HostedTopic | None:
         return self._topics.get(name)
+
+    def colliding(self, name: str) -> str | None:
+        """Return another topic whose name differs only by ``.`` and ``_``; None if there is none.
+
+        Tools for Kafka replace ``.`` in names of metrics: such topics look the same (KAFKA-2337).
+        """
+        return next((each for each in self._similar.get(_plain(name), ()) if each != name), None)
 
     def by_id(self, topic_id: str) -> HostedTopic:
         """Return a topic by its id. Raises ``UnknownTopicError`` or ``ClusterNotReadyError``."""
@@ -168,6 +181,10 @@ class TopicTable:
         if state is not None:
             whose = f"its replicas are brokers {', '.join(map(str, state.replicas))}"
         return NotLeaderError(f"this broker does not store {topic.name}:{partition}: {whose}")
+
+
+def _plain(name: str) -> str:
+    return name.replace(".", "_")
 
 
 def _info(partition: int, state: PartitionState | None) -> PartitionInfo:

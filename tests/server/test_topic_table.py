@@ -83,6 +83,17 @@ def test_a_removed_topic_is_gone(table: TopicTable) -> None:
         table.topic("a")
 
 
+def test_names_that_differ_by_dots_only() -> None:
+    table = TopicTable()
+    for name in ("x.a", "x-a"):
+        table.add(HostedTopic(name, name, TopicConfig(), {}, []))
+    assert table.colliding("x_a") == "x.a"
+    assert table.colliding("x.a") is None
+    table.remove("x.a")
+    assert table.colliding("x_a") is None
+    assert not table._similar.keys() - {"x-a"}
+
+
 def test_a_broker_alone_leads_every_partition(table: TopicTable) -> None:
     infos = [table.info(table.topic("b"), index) for index in range(len(table.topic("b").hosts))]
     assert [(i.partition, i.leader, i.leader_epoch, i.replicas, i.isr) for i in infos] == [

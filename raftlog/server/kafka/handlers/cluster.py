@@ -215,6 +215,8 @@ def _requested(
         if isinstance(error, UnknownTopicError):
             if by_id:
                 code = errors.UNKNOWN_TOPIC_ID
+            elif may_create and context.topics.colliding(wanted.name) is not None:
+                code = errors.INVALID_TOPIC  # a topic that Kafka does not create
             elif may_create and create_soon(context, wanted.name, request.client_id):
                 code = errors.LEADER_NOT_AVAILABLE  # the client repeats the request
         name = _shown_name(request, wanted)

@@ -128,6 +128,9 @@ def handle_create(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
                 "a number of partitions and a replication factor"
             )
         _check_name(topic.name)
+        other = context.topics.colliding(topic.name)
+        if other is not None and context.topics.get(topic.name) is None:
+            raise InvalidTopicError(f"Topic '{topic.name}' collides with existing topic: {other}")
         replicas = topic.replication_factor
         if replicas < DEFAULT or not replicas:
             raise _ReplicationError(

@@ -159,6 +159,10 @@ def test_topics_that_metadata_does_not_create(kafka_client: KafkaClient) -> None
     assert code("never", may_create=False) == errors.UNKNOWN_TOPIC_OR_PARTITION
     assert code("no/name") == errors.INVALID_TOPIC
     assert code("__audit") == errors.UNKNOWN_TOPIC_OR_PARTITION
+    while code("with.dot"):
+        pass
+    assert code("with_dot") == errors.INVALID_TOPIC
+    assert code("with_dot", may_create=False) == errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_creation_can_be_switched_off(tmp_path: Path) -> None:

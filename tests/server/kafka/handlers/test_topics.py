@@ -95,6 +95,7 @@ def test_each_topic_has_its_own_outcome(kafka_client: KafkaClient) -> None:
         (topic("."), errors.INVALID_TOPIC, "Topic name is invalid: '.' is not allowed"),
         (topic("a/b"), errors.INVALID_TOPIC, "Topic name is invalid: 'a/b' contains one or more"),
         (topic("x" * 250), errors.INVALID_TOPIC, "Topic name is invalid: the length of 'xxx"),
+        (topic("like_this"), errors.INVALID_TOPIC, "Topic 'like_this' collides with existing"),
         (topic("n", -5), errors.INVALID_PARTITIONS, "Number of partitions was set to an invalid"),
         (topic("n", 1, 0), errors.INVALID_REPLICATION_FACTOR, "Replication factor must be larger"),
         (topic("n", 1, 9), errors.INVALID_REPLICATION_FACTOR, "Unable to replicate the partition"),
@@ -106,7 +107,7 @@ def test_errors_have_the_words_of_kafka(
     kafka_client: KafkaClient, wanted: Any, code: int, text: str
 ) -> None:
     """Scripts look for them."""
-    create(kafka_client, topic("there"))
+    create(kafka_client, topic("there"), topic("like.this"))
     (found,) = create(kafka_client, wanted)
     assert found.error_code == code
     assert found.error_message.startswith(text)
