@@ -194,7 +194,8 @@ def open_standard_streams() -> None:
         sys.stdout = open(STDOUT, "w", closefd=False)  # noqa: SIM115 - until the process ends
     elif isinstance(sys.stdout.buffer, io.RawIOBase):  # PYTHONUNBUFFERED
         # `_failed` recognizes by the buffer that this output has failed. Lines are not delayed.
-        buffered = io.BufferedWriter(sys.stdout.buffer)
+        # Opened again: the raw file may remember that another one could seek (fork server).
+        buffered = io.BufferedWriter(io.FileIO(STDOUT, "w", closefd=False))
         sys.stdout = io.TextIOWrapper(
             buffered, sys.stdout.encoding, sys.stdout.errors, line_buffering=True
         )
