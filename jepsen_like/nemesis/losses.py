@@ -35,6 +35,7 @@ from raftlog.jepsen_like.nemesis.aftermath import (
 from raftlog.jepsen_like.nemesis.base import Effect, FaultPlan, OwnKinds, not_injected
 from raftlog.jepsen_like.plan import Shape
 
+RECOVERIES_MAX: Final = 5  # times that the request is repeated
 RECOVER_TIMEOUT_MS: Final = 10_000
 WHOLE_S: Final = 20.0  # time limit for replicas to be in sync, before settings are restored
 REFUSAL_S: Final = 6.0  # time limit for the other brokers to reject an old copy
@@ -235,16 +236,21 @@ class LossesNemesis(OwnKinds):
         return Effect(True, seen, targets)
 
     def _recover(self, survivor: int) -> dict[str, Any]:
-        """Send the request of `raftlog cluster recover` to the survivor."""
+        """Send the request of `raftlog cluster recover` to the survivor, and repeat it as it asks:
+        after a restart it sees all that is lost only once the cluster group works again.
+        """
         address = str(self._cluster.hosts[survivor].address)
         self._state.lowered = {topic.name for topic in self._cluster.shape.topics}
         with Admin(address, request_timeout_ms=RECOVER_TIMEOUT_MS) as admin:
             try:
-                planned = admin.recover_cluster(broker=address, dry_run=True)
-                # the broker cannot know that it is in sync, but the fault budget guarantees it
-                said = admin.recover_cluster(
-                    broker=address, lost=planned.lost, accept_loss=planned.loss_id or False
-                )
+                for _attempt in range(RECOVERIES_MAX):
+                    planned = admin.recover_cluster(broker=address, dry_run=True)
+                    # the broker cannot know that it is in sync; the fault budget guarantees it
+                    said = admin.recover_cluster(
+                        broker=address, lost=planned.lost, accept_loss=planned.loss_id or False
+                    )
+                    if not said.loss_id:
+                        break
             except RaftlogError as error:
                 return {"survivor": survivor, "problem": f"{type(error).__name__}: {error}"}
         return {

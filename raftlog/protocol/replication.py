@@ -15,6 +15,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from raftlog import limits
+from raftlog.protocol.peer import HISTORY_CHARS_MAX
 from raftlog.protocol.schema import (
     ByteCount,
     Counter,
@@ -152,9 +153,13 @@ class EncodedPartitionState(Message):
 
 
 class PartitionStatesRequest(Message):
-    """One-way request: sends states to a broker that needs them but is not a voter."""
+    """One-way request: sends states to a broker that needs them but is not a voter.
+
+    ``recovery``: ID of the last recovery in the sender's history of the cluster; empty: none.
+    """
 
     states: Annotated[list[EncodedPartitionState], _Partitions]
+    recovery: Annotated[str, Meta(max_length=HISTORY_CHARS_MAX)] = ""
 
 
 class DescribeCopiesRequest(Message):

@@ -18,6 +18,11 @@ Relation: TypeAlias = Literal["same", "behind", "ahead", "diverged"]
 ID_CHARS: Final = 16  # hexadecimal: 64 random bits
 
 
+def last(history: Sequence[str]) -> str:
+    """Return the ID of the last recovery; empty if there was none."""
+    return history[-1] if history else ""
+
+
 def relation(mine: Sequence[str], theirs: Sequence[str]) -> Relation:
     """Compare two histories, each the oldest recovery first.
 
@@ -25,7 +30,7 @@ def relation(mine: Sequence[str], theirs: Sequence[str]) -> Relation:
     the newest ``limits.RECOVERIES_KEPT`` are kept, so a history that has lost its beginning counts
     as a continuation if it contains the last recovery of the other one.
     """
-    last_mine, last_theirs = _last(mine), _last(theirs)
+    last_mine, last_theirs = last(mine), last(theirs)
     if last_mine == last_theirs:
         return "same"
     if not last_mine or last_mine in theirs:
@@ -48,7 +53,3 @@ def encode(history: Sequence[str]) -> str:
 def decode(text: str) -> tuple[str, ...]:
     """Return the history that ``encode`` has encoded."""
     return tuple(text.split(",")) if text else ()
-
-
-def _last(history: Sequence[str]) -> str:
-    return history[-1] if history else ""

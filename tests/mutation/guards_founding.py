@@ -12,6 +12,7 @@ _RECOVERY: Final = "raftlog/replication/recovery.py"
 _RECOVERING: Final = "raftlog/server/cluster/recovery.py"
 _PLANS: Final = "tests/replication/test_recovery.py"
 _CLUSTER: Final = "tests/server/cluster/test_recovery.py"
+_BROADCAST: Final = "tests/server/cluster/test_state_broadcast.py"
 _STATE: Final = "tests/replication/test_cluster_membership.py"
 _TESTS: Final = "tests/server/cluster/test_founding.py"
 
@@ -197,6 +198,14 @@ GUARDS: Final = [
         function="ClusterMachine._replace",
         change=calls("call ClusterChanges", "(lambda _version: ClusterChanges())"),
         tests=(f"{_STATE}::test_who_knows_nothing_needs_a_state_also_after_a_restored_one",),
+    ),
+    Guard(
+        name="states of another history are ignored",
+        why="metadata of a recovery that the cluster refused hides all later states",
+        module="raftlog/server/cluster/state_broadcast.py",
+        function="StateBroadcast.receive",
+        change=never("if _recovery"),
+        tests=(f"{_BROADCAST}::test_states_of_another_history_are_ignored",),
     ),
     Guard(
         name="two recoveries of one state stop both sides",

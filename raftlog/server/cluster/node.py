@@ -445,6 +445,7 @@ class ClusterNode:
             self.plane,
             self.links,
             brokers=lambda: sorted(self.machine.brokers),
+            recovery=lambda: histories.last(self.machine.history),
         )
 
     def _make_throttle(self) -> MoveThrottle:

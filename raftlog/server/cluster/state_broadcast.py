@@ -37,11 +37,14 @@ class StateBroadcast:
         links: PeerLinks,
         *,
         brokers: Callable[[], Iterable[int]],
+        recovery: Callable[[], str] = str,
     ) -> None:
+        """``recovery``: the last one in this broker's history of the cluster."""
         self._broker_id = broker_id
         self._plane = plane
         self._links = links
         self._brokers = brokers
+        self._recovery = recovery
         self._unsent = Backlog(loop, self.send, at_once=AT_ONCE)
         self.received: dict[tuple[str, int], PartitionState] = {}
 
@@ -71,13 +74,16 @@ class StateBroadcast:
             for broker in strangers:
                 by_broker.setdefault(broker, []).append(encoded)
         for broker, states in by_broker.items():
-            request = PartitionStatesRequest(states=states)
+            request = PartitionStatesRequest(states=states, recovery=self._recovery())
             self._links.notify(broker, apis.PARTITION_STATES, request)
 
-    def receive(self, states: Iterable[EncodedPartitionState]) -> None:
-        """Store states that are newer than the known ones. Bytes that are not a state are
-        ignored.
+    def receive(self, states: Iterable[EncodedPartitionState], recovery: str = "") -> None:
+        """Store states that are newer than the known ones. Bytes that are not a state are ignored,
+        and the states of another history: their versions are higher than all of this one, although
+        the cluster may not accept that history. They are sent again, should it do so.
         """
+        if recovery != self._recovery():
+            return
         for encoded in states:
             key = encoded.topic_id, encoded.partition
             known = self.received.get(key)

@@ -31,9 +31,8 @@ def handle_progress(context: BrokerContext, request: Request, reply: Reply) -> N
 
 
 def handle_states(context: BrokerContext, request: Request, reply: Reply) -> None:
-    context.clustered().state_broadcast.receive(
-        cast(PartitionStatesRequest, request.message).states
-    )
+    message = cast(PartitionStatesRequest, request.message)
+    context.clustered().state_broadcast.receive(message.states, message.recovery)
     reply.none()
 
 

@@ -46,6 +46,30 @@ async def test_only_those_without_a_vote_are_told_and_only_by_the_groups_leader(
 
 
 @runs(play)
+async def test_states_of_another_history_are_ignored(s: Scene) -> None:
+    """A recovery that the cluster does not accept has higher versions, for as long as it lasts."""
+    loop, mine = asyncio.get_running_loop(), [""]
+    broadcast = StateBroadcast(
+        1, loop, s.plane.as_plane, s.links.as_links, brokers=lambda: [2], recovery=lambda: mine[0]
+    )
+    broadcast.receive([encoded(state_of(2, version=1_000))], "forced")
+    assert broadcast.received == {}
+    mine[0] = "forced"
+    broadcast.receive([encoded(state_of(3, version=1_001))], "")
+    broadcast.receive([encoded(state_of(2, version=1_000))], "forced")
+    assert broadcast.received == {(TOPIC_ID, 0): state_of(2, version=1_000)}
+    hosted = s.hosted(state_of(1, 2, leader=1))
+    hosted.is_known = True
+    s.links.up = {2}
+    broadcast = StateBroadcast(
+        1, loop, s.plane.as_plane, s.links.as_links, brokers=lambda: [4], recovery=lambda: mine[0]
+    )
+    s.links.up = {4}
+    broadcast.send([hosted])
+    assert s.links.told[0][1].recovery == "forced"
+
+
+@runs(play)
 async def test_the_first_leader_sends_its_state_before_its_group_has_a_leader(s: Scene) -> None:
     broadcast = state_broadcast(s, 1, 2, 4)
     s.links.up = {2, 4}

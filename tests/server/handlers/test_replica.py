@@ -27,7 +27,7 @@ class Context:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.state_broadcast = SimpleNamespace(
-            receive=lambda states: self.calls.append(("take", states))
+            receive=lambda states, _recovery: self.calls.append(("take", states))
         )
 
     def clustered(self) -> Context:
