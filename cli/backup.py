@@ -78,6 +78,7 @@ def backup(url: str, topics: str, groups: str, as_json: bool, bootstrap: str) ->
     is_flag=True,
     help="Also set the offsets of groups that exist in the cluster and have no members.",
 )
+@options.keep_settings
 @click.option("--verify", "only_verify", is_flag=True, help="Verify the files; restore nothing.")
 @options.as_json
 @options.bootstrap
@@ -87,6 +88,7 @@ def restore(
     groups: str,
     prefix: str,
     overwrite_groups: bool,
+    keep_settings: bool,
     only_verify: bool,
     as_json: bool,
     bootstrap: str,
@@ -115,6 +117,7 @@ def restore(
         groups=groups,
         prefix=prefix,
         existing_groups=Policy.OVERWRITE if overwrite_groups else Policy.KEEP,
+        keep_settings=keep_settings,
         once=True,
         as_json=as_json,
     )

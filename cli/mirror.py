@@ -83,6 +83,7 @@ class Display:
 @options.pattern("--topics", "topic names. Internal topics are excluded", required=True)
 @options.pattern("--groups", "names of consumer groups whose offsets are also copied")
 @click.option("--prefix", default="", help="Prefix of the topic names in the target cluster.")
+@options.keep_settings
 @click.option("--once", is_flag=True, help="Stop at the end offsets of the time of the start.")
 @options.security
 @options.as_json
@@ -92,6 +93,7 @@ def mirror(
     topics: str,
     groups: str | None,
     prefix: str,
+    keep_settings: bool,
     once: bool,
     as_json: bool,
 ) -> None:
@@ -105,7 +107,14 @@ def mirror(
       raftlog mirror --from 127.0.0.1:9100 --to 127.0.0.1:9200 --topics 'clicks|orders-.*' --once
     """
     run_mirror(
-        source, target, topics=topics, groups=groups, prefix=prefix, once=once, as_json=as_json
+        source,
+        target,
+        topics=topics,
+        groups=groups,
+        prefix=prefix,
+        keep_settings=keep_settings,
+        once=once,
+        as_json=as_json,
     )
 
 
@@ -132,12 +141,13 @@ def _sentence(progress: Progress) -> str:
     refused = f", {len(progress.refused)} refused" if progress.refused else ""
     skipped = f", {counted(progress.skipped, 'offset')} skipped" if progress.skipped else ""
     again = f", copied again: {' '.join(progress.copied_again)}" if progress.copied_again else ""
+    altered = f", settings changed: {' '.join(progress.altered)}" if progress.altered else ""
     groups = f", {counted(progress.groups, 'group')}" if progress.groups else ""
     return (
         f"{counted(progress.topics, 'topic')}, "
         f"{counted(progress.partitions, 'partition')}{refused}{groups}: "
         f"{counted(progress.records, 'record')} copied, {progress.size_bytes} bytes{skipped}"
-        f"{again}, lag {progress.lag}"
+        f"{again}{altered}, lag {progress.lag}"
     )
 
 
@@ -149,6 +159,7 @@ def _to_dict(progress: Progress) -> dict[str, Any]:
         "bytes": progress.size_bytes,
         "skipped": progress.skipped,
         "copied_again": progress.copied_again,
+        "altered": progress.altered,
         "lag": progress.lag,
         "refused": [
             {"topic": tp.topic, "partition": tp.partition, "reason": reason}

@@ -442,6 +442,13 @@ def pattern(name: str, of: str, **settings: Any) -> Callable[[Command], Command]
     )
 
 
+keep_settings = click.option(
+    "--keep-settings",
+    is_flag=True,
+    help="Topics that exist keep their settings. Default: they get those of their source.",
+)
+
+
 def key_and_value(text: str) -> tuple[str, str]:
     """Parse ``k=v``. The value may contain more ``=``."""
     key, equals, value = text.partition("=")

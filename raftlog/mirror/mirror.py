@@ -39,6 +39,7 @@ class Mirror:
         prefix: str = "",
         groups: str | re.Pattern[str] | None = None,
         existing_groups: Policy = Policy.ADVANCE,
+        keep_settings: bool = False,
         on_progress: Callable[[Progress], object] = lambda _progress: None,
         on_error: Callable[[RaftlogError], object] = lambda _error: None,
         source_host: ClientEnvironment | None = None,
@@ -55,6 +56,8 @@ class Mirror:
             target keeps its offsets. Default: no group.
         ``existing_groups``: what happens to the offsets of groups that exist in the target.
             Default: they never move back.
+        ``keep_settings``: topics that exist in the target keep their settings. Default: they get
+            those of their source, also when these change, except ``min.insync.replicas``.
         ``on_progress``: called after each step. ``on_error``: called after a failed session; the
             mirror then starts another one.
         """
@@ -65,6 +68,7 @@ class Mirror:
             prefix=prefix,
             groups=None if groups is None else re.compile(groups),
             existing_groups=existing_groups,
+            keeps_settings=keep_settings,
             target_host=target_host,
         )
         self._on_progress, self._on_error = on_progress, on_error

@@ -28,6 +28,7 @@ from raftlog.errors import (
     InvalidRequestError,
     OffsetMovedError,
     OutOfOrderSequenceError,
+    RefusedError,
     RequestTimedOutError,
     UnknownGroupError,
 )
@@ -56,7 +57,8 @@ class MirrorSettings:
     ``prefix``: of the names of the copies. ``groups``: pattern of whole names of consumer groups
     whose committed offsets are copied; None for no group. ``existing_groups``: what happens to
     those that exist in the target; except with ADVANCE, offsets are copied only at the end of
-    ``once``. ``target_host``: environment of the clients of the target.
+    ``once``. ``keeps_settings``: copies that exist keep their settings; others follow the source.
+    ``target_host``: environment of the clients of the target.
     """
 
     source: Source
@@ -65,6 +67,7 @@ class MirrorSettings:
     prefix: str = ""
     groups: re.Pattern[str] | None = None
     existing_groups: Policy = Policy.ADVANCE
+    keeps_settings: bool = False
     target_host: ClientEnvironment | None = None
 
 
@@ -73,7 +76,8 @@ class Progress:
     """State of the mirror. ``lag``: offsets that are not copied yet. ``records``, ``size_bytes``:
     copied since the start. ``skipped``: offsets that the source had deleted before they were
     copied. ``copied_again``: names of topics that are copied again, because the source has removed
-    tombstones that the deleted copies never had. ``refused``: partitions that are not
+    tombstones that the deleted copies never had. ``altered``: names of copies whose settings were
+    changed to those of their source. ``refused``: partitions that are not
     copied, with the reason. ``groups``: consumer groups whose offsets are copied;
     ``refused_groups``: those whose offsets are not, with the reason.
     """
@@ -85,6 +89,7 @@ class Progress:
     size_bytes: int = 0
     skipped: int = 0
     copied_again: list[str] = field(default_factory=list)
+    altered: list[str] = field(default_factory=list)
     refused: dict[TopicPartition, str] = field(default_factory=dict)
     groups: int = 0
     refused_groups: dict[str, str] = field(default_factory=dict)
@@ -127,6 +132,7 @@ class Session:
         self._producers: dict[int, ResumableProducer] = {}  # by epoch
         self._copies: dict[TopicPartition, _Copy] = {}
         self._topics: dict[str, tuple[str, int]] = {}
+        self._overrides: dict[str, dict[str, str]] = {}  # of the source, which the copies have
         self._name = ""
         self._now = (settings.target_host or ClientEnvironment()).clock.monotonic
         self._refresh_at = 0.0
@@ -173,6 +179,7 @@ class Session:
         self._create(plan.create)
         for name, total in plan.extend.items():
             self._target.add_partitions(name, total)
+        self._follow_settings(descriptions)
         self._progress.topics, self._progress.partitions = len(selected), len(plan.copies)
         places = self._places(plan.copies)
         refused = {tp: why for tp, place in places.items() if (why := positions.refusal(place))}
@@ -209,6 +216,31 @@ class Session:
         if wanted:
             self._target.create_topics(wanted)
             logger.info("topics created: names=%s", ",".join(topic.name for topic in wanted))
+
+    def _follow_settings(self, descriptions: list[TopicDescription]) -> None:
+        """Give the copies the settings of their sources, if these have changed."""
+        if self._settings.keeps_settings:
+            return
+        changed = {}
+        for source in descriptions:
+            overrides = {key: source.config[key] for key in source.config_overrides}
+            if self._overrides.get(source.name) != overrides:
+                self._overrides[source.name] = overrides
+                changed[self._settings.prefix + source.name] = source
+        for copy in self._target.describe_topics(changed) if changed else ():
+            due = topics.settings_due(changed[copy.name], copy)
+            if not due:
+                continue
+            shown = ", ".join(f"{key}={value}" for key, value in sorted(due.items()))
+            try:
+                self._target.alter_topic(copy.name, due)
+            except RefusedError as error:
+                raise InvalidRequestError(
+                    f"topic {copy.name!r} of the target cannot have the settings of its source "
+                    f"({shown}): {error}. --keep-settings copies records only"
+                ) from error
+            logger.info("settings of a copy changed: topic=%s settings=%s", copy.name, shown)
+            self._progress.altered.append(copy.name)
 
     def _places(
         self, copies: Mapping[TopicPartition, TopicPartition]
@@ -351,8 +383,10 @@ class Session:
         ends = _offsets(self._source, list(self._copies), "latest")
         for tp, copy in self._copies.items():
             copy.source_end = max(copy.source_end, ends[tp])
-        if self._delete_stale(self._described()):
+        descriptions = self._described()
+        if self._delete_stale(descriptions):
             return False
+        self._follow_settings(descriptions)
         self._raise_starts()
         # An interrupted restore must not leave a group, which the next run would not change.
         is_advancing = self._settings.existing_groups is Policy.ADVANCE

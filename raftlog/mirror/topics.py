@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from raftlog.client.descriptions import TopicDescription, TopicListing
 from raftlog.types import NewTopic, TopicPartition
@@ -27,6 +28,24 @@ def selected(
 ) -> dict[str, TopicListing]:
     """Return the topics in ``public`` whose whole name matches ``pattern``."""
     return {name: listings[name] for name in public if name in listings and pattern.fullmatch(name)}
+
+
+# Of the cluster, not of the records: a target with fewer brokers has another value.
+_OF_CLUSTERS: Final = frozenset(("min.insync.replicas",))
+
+
+def settings_due(source: TopicDescription, copy: TopicDescription) -> dict[str, str | None]:
+    """Return the settings of a copy that differ from those of its source. None: the default.
+
+    Otherwise the copy could delete records that its source keeps.
+    """
+    wanted = {key: source.config[key] for key in source.config_overrides}
+    held = {key: copy.config[key] for key in copy.config_overrides}
+    differing: dict[str, str | None] = {
+        key: value for key, value in wanted.items() if copy.config.get(key) != value
+    }
+    differing |= dict.fromkeys(held.keys() - wanted.keys())
+    return {key: value for key, value in differing.items() if key not in _OF_CLUSTERS}
 
 
 def plan(

@@ -34,6 +34,7 @@ def test_a_topic_is_copied(raftlog: Raftlog, bootstrap: str, topic: str, other: 
         "groups": 0,
         "refused_groups": [],
         "copied_again": [],
+        "altered": [],
     }
     copied = raftlog("tail", topic, "--bootstrap", other.bootstrap)
     assert sorted(copied.out.split()) == [b"1", b"2"]

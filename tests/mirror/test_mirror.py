@@ -17,6 +17,7 @@ from raftlog.client.batch_reader import BatchReader
 from raftlog.client.descriptions import TopicDescription
 from raftlog.client.resumable import ResumableProducer
 from raftlog.embedded import ADDRESS, EmbeddedLog
+from raftlog.errors import AccessDeniedError, InvalidRequestError
 from raftlog.mirror import Mirror, Progress
 from raftlog.mirror.batches import SPAN_MAX, hole_of
 from raftlog.mirror.groups import Policy
@@ -121,6 +122,38 @@ def test_a_copy_has_the_records_offsets_and_settings(
         (described,) = admin.describe_topics(["t"])
         assert described.config["retention.ms"] == "3600000000"
         assert described.config_overrides == ("retention.ms",)
+
+
+def test_settings_of_the_source_are_followed_unless_told_otherwise(
+    source: EmbeddedLog, target: EmbeddedLog
+) -> None:
+    source.create_topic("t", config={"retention.ms": "3600000000", "segment.bytes": "20000"})
+    mirrored(source, target)
+    changes = {"retention.ms": "-1", "segment.bytes": None, "cleanup.policy": "compact"}
+    with source.admin() as admin:
+        admin.alter_topic("t", changes)
+    assert mirrored(source, target, keep_settings=True).altered == []
+    assert mirrored(source, target).altered == ["t"]
+    with target.admin() as admin:
+        (described,) = admin.describe_topics(["t"])
+    kept = {key: described.config[key] for key in described.config_overrides}
+    assert kept == {"retention.ms": "-1", "cleanup.policy": "compact"}
+
+
+def test_settings_that_the_target_refuses_are_an_error_with_the_way_out(
+    source: EmbeddedLog, target: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_topic("t", config={"retention.ms": "3600000000"})
+    mirrored(source, target)
+    with source.admin() as admin:
+        admin.alter_topic("t", {"retention.ms": "-1"})
+
+    def refuse(_admin: Admin, _topic: str, _config: object) -> None:
+        raise AccessDeniedError("not allowed to alter topics")
+
+    monkeypatch.setattr(Admin, "alter_topic", refuse)
+    with pytest.raises(InvalidRequestError, match=r"\(retention.ms=-1\): not allowed.*--keep-set"):
+        mirrored(source, target)
 
 
 def test_another_run_copies_what_is_new(source: EmbeddedLog, target: EmbeddedLog) -> None:

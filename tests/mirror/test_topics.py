@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from raftlog.client.descriptions import PartitionDescription, TopicDescription, TopicListing
-from raftlog.mirror.topics import plan, selected
+from raftlog.mirror.topics import plan, selected, settings_due
 from raftlog.types import NewTopic, TopicPartition
 
 
@@ -42,3 +42,16 @@ def test_existing_topics_get_missing_partitions() -> None:
     made = plan(sources, existing, prefix="", broker_count=1)
     assert (made.create, made.extend) == ([], {"t": 4})
     assert len(made.copies) == 8
+
+
+def test_a_copy_gets_the_settings_of_its_source() -> None:
+    def topic(overrides: dict[str, str]) -> TopicDescription:
+        config = {"retention.ms": "7", "cleanup.policy": "delete", "min.insync.replicas": "1"}
+        return TopicDescription("t", "id", config | overrides, tuple(overrides), ())
+
+    source = topic({"retention.ms": "-1", "cleanup.policy": "compact", "min.insync.replicas": "2"})
+    copy = topic({"retention.ms": "5", "segment.bytes": "9", "cleanup.policy": "compact"})
+    due = {"retention.ms": "-1", "segment.bytes": None}
+    assert settings_due(source, copy) == due
+    assert settings_due(source, source) == {}
+    assert settings_due(topic({}), topic({})) == {}
