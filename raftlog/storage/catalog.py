@@ -91,6 +91,7 @@ class Catalog:
         self.deleting: Mapping[str, Topic] = {}  # by id; their files may still exist
         self.dropping: tuple[Dropping, ...] = ()
         self.log_dirs: Mapping[str, KnownLogDir] = {}  # by id
+        self._spare = state_file.Spare(disk, path)
         self._load()
 
     def _load(self) -> None:
@@ -114,7 +115,12 @@ class Catalog:
         deleting: Mapping[str, Topic] | None = None,
         dropping: tuple[Dropping, ...] | None = None,
         log_dirs: Mapping[str, KnownLogDir] | None = None,
+        frees: bool = False,
+        keeps_spare: bool = False,
     ) -> None:
+        """Replace the file. ``frees``: the change is a way out of a full disk, so it may use the
+        spare space, which ``keeps_spare`` takes.
+        """
         topics = self.by_id if topics is None else topics
         deleting = self.deleting if deleting is None else deleting
         dropping = self.dropping if dropping is None else dropping
@@ -127,7 +133,12 @@ class Catalog:
         if log_dirs:
             state["log_dirs"] = {id_: list(known) for id_, known in log_dirs.items()}
         try:
-            state_file.write(self._disk, self._path, state)
+            if frees:
+                self._spare.write(state)
+            else:
+                size = state_file.write(self._disk, self._path, state)
+                if keeps_spare:
+                    self._spare.keep(size)
         except OSError as error:
             raise storage_error(f"writing {self._path}", error) from error
         self._show(topics)
@@ -159,19 +170,19 @@ class Catalog:
 
     def create(self, topic: Topic) -> None:
         """Add a topic that ``plan`` returned."""
-        self._save(topics={**self.by_id, topic.id: topic})
+        self._save(topics={**self.by_id, topic.id: topic}, keeps_spare=True)
 
     def delete(self, name: str) -> Topic:
         """Delete a topic. The caller removes its files and then calls ``deleted``."""
         topic = self.get(name)
         topics = {id_: held for id_, held in self.by_id.items() if id_ != topic.id}
-        self._save(topics=topics, deleting={**self.deleting, topic.id: topic})
+        self._save(topics=topics, deleting={**self.deleting, topic.id: topic}, frees=True)
         return topic
 
     def deleted(self, topic: Topic) -> None:
         """Record that the files of a deleted topic are removed."""
         deleting = {id_: held for id_, held in self.deleting.items() if id_ != topic.id}
-        self._save(deleting=deleting)
+        self._save(deleting=deleting, frees=True)
 
     def alter(self, name: str, changes: Mapping[str, str | None]) -> Topic:
         """Set topic settings. A value of None resets the key to its default."""
@@ -184,7 +195,7 @@ class Catalog:
         merged = {**topic.overrides, **changes}
         overrides = {key: value for key, value in merged.items() if value is not None}
         altered = replace(topic, overrides=overrides, config=_config(overrides))
-        self._save(topics={**self.by_id, altered.id: altered})
+        self._save(topics={**self.by_id, altered.id: altered}, frees=True)
         return altered
 
     def use_log_dirs(

@@ -25,6 +25,7 @@ from raftlog.storage import state_file
 from raftlog.types import Offset
 
 NAME: Final = "copies"
+_ROW_BYTES: Final = 150  # of one record in the file, at most
 UNIDENTIFIED: Final = 0  # id of a copy that was never recorded
 
 
@@ -100,6 +101,7 @@ class Copies:
         self._disk = disk
         self.path = f"{directory}/{NAME}"
         self._new_id = new_id
+        self._spare = state_file.Spare(disk, self.path)
         state = state_file.read(disk, self.path)
         stored = {} if state is None else state["copies"]
         self.is_complete = is_new if state is None else state.get("complete", True)
@@ -176,11 +178,17 @@ class Copies:
 
     def _write(self, rows: dict[str, list[Any]]) -> None:
         try:
-            state_file.write(self._disk, self.path, {"copies": rows, "complete": self.is_complete})
+            self._spare.write({"copies": rows, "complete": self.is_complete})
         except OSError as error:
             if error.filename is None:  # it must not be mistaken for an error of a log's disk
                 error.filename = self.path
             raise
+
+    def keep_spare(self) -> None:
+        """Take space for another version of the file: without it, a full disk could not be freed by
+        the deletion of topics. Raises ``OSError``.
+        """
+        self._spare.keep(len(self.rows) * _ROW_BYTES)
 
     def forget(self, copies: Iterable[tuple[str, int]]) -> None:
         """Remove the records of copies, by topic ID and partition: durably, before the copies are

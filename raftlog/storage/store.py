@@ -372,6 +372,7 @@ class Store:
             self._logs.create(topic, topic.local)
             self._logs.make_names_durable(topic, topic.local)
             self._catalog.create(topic)
+            self._copies.keep_spare()
         except (OSError, RaftlogError) as error:
             self._abandon(topic, first=0)
             with suppress(OSError):  # the topic id is in no catalog entry

@@ -177,7 +177,7 @@ def test_readers_see_the_topics_before_or_after() -> None:
     ("fault", "error"),
     [
         (Fault({"sync"}), StorageFailedError),
-        (Fault({"write"}, error=28), DiskFullError),
+        (Fault({"write"}, error=28, times=2), DiskFullError),  # also of the spare space
     ],
 )
 def test_a_change_that_cannot_be_written_did_not_happen(
@@ -275,3 +275,20 @@ def test_a_catalog_written_before_partitions_were_placed_is_read() -> None:
     catalog = catalog_on(disk)
     assert catalog.get("clicks") == Topic("clicks", "aa", 2)
     assert catalog.dropping == ()
+
+
+def test_a_full_disk_leaves_room_for_the_changes_that_free_it() -> None:
+    disk = new_disk()
+    catalog = catalog_on(disk)
+    for name in ("a", "b", "c"):
+        catalog.create(catalog.plan(name, partitions=1, overrides={}))
+    disk.capacity_bytes = disk.used_bytes
+    with pytest.raises(DiskFullError):
+        catalog.create(catalog.plan("d", partitions=1, overrides={}))
+    for _round in range(3):
+        catalog.alter("a", {"retention.ms": "1"})
+    deleted = catalog.delete("b")
+    catalog.deleted(deleted)
+    again = catalog_on(disk)
+    assert sorted(again.topics) == ["a", "c"]
+    assert again.get("a").config.retention_ms == 1
