@@ -593,4 +593,17 @@ STATE_FILES: Final = [
     ),
 ]
 
-GUARDS: Final = [*SYSTEM, *BATCHES, *SYNCS, *STATE_FILES]
+GUARDS: Final = [*SYSTEM, *BATCHES, *SYNCS, *STATE_FILES    Guard(
+        name="a full disk can be freed by the deletion of a topic",
+        why="the ways out that the manual names are refused",
+        module="raftlog/storage/state_file.py",
+        function="Spare.write",
+        change=drop("call rename"),
+        tests=(
+            (
+                "tests/storage/test_catalog.py"
+                "::test_a_full_disk_leaves_room_for_the_changes_that_free_it"
+            ),
+        ),
+    ),
+]
