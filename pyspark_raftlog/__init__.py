@@ -25,6 +25,8 @@ __all__ = ["DefaultSource"]
 class DefaultSource(DataSource):
     """The format "raftlog": see ``raftlog.spark_source.RaftlogDataSource``."""
 
+    has_inferred = False  # as there
+
     @classmethod
     def name(cls) -> str:
         return "raftlog"
@@ -32,9 +34,12 @@ class DefaultSource(DataSource):
     def _source(self) -> DataSource:
         from raftlog.spark_source.source import RaftlogDataSource
 
-        return RaftlogDataSource(self.options)
+        source = RaftlogDataSource(self.options)
+        source.has_inferred = self.has_inferred
+        return source
 
     def schema(self) -> StructType | str:
+        self.has_inferred = True
         return self._source().schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -2,10 +2,10 @@
 
 Pure, except that a profile is read if no option has the brokers' address. A setting has the name
 that it has in the client's constructor, with dots or underscores: ``raftlog.request.timeout.ms`` is
-``request_timeout_ms``. Those of TLS and SASL are also accepted without the prefix, by the names
-that they have in Python: ``sasl_username``. A setting that the source controls is rejected, and the
-error names the option to use instead. Kafka's names (``kafka.<setting>``) are rejected too, except
-for the address.
+``request_timeout_ms``. ``kafka.`` in place of ``raftlog.`` is accepted, for settings that Kafka's
+clients have by the same name. Those of TLS and SASL are also accepted without the prefix, by the
+names that they have in Python: ``sasl_username``. A setting that the source controls is rejected,
+and the error names the option to use instead.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ SECURITY_SETTINGS: Final[Mapping[str, _Parse]] = {
     "sasl_oauthbearer_token_file": _TEXT,
     "sasl_oauthbearer_token_command": _hidden(limits.CONFIG_VALUE_CHARS_MAX),
 }
+SECRETS: Final = frozenset({"sasl_password", "sasl_oauthbearer_token_command"})
 CONNECTION_SETTINGS: Final[Mapping[str, _Parse]] = {
     "client_id": _text(limits.CLIENT_ID_CHARS_MAX),
     "request_timeout_ms": _whole(1, DAY_MS),
@@ -249,10 +250,10 @@ def parse_settings(texts: Texts, *, writing: bool) -> Settings:
     others = READ_SETTINGS if writing else WRITE_SETTINGS
     found: dict[str, Setting] = {}
     for name in texts.names:
-        if name.startswith(KAFKA_PREFIX) and name not in ADDRESS_NAMES:
-            raise _kafka(name, known)
         setting = setting_name(name)
-        is_setting = name.startswith(PREFIX) or name in SECURITY_SETTINGS
+        if name.startswith(KAFKA_PREFIX) and setting not in {*known, "bootstrap_servers"}:
+            raise _kafka(name, known)
+        is_setting = name.startswith((PREFIX, KAFKA_PREFIX)) or name in SECURITY_SETTINGS
         if not is_setting or setting == "bootstrap_servers":
             continue
         if setting in _OWNED:
@@ -267,9 +268,7 @@ def parse_settings(texts: Texts, *, writing: bool) -> Settings:
         if setting not in known:
             raise _unknown(name, setting, known)
         if setting in found:
-            raise InvalidRequestError(
-                f"option {name} is given twice, with dots and with underscores: leave one out"
-            )
+            raise InvalidRequestError(f"option {name} is given twice, by two names: leave one out")
         text = texts.short(name)
         assert text is not None, "the name is one of texts.names"
         found[setting] = known[setting](name, text)
@@ -293,9 +292,7 @@ def dotted(setting: str) -> str:
 
 def _kafka(name: str, known: Mapping[str, _Parse]) -> InvalidRequestError:
     setting = setting_name(name)
-    if setting in known:
-        advice = f"it is called {dotted(setting)} here"
-    elif setting in _OWNED:
+    if setting in _OWNED:
         advice = _OWNED[setting]
     elif setting.startswith(_SECURITY):
         advice = _SECURITY_ADVICE

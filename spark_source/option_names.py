@@ -11,7 +11,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from raftlog.errors import InvalidRequestError
-from raftlog.spark_source.client_options import ADDRESS_NAMES, is_client_option
+from raftlog.spark_source.client_options import (
+    ADDRESS_NAMES,
+    SECRETS,
+    is_client_option,
+    setting_name,
+)
 from raftlog.spark_source.option_values import Texts
 
 _STREAM_ONLY: Final = (
@@ -22,7 +27,6 @@ _STREAM_ONLY: Final = (
     "groupId",
     "commitOffsets",
 )
-_BATCH_ONLY: Final = ("filterPushdown",)
 ENDING_OPTIONS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 STARTING_OPTIONS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 SELECTING_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
@@ -43,7 +47,6 @@ SOURCE_OPTIONS: Final = (
     "numRetries",
     "retryIntervalMs",
     *_STREAM_ONLY,
-    *_BATCH_ONLY,
 )
 SINK_OPTIONS: Final = (
     "topic",
@@ -71,14 +74,11 @@ _WHERE_USED: Final = (
     "'subscribe'='clicks')"
 )
 _PATHS: Final = frozenset({"path", "paths"})  # load("..."), save("..."), start("...")
-# Names that Kafka's connector and similar sources use, with raftlog's names.
+# Names that similar sources use, with raftlog's names. Other names of the same option:
+# ``option_values.ALIASES``.
 _OTHER_NAMES: Final[Mapping[str, str]] = {
-    "fetchoffset.numretries": "numRetries",
-    "fetchoffset.retryintervalms": "retryIntervalMs",
-    "kafkaconsumer.polltimeoutms": "fetchTimeoutMs",
     "groupidprefix": "groupId",
     "topics": "subscribe",
-    "compression": "codec",
     "txnappid": "idempotenceId",
     "txnversion": "idempotenceVersion",
 }
@@ -112,11 +112,11 @@ def notices(texts: Texts, *, writing: bool, streaming: bool) -> tuple[str, ...]:
         found.append(f"the path has no effect: name {where}")
     if writing:
         return tuple(found)
-    mode = "a stream" if streaming else "a batch read"
-    idle = _BATCH_ONLY if streaming else _STREAM_ONLY
-    found += [f"option {name} has no effect in {mode}" for name in idle if name in texts]
     if streaming:
         found += _notices_of_streams(texts)
+    else:
+        idle = [name for name in _STREAM_ONLY if name in texts]
+        found += [f"option {name} has no effect in a batch read" for name in idle]
     for names in (STARTING_OPTIONS, ENDING_OPTIONS):
         given = [name for name in names if name in texts]
         found += [f"option {name} has no effect if {given[0]} is set" for name in given[1:]]
@@ -148,6 +148,22 @@ def check_table(properties: Mapping[str, str]) -> None:
         )
 
 
+def check_no_secrets(options: Mapping[str, str]) -> None:
+    """Raise ``InvalidRequestError`` for a password or a token command.
+
+    For options that may be in the text of a view, which SHOW CREATE TABLE prints.
+    """
+    for name in sorted(options):
+        if setting_name(name.lower()) in SECRETS:
+            raise InvalidRequestError(
+                f"option {name[:100]} is a secret, and options after the name of a table, WITH "
+                "(...), are part of the text of a view, which SHOW CREATE TABLE prints. Set "
+                "'raftlog.profile' to a profile file that has it, or the environment variable "
+                f"RAFTLOG_{setting_name(name.lower()).upper()}. In place of .schema(...), set the "
+                "option columns"
+            )
+
+
 def _no_options(*, writing: bool) -> str:
     use = "INSERT INTO t WITH (...) SELECT ..." if writing else _WHERE_USED
     return (
@@ -166,6 +182,12 @@ def _of_the_other(name: str, *, writing: bool) -> str:
 
 
 def _unknown(name: str, known: Mapping[str, str]) -> str:
+    if name == "filterpushdown":
+        return (
+            "option filterPushdown does not exist any longer: Spark returns wrong rows if one "
+            "load() is scanned twice with pushed filters. Leave it out, and read a part of a topic "
+            "with spark_source.read_range, or by startingOffsets and endingOffsets"
+        )
     other = _OTHER_NAMES.get(name)
     if other is not None and other.lower() in known:
         return f"option {name} is called {other} here"

@@ -41,6 +41,15 @@ _SIZE_BYTES: Final[Mapping[str, int]] = {
     "t": 1024 * limits.GIB,
     "tb": 1024 * limits.GIB,
 }
+# Other names of options, of Kafka's connector and its producers, in lower case.
+ALIASES: Final[Mapping[str, str]] = {
+    "compression": "codec",
+    "kafka.compression.type": "codec",
+    "kafka.acks": "acks",
+    "fetchoffset.numretries": "numretries",
+    "fetchoffset.retryintervalms": "retryintervalms",
+    "kafkaconsumer.polltimeoutms": "fetchtimeoutms",
+}
 _FLAGS: Final[Mapping[str, bool]] = {"true": True, "false": False}
 
 
@@ -57,13 +66,15 @@ class Texts:
     """Options by case-insensitive name. Spaces around their values are removed."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Raises ``InvalidRequestError`` for a name that has two values in different case."""
+        """Raises ``InvalidRequestError`` for an option that has two values, by two names or in
+        different case."""
         self._texts: dict[str, str] = {}
         for name, text in options.items():
-            low = name.lower()
+            low = ALIASES.get(name.lower(), name.lower())
             if self._texts.setdefault(low, text.strip()) != text.strip():
+                by = "by two names" if name.lower() in ALIASES else "in different case"
                 raise InvalidRequestError(
-                    f"option {name[:100]!r} is given twice, in different case: leave one out"
+                    f"option {name[:100]!r} is given twice, {by}: leave one out"
                 )
 
     @property

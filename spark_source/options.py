@@ -19,12 +19,12 @@ a message: it is used, rejected, or mentioned in ``notices``, which the caller l
     fetchTimeoutMs, numRetries,                 used               used               refused
       retryIntervalMs
     groupId, commitOffsets                      noted              used               refused
-    filterPushdown                              used               noted              refused
     topic, codec, acks                          refused            refused            used
     allowDuplicates                             refused            refused            used
     idempotenceId, idempotenceVersion           refused            refused            batch only
     bootstrap.servers, raftlog.<setting>        used               used               used
-    kafka.<setting>                             refused            refused            refused
+    kafka.<setting>, also of raftlog            used               used               used
+    kafka.<setting>, only of Kafka              refused            refused            refused
     path, and what Spark adds for itself        noted              noted              noted
 
 "noted": the option has no effect, but its value is checked. Precedence of starting and ending
@@ -117,7 +117,6 @@ class SourceOptions:
     retry_interval_ms: int
     group_id: str | None
     commit_offsets: bool
-    filter_pushdown: bool
     notices: tuple[str, ...]
 
     @classmethod
@@ -164,7 +163,6 @@ class SourceOptions:
             ),
             group_id=_group(texts),
             commit_offsets=texts.flag("commitOffsets", False),
-            filter_pushdown=texts.flag("filterPushdown", False),
             notices=notices(texts, writing=False, streaming=streaming),
         )
 

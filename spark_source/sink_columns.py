@@ -57,6 +57,8 @@ def _is_headers(data_type: DataType) -> bool:
     )
 
 
+# Columns of a read that are not written. A table without listed columns has both.
+_OF_READS: Final = frozenset({"offset", "timestamptype"})
 # Accepted types of each column: text for messages, and the check.
 _COLUMNS: Final[dict[str, tuple[str, Callable[[DataType], bool]]]] = {
     "value": ("string or binary", lambda kind: isinstance(kind, _OCTETS)),
@@ -103,6 +105,13 @@ def sink_columns(schema: StructType, *, topic: str | None) -> SinkColumns:
 
 
 def _unknown_column(name: str, schema: StructType) -> str:
+    if name.lower() in _OF_READS and {each.name.lower() for each in schema.fields} >= _OF_READS:
+        return (
+            f"column {name!r} is only read: brokers assign it. Leave it out: .select('key', "
+            "'value'). For INSERT INTO a table that was created without columns, to which Spark "
+            "adds all that it has: insert into a table of the columns to write, as in CREATE TABLE "
+            "sink (key string, value string) USING raftlog"
+        )
     known = [repr(field.name) for field in schema.fields if field.name.lower() in _COLUMNS]
     if known:
         advice = f"Leave it out: .select({', '.join(known)})"

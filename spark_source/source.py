@@ -41,6 +41,9 @@ class RaftlogDataSource(DataSource):
     (``raftlog.errors``); Spark shows their text in one of its exceptions.
     """
 
+    # Whether Spark has asked for the schema: it does for load() without a schema, not for a table.
+    has_inferred = False
+
     @classmethod
     def name(cls) -> str:
         return FORMAT
@@ -58,6 +61,7 @@ class RaftlogDataSource(DataSource):
         from raftlog.spark_source.schema import check_arrow, read_schema
 
         check_arrow()
+        self.has_inferred = True  # pickled with the object
         if _TABLES_PROVIDER in self.options:
             check_table(self.options)
             return read_schema(None, include_headers=False)
@@ -77,14 +81,10 @@ class RaftlogDataSource(DataSource):
         from raftlog.spark_source.schema import check_arrow, check_schema
 
         check_arrow()
+        self._check_secrets()
         options = SourceOptions.parse(self.options, streaming=False)
         _warn(options.notices)
         check_schema(schema, options.columns)
-        if options.filter_pushdown:
-            from raftlog.spark_source.pushdown import PushdownReader, is_pushing_down
-
-            if is_pushing_down():
-                return PushdownReader(options, schema)
         return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
@@ -93,8 +93,20 @@ class RaftlogDataSource(DataSource):
         from raftlog.spark_source.stream_reader import StreamReader
 
         check_arrow()
+        self._check_secrets()
         options = SourceOptions.parse(self.options, streaming=True)
         return StreamReader(options, check_schema(schema, options.columns))
+
+    def _check_secrets(self) -> None:
+        """Refuse secrets in the options of a table: a view stores them in its text.
+
+        A table has a schema, so Spark does not call ``schema``. It does not say whether the schema
+        is a table's or one of ``.schema(...)``.
+        """
+        from raftlog.spark_source.option_names import check_no_secrets
+
+        if not self.has_inferred:
+            check_no_secrets(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from raftlog.spark_source.options import SinkOptions

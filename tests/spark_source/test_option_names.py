@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from raftlog.errors import InvalidRequestError
-from raftlog.spark_source.option_names import SINK_OPTIONS, SOURCE_OPTIONS, check_names, notices
+from raftlog.spark_source.option_names import (
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    check_names,
+    check_no_secrets,
+    notices,
+)
 from raftlog.spark_source.option_values import Texts
 
 MODES = [(False, False), (False, True), (True, False), (True, True)]
@@ -30,7 +36,6 @@ def noted(*names: str, writing: bool = False, streaming: bool = False) -> tuple[
         ("StartingOffset", "did you mean startingOffsets?"),
         ("boostrap.servers", "did you mean bootstrap.servers?"),
         ("include_headers", "did you mean includeHeaders?"),
-        ("fetchOffset.numRetries", "is called numRetries here"),
         ("groupIdPrefix", "is called groupId here"),
         ("quite.another", "there are subscribe, subscribePattern, assign, "),
     ],
@@ -78,9 +83,7 @@ def test_options_without_effect_in_a_batch_read_are_noted() -> None:
 
 
 def test_options_without_effect_in_a_stream_are_noted() -> None:
-    assert noted("filterPushdown") == ()
-    assert noted("filterPushdown", "groupId", "maxTriggerDelay", streaming=True) == (
-        "option filterPushdown has no effect in a stream",
+    assert noted("groupId", "maxTriggerDelay", streaming=True) == (
         "option groupId has no effect without commitOffsets=true",
         "option maxTriggerDelay has no effect without minOffsetsPerTrigger",
     )
@@ -90,3 +93,13 @@ def test_the_option_that_comes_first_is_named() -> None:
     assert noted("startingOffsets", "startingTimestamp", "endingOffsets") == (
         "option startingOffsets has no effect if startingTimestamp is set",
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["raftlog.sasl.password", "sasl_password", "kafka.sasl.password",
+             "RAFTLOG.sasl.oauthbearer.token.command"],
+)  # fmt: skip
+def test_a_secret_in_the_options_of_a_table_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"SHOW CREATE TABLE prints.*'raftlog\.profile'"):
+        check_no_secrets({"bootstrap.servers": "a:1", name: "the secret"})
+    check_no_secrets({"bootstrap.servers": "a:1", "sasl_username": "alice"})

@@ -26,6 +26,14 @@ def test_a_name_in_two_cases_is_refused_unless_they_agree() -> None:
         Texts({"Ab": "1", "aB": "2"})
 
 
+def test_an_option_of_kafkas_connector_is_the_same_by_its_other_name() -> None:
+    texts = Texts({"compression": "lz4", "fetchOffset.numRetries": "5", "numRetries": "5"})
+    assert (texts.get("codec"), texts.get("numRetries")) == ("lz4", "5")
+    assert texts.names == ["codec", "numretries"]
+    with pytest.raises(InvalidRequestError, match="'compression' is given twice, by two names"):
+        Texts({"codec": "zstd", "compression": "lz4"})
+
+
 def test_an_empty_option_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="option groupId is empty: set a value"):
         Texts({"groupid": "  "}).get("groupId")

@@ -75,7 +75,6 @@ def test_the_defaults_are_the_manuals(streaming: bool) -> None:
         retry_interval_ms=100,
         group_id=None,
         commit_offsets=False,
-        filter_pushdown=False,
         notices=(),
     )
 
@@ -114,8 +113,7 @@ def test_each_option_sets_its_field(option: str, text: str, field: str, value: A
 
 
 def test_what_a_batch_read_has_besides() -> None:
-    found = source(filterPushdown="true", endingTimestamp="5", isolation="Committed")
-    assert found.filter_pushdown
+    found = source(endingTimestamp="5", isolation="Committed")
     assert (found.ending_option, found.ending) == ("endingTimestamp", Time(5))
     assert source(assign='{"t":[1]}').selection == Assigned({"t": (1,)})
     assert source(subscribePattern="^t").selection == Pattern("^t")

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 )
 
 from raftlog.errors import InvalidRequestError
+from raftlog.spark_source.schema import read_schema
 from raftlog.spark_source.sink_columns import SinkColumns, sink_columns
 
 HEADERS = StructType().add("key", StringType()).add("value", BinaryType())
@@ -78,6 +79,11 @@ def with_value(name: str, data_type: DataType) -> StructType:
             with_value("offset", LongType()),
             "t",
             r"'offset' is not a column of records.*\.select\('value'\)",
+        ),
+        (
+            read_schema(),
+            "t",
+            r"'offset' is only read.*For INSERT INTO a table .* CREATE TABLE sink \(key string",
         ),
         (StructType().add("line", StringType()), "t", r"'line'.*to_json\(struct"),
         (with_value("VALUE", StringType()), "t", "two columns 'value'"),

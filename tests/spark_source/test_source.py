@@ -10,9 +10,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from pyspark_raftlog import DefaultSource
 from raftlog import Consumer, Producer, TopicPartition
 from raftlog.errors import InvalidRequestError, UnsupportedFeatureError
 from raftlog.spark_source import source
@@ -59,6 +62,19 @@ def test_options_are_checked_before_anything_else() -> None:
         RaftlogDataSource({"subscribe": "t"}).schema()
     with pytest.raises(InvalidRequestError, match="exactly one of the options subscribe"):
         RaftlogDataSource(options(assign='{"t":[0]}')).reader(read_schema())
+
+
+@pytest.mark.parametrize("kind", [RaftlogDataSource, DefaultSource])
+def test_a_secret_of_a_table_is_refused_and_one_of_load_is_not(kind: type[DataSource]) -> None:
+    """For load() without a schema, Spark asks for it first. It pickles the source in between."""
+    given = options(sasl_password="the secret", sasl_username="alice")
+    schema = read_schema()
+    for read in (kind(given).reader, kind(given).streamReader):
+        with pytest.raises(InvalidRequestError, match="option sasl_password is a secret"):
+            read(schema)
+    asked = kind(given)
+    asked.schema()
+    assert isinstance(cloudpickle.loads(cloudpickle.dumps(asked)).reader(schema), BatchReader)
 
 
 def test_without_pyarrow_every_read_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
