@@ -97,6 +97,7 @@ _OWN_SETTINGS: Final = ("compression_level", "batch_bytes_max")
 DRIVER: Final = MEMBERS - 1  # member of a write's name under which its driver writes
 # Partitions of all topics in the plan of a write; with more of them, it has no topics.
 PLANNED_MAX: Final = 10_000
+ENDS_PATIENCE_MS: Final = 2_000  # for the ends of all topics
 BLOCK_ROWS: Final = 10_000  # that the driver appends at a time
 OTHER_ROWS: Final = "repeated tasks had other rows than before"
 
@@ -156,9 +157,29 @@ def plan_write(options: SinkOptions, schema: StructType) -> WritePlan:
         planned = {
             name: PlannedTopic(topic.id, topic.partition_count) for name, topic in topics.items()
         }
-        if options.is_repeatable:
+        if options.is_repeatable and options.topic is not None:
             planned = _with_ends(planned, catalog)
+    if options.is_repeatable and options.topic is None:
+        planned = _with_ends_in_time(planned, options)
     return WritePlan(options, columns, planned)
+
+
+def _with_ends_in_time(
+    topics: Mapping[str, PlannedTopic], options: SinkOptions
+) -> dict[str, PlannedTopic]:
+    """Return nothing if an end is not known soon: it may be of a topic that is not written to.
+
+    Without the ends, all records count as those of earlier runs: see ``Attempt``.
+    """
+    connection = _connection(options)
+    connecting = tuple(each for each in connection.connecting if each[0] != "request_timeout_ms")
+    hasty = replace(connection, timeout_ms=ENDS_PATIENCE_MS, retries=0, connecting=connecting)
+    try:
+        with client_pool.catalogs.lend(hasty) as catalog:
+            return _with_ends(topics, catalog)
+    except RaftlogError as error:
+        logger.warning("the write is planned without the ends of all topics: %s", error)
+        return {}
 
 
 def _with_ends(topics: Mapping[str, PlannedTopic], catalog: Catalog) -> dict[str, PlannedTopic]:

@@ -22,10 +22,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.functions import col, udf
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from raftlog import Admin, ConsumerRecord, TopicPartition
+from raftlog import Admin, ConsumerRecord, TopicListing, TopicPartition
 from raftlog.errors import (
     BrokerUnavailableError,
     InvalidRequestError,
+    LeaderNotAvailableError,
     RaftlogError,
     UnknownTopicError,
     UnsupportedFeatureError,
@@ -33,6 +34,7 @@ from raftlog.errors import (
 from raftlog.record import Codec
 from raftlog.record.key_hash import partition_of_key
 from raftlog.spark_source import writer
+from raftlog.spark_source.client_pool import ClientPool
 from raftlog.spark_source.options import SinkOptions
 from raftlog.spark_source.sink_columns import SinkColumns
 from raftlog.spark_source.writer import (
@@ -428,6 +430,28 @@ def test_a_cluster_that_does_not_answer_is_told_before_any_work() -> None:
     options = options_of(**SOON)
     with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1"):
         BatchWriter(options, SCHEMA, False)
+
+
+def test_a_topic_that_rows_may_not_name_does_not_stop_a_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of all topics, one has a partition without a leader: its end is not known."""
+
+    class Stub:
+        def matching(self, matches: object) -> dict[str, TopicListing]:
+            return {"t": TopicListing("t", "id", 2)}
+
+        def latest(self, partitions: object) -> dict[TopicPartition, int]:
+            raise LeaderNotAvailableError("t:0 has no leader")
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(writer.client_pool, "catalogs", ClientPool(lambda _: Stub()))
+    schema = StructType().add("value", BinaryType()).add("topic", StringType())
+    named = options_of(None, idempotenceId="job", idempotenceVersion="7")
+    assert plan_write(named, schema).topics == {}
+    assert plan_write(options_of(None), schema).topics == {"t": PlannedTopic("id", 2)}
 
 
 def test_an_overwrite_is_refused_and_asks_nobody() -> None:
