@@ -291,6 +291,10 @@ class TopicQueues:
         self.sticky = self._led[self._turn]
         return self.sticky
 
+    def lacks(self, partition: object) -> bool:
+        """Return whether the known topic is too short for ``partition``: it may have grown."""
+        return isinstance(partition, int) and partition >= self.count
+
     def check_partition(self, partition: object) -> int:
         """Return ``partition``. Raises ``TypeError`` or ``UnknownPartitionError``."""
         if isinstance(partition, bool) or not isinstance(partition, int):

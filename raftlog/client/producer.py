@@ -150,7 +150,7 @@ class ProducerThread(ThreadedClient):
         self._max_block_s = self._core.settings.max_block_ms / 1_000
         self._closed = False
 
-    def _prepare(self, topic: str) -> TopicQueues:
+    def _prepare(self, topic: str, partition: object = None) -> TopicQueues:
         """Request the metadata of a topic before its first record."""
         if self._closed:
             raise ClosedError("the producer was closed")
@@ -160,7 +160,7 @@ class ProducerThread(ThreadedClient):
             self._used = True
             _flush_at_exit_of_forked_worker()
             _unclosed.add(self._core)
-        return self._thread.call(lambda: self._core.prepare(topic))
+        return self._thread.call(lambda: self._core.prepare(topic, partition))
 
     def _wait_for_room(self, deadline: float) -> None:
         self._core.wake()
@@ -331,9 +331,9 @@ class Producer(ProducerThread, ProducerBase):
         closed, and ``TypeError`` or ``InvalidRequestError`` if an argument is wrong.
         """
         queues = self._accumulator.topics.get(topic)
-        if queues is None:
+        if queues is None or (partition is not None and queues.lacks(partition)):
             try:
-                queues = self._prepare(topic)
+                queues = self._prepare(topic, partition)
             except ClosedError:
                 raise
             except RaftlogError as error:
@@ -390,7 +390,9 @@ class Producer(ProducerThread, ProducerBase):
         core = self._core
         run = core.columns_of(values, keys, headers, timestamps_ms)
         try:
-            queues = self._accumulator.topics.get(topic) or self._prepare(topic)
+            queues = self._accumulator.topics.get(topic)
+            if queues is None or (partition is not None and queues.lacks(partition)):
+                queues = self._prepare(topic, partition)
             if partition is not None:
                 queues.check_partition(partition)
         except ClosedError:

@@ -220,12 +220,18 @@ class ProducerCore:
 
     # -- on the loop
 
-    async def prepare(self, name: str) -> TopicQueues:
-        """Return the queues of a topic. Requests metadata if needed, within ``max_block_ms``."""
+    async def prepare(self, name: str, partition: object = None) -> TopicQueues:
+        """Return the queues of a topic. Requests metadata if needed, within ``max_block_ms``.
+
+        ``partition``: requested metadata must be new if it lacks this one: it may have been added.
+        """
         check_topic_name(name)
         if self._keeper is None:
             self._keeper = asyncio.ensure_future(self.cluster.keep_fresh())
-        view = await self.cluster.topic(name, timeout_ms=self.settings.max_block_ms)
+        patience_ms = self.settings.max_block_ms
+        view = await self.cluster.topic(name, timeout_ms=patience_ms)
+        if isinstance(partition, int) and partition >= view.partition_count:
+            view = await self.cluster.topic_now(name, timeout_ms=patience_ms)
         return self.accumulator.learn(view)
 
     async def close(self) -> None:

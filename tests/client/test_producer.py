@@ -336,6 +336,19 @@ def test_an_interpreter_ends_with_a_producer_unclosed() -> None:
     assert "ResourceWarning: unclosed" in done.stderr
 
 
+def test_a_partition_that_was_added_takes_records_at_once(fake: FakeCluster) -> None:
+    with producer_of(fake) as producer:
+        producer.send("t", b"a").result(TIMEOUT_S)
+        count = len(fake.topics["t"].logs)
+        fake.grow("t")
+        assert producer.send("t", b"b", partition=count).result(TIMEOUT_S).partition == count
+        fake.grow("t")
+        (added,) = producer.send_many("t", [b"c"], partition=count + 1).result(TIMEOUT_S)
+        assert added.partition == count + 1
+        with pytest.raises(UnknownPartitionError):
+            producer.send("t", b"d", partition=count + 2).result(TIMEOUT_S)
+
+
 @pytest.mark.integration
 @pytest.mark.skipif(not hasattr(signal, "SIGCHLD"), reason="needs fork")
 def test_a_forked_child_is_told_to_make_its_own() -> None:

@@ -72,9 +72,9 @@ class AsyncProducer(LoopBound, ProducerBase):
         self._bind()
         core = self._core
         queues = self._accumulator.topics.get(topic)
-        if queues is None:
+        if queues is None or (partition is not None and queues.lacks(partition)):
             try:
-                queues = await self._prepare(topic)
+                queues = await self._prepare(topic, partition)
             except ClosedError:
                 raise
             except RaftlogError as error:
@@ -114,7 +114,9 @@ class AsyncProducer(LoopBound, ProducerBase):
         core = self._core
         run = core.columns_of(values, keys, headers, timestamps_ms)
         try:
-            queues = self._accumulator.topics.get(topic) or await self._prepare(topic)
+            queues = self._accumulator.topics.get(topic)
+            if queues is None or (partition is not None and queues.lacks(partition)):
+                queues = await self._prepare(topic, partition)
             if partition is not None:
                 queues.check_partition(partition)
         except ClosedError:
@@ -137,10 +139,10 @@ class AsyncProducer(LoopBound, ProducerBase):
                 core.wake()
         return RangesFuture(parts)
 
-    async def _prepare(self, topic: str) -> TopicQueues:
+    async def _prepare(self, topic: str, partition: object = None) -> TopicQueues:
         if not isinstance(topic, str):
             raise TypeError(f"topic={topic!r} is not the name of a topic (str)")
-        return await self._core.prepare(topic)
+        return await self._core.prepare(topic, partition)
 
     def _deadline(self) -> float:
         return self._core.monotonic() + self._core.settings.max_block_ms / 1_000
