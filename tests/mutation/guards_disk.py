@@ -14,6 +14,7 @@ CLEAN_MARK: Final = "tests/storage/test_clean_mark.py"
 CRASH_POINTS: Final = "tests/storage/test_crash_points.py"
 DISK: Final = "tests/test_disk.py"
 DURABILITY: Final = "tests/storage/test_durability.py"
+_CATALOG: Final = "tests/storage/test_catalog.py"
 HOSTING: Final = "tests/storage/test_hosting.py"
 LOG: Final = "tests/storage/test_log.py"
 REPLICATED_APPEND: Final = "tests/storage/test_replicated_append.py"
@@ -591,19 +592,14 @@ STATE_FILES: Final = [
             f"{HOSTING}::test_a_partition_that_a_killed_process_had_begun_to_host_is_durable_too",
         ),
     ),
-]
-
-GUARDS: Final = [*SYSTEM, *BATCHES, *SYNCS, *STATE_FILES    Guard(
+    Guard(
         name="a full disk can be freed by the deletion of a topic",
         why="the ways out that the manual names are refused",
         module="raftlog/storage/state_file.py",
         function="Spare.write",
         change=drop("call rename"),
-        tests=(
-            (
-                "tests/storage/test_catalog.py"
-                "::test_a_full_disk_leaves_room_for_the_changes_that_free_it"
-            ),
-        ),
+        tests=(f"{_CATALOG}::test_a_full_disk_leaves_room_for_the_changes_that_free_it",),
     ),
 ]
+
+GUARDS: Final = [*SYSTEM, *BATCHES, *SYNCS, *STATE_FILES]
