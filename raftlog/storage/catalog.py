@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from raftlog import limits
@@ -68,6 +69,16 @@ class Dropping(NamedTuple):
         return self.log_dir
 
 
+class _Written(NamedTuple):
+    """A topic with its text in the file: a change encodes one topic, not all. ``partitions``:
+    their number in this data directory.
+    """
+
+    topic: Topic
+    text: str
+    partitions: int
+
+
 class KnownLogDir(NamedTuple):
     """A log directory besides the data directory, as it was at the last start. ``is_mount``: a file
     system was mounted at the path itself."""
@@ -92,6 +103,7 @@ class Catalog:
         self.dropping: tuple[Dropping, ...] = ()
         self.log_dirs: Mapping[str, KnownLogDir] = {}  # by id
         self._spare = state_file.Spare(disk, path)
+        self._written: dict[str, _Written] = {}  # by id
         self._load()
 
     def _load(self) -> None:
@@ -99,6 +111,7 @@ class Catalog:
         if state is None:
             return
         self._show({row["id"]: _from_state(row) for row in state["topics"]})
+        self._written = self._encoded(self.by_id)
         self.deleting = {row["id"]: _from_state(row) for row in state["deleting"]}
         self.dropping = tuple(Dropping(*row) for row in state.get("dropping", ()))
         log_dirs = state.get("log_dirs", {})
@@ -107,6 +120,16 @@ class Catalog:
     def _show(self, topics: Mapping[str, Topic]) -> None:
         self.by_id = topics
         self.topics = {topic.name: topic for topic in topics.values()}
+
+    def _encoded(self, topics: Mapping[str, Topic]) -> dict[str, _Written]:
+        """Return the topics as they are written. Only those that have changed are encoded."""
+        known, written = self._written, dict[str, _Written]()
+        for id_, topic in topics.items():
+            entry = known.get(id_)
+            if entry is None or entry[0] is not topic:
+                entry = _Written(topic, state_file.text_of(_to_state(topic)), len(topic.local))
+            written[id_] = entry
+        return written
 
     def _save(
         self,
@@ -125,22 +148,28 @@ class Catalog:
         deleting = self.deleting if deleting is None else deleting
         dropping = self.dropping if dropping is None else dropping
         log_dirs = self.log_dirs if log_dirs is None else log_dirs
-        state: dict[str, Any] = {
-            "topics": [_to_state(topic) for topic in topics.values()],
-            "deleting": [_to_state(topic) for topic in deleting.values()],
-            "dropping": [list(drop if drop.log_dir else drop[:-1]) for drop in dropping],
+        written = self._encoded(topics)
+        state = {
+            "topics": state_file.array_of(map(itemgetter(1), written.values())),
+            "deleting": state_file.text_of([_to_state(topic) for topic in deleting.values()]),
+            "dropping": state_file.text_of(
+                [list(drop if drop.log_dir else drop[:-1]) for drop in dropping]
+            ),
         }
         if log_dirs:
-            state["log_dirs"] = {id_: list(known) for id_, known in log_dirs.items()}
+            known = {id_: list(known) for id_, known in log_dirs.items()}
+            state["log_dirs"] = state_file.text_of(known)
         try:
+            text = state_file.object_of(state)
             if frees:
-                self._spare.write(state)
+                self._spare.write(text)
             else:
-                size = state_file.write(self._disk, self._path, state)
+                size = state_file.write(self._disk, self._path, text)
                 if keeps_spare:
                     self._spare.keep(size)
         except OSError as error:
             raise storage_error(f"writing {self._path}", error) from error
+        self._written = written
         self._show(topics)
         self.deleting, self.dropping, self.log_dirs = deleting, dropping, log_dirs
 
@@ -233,7 +262,7 @@ class Catalog:
         self._save(topics={**self.by_id, extended.id: extended})
 
     def _check_room(self, partitions: int) -> None:
-        total = sum(len(topic.local) for topic in self.by_id.values()) + partitions
+        total = sum(map(itemgetter(2), self._written.values())) + partitions
         if total > limits.PARTITIONS_PER_BROKER_MAX:
             raise InvalidPartitionsError(
                 f"the broker would have {total} partitions, over the limit of "

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from raftlog import limits
@@ -24,8 +25,24 @@ SPARE_BYTES_MIN: Final = 64 * limits.KIB
 _TEXT_POSITION: Final = len("00000000 ")
 
 
-def encode(state: dict[str, Any]) -> bytes:
-    return _sealed(json.dumps(state, separators=(", ", ": "), sort_keys=True).encode())
+def text_of(value: Any) -> str:
+    """Return a value as it is written."""
+    return json.dumps(value, separators=(", ", ": "), sort_keys=True)
+
+
+def object_of(members: Mapping[str, str]) -> str:
+    """Return the text of an object, of members that are text already."""
+    return f"{{{', '.join(f'{text_of(name)}: {members[name]}' for name in sorted(members))}}}"
+
+
+def array_of(items: Iterable[str]) -> str:
+    """Return the text of an array, of items that are text already."""
+    return f"[{', '.join(items)}]"
+
+
+def encode(state: dict[str, Any] | str) -> bytes:
+    """Return the content of a file with a state, or with its text."""
+    return _sealed((state if isinstance(state, str) else text_of(state)).encode())
 
 
 def _sealed(text: bytes) -> bytes:
@@ -46,9 +63,10 @@ def decode(data: bytes, *, path: str) -> dict[str, Any]:
     return state
 
 
-def write(disk: Disk, path: str, state: dict[str, Any]) -> int:
-    """Replace the file, durably on return, and return its size in bytes. If the disk is full, the
-    old file stays and the temporary file is removed."""
+def write(disk: Disk, path: str, state: dict[str, Any] | str) -> int:
+    """Replace the file, durably on return, and return its size in bytes. ``state`` can be its text.
+    If the disk is full, the old file stays and the temporary file is removed.
+    """
     data = encode(state)
     try:
         disk.write_atomic(path, data)
@@ -71,7 +89,7 @@ class Spare:
         self._spare = path + ".spare"
         self._kept = 0  # bytes that this object has taken
 
-    def write(self, state: dict[str, Any]) -> None:
+    def write(self, state: dict[str, Any] | str) -> None:
         """Do what ``write`` does, with the spare space if there is no other."""
         try:
             write(self._disk, self._path, state)

@@ -30,6 +30,17 @@ json_values = st.recursive(
 )
 
 
+@given(st.dictionaries(st.text(), json_values))
+def test_text_in_parts_is_that_of_the_whole(state: dict[str, Any]) -> None:
+    parts = {
+        name: state_file.array_of(map(state_file.text_of, value))
+        if isinstance(value, list)
+        else state_file.text_of(value)
+        for name, value in state.items()
+    }
+    assert state_file.encode(state_file.object_of(parts)) == state_file.encode(state)
+
+
 def disk_with(state: dict[str, Any] | None, *, seed: int = 1) -> SimDisk:
     disk = sim_disk(seed)
     disk.make_dirs("data")

@@ -211,7 +211,8 @@ class Coordinator:
         return self._known
 
     def _notify_later(self) -> None:
-        if self._topics_timer is None and not self._is_notifying and self._closed is None:
+        is_idle = self._topics_timer is None and not self._is_notifying
+        if self._unnotified and is_idle and self._closed is None:
             self._topics_timer = self._loop.call_later(TOPICS_SECONDS, self._notify_all)
 
     def _notify_all(self) -> None:

@@ -217,6 +217,19 @@ def test_shards_hear_of_topics_soon_and_of_many_changes_once() -> None:
     play_with(test)
 
 
+def test_topics_are_not_read_for_no_shard() -> None:
+    """Of thousands, each creation of one would read all."""
+
+    async def test(c: Coordinating, s: Scene) -> None:
+        c.add_topic()
+        await s.come_to_rest()
+        c.coordinator.topics_changed()
+        await asyncio.sleep(TOPICS_SECONDS + 0.01)
+        assert c.coordinator._known is None
+
+    play_with(test)
+
+
 def test_changes_while_shards_hear_wait_for_the_next_round() -> None:
     """Rounds that overlap would take the loop's time from all else while many topics go."""
 
