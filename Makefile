@@ -81,7 +81,7 @@ kafka-peers: $(VENV)/.dev ## Kafka's clients and tools, which it installs, with 
 	$(PYTEST) -m peers tests/kafka_peers $(ARGS)
 
 kafka-differential: $(VENV)/.dev ## the same requests to Kafka itself and to raftlog: the responses agree (2 minutes)
-	$(BIN)/python -m tests.kafka_peers.install
+	$(BIN)/python -m tests.kafka_peers.install kafka
 	$(PYTEST) -m peers tests/kafka_peers/test_differential.py $(ARGS)
 
 kafka-fuzz: $(VENV)/.dev ## damaged Kafka requests for the decoder and for brokers; ARGS="--seconds 600 --seed 2" (2 minutes)

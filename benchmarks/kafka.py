@@ -2,7 +2,7 @@
 
 Kafka runs with two settings: the default, with acknowledged records in the page cache, and
 ``flush.messages=1``, which syncs each batch on each broker as raftlog does. Each round measures all
-of them. ``python -m tests.kafka_peers.install`` installs Kafka; it requires a JVM and Maven.
+of them. ``python -m tests.kafka_peers.install kafka`` installs Kafka; it requires a JVM and Maven.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from time import time
 from typing import Any, TypeAlias
 
 from raftlog.kafka import api as apis
@@ -18,6 +19,20 @@ ELSEWHERE = "another broker: "  # steps for a broker that does not lead, or coor
 REPLICAS = 3
 TOPIC = "d"
 GROUP = "g"
+WEEK_MS = 7 * 86_400_000
+# Kafka's defaults, and values that other tools set.
+IGNORED_SETTINGS = (
+    ("compression.type", "zstd"),
+    ("file.delete.delay.ms", "60000"),
+    ("flush.messages", "9223372036854775807"),
+    ("flush.ms", "9223372036854775807"),
+    ("max.message.bytes", "104857600"),
+    ("preallocate", "x"),
+    ("remote.log.copy.disable", "false"),
+    ("segment.index.bytes", "3"),
+    ("segment.jitter.ms", "1000"),
+    ("unclean.leader.election.enable", "true"),
+)
 BATCH = kafka_batch([KafkaRecord(b"a", b"k"), KafkaRecord(b"b"), KafkaRecord(None, b"k")])
 
 
@@ -59,8 +74,31 @@ def topics() -> Iterator[Step]:
     yield create("create with a bad name", "bad/name")
     yield create("create with no name", "")
     yield create("create without partitions", "none", 0)
+    yield create("create with -5 partitions", "none", -5)
+    yield create("create without replicas", "none", 1, 0)
     yield create("create with default counts", "defaults", -1, -1)
     yield create("create with too many replicas", "many", 1, 5)
+    yield create("create x.a", "x.a")
+    yield create("create x_a", "x_a")
+    yield create("create with two underscores", "__debezium-heartbeat.x")
+    for key, value in IGNORED_SETTINGS:
+        label = f"validate {key}={value}"
+        yield create(label, "set", configs={key: value}, validate_only=True)
+    twice = api.CreatableTopic(name="twice", num_partitions=1, replication_factor=1)
+    message = api.root(topics=[twice, twice], timeout_ms=20_000)
+    yield "create a topic twice", apis.CREATE_TOPICS, 7, message
+    part = api.CreatableReplicaAssignment(partition_index=0, broker_ids=[1])
+    assigned = api.CreatableTopic(
+        name="assigned", num_partitions=1, replication_factor=1, assignments=[part]
+    )
+    message = api.root(topics=[assigned], timeout_ms=20_000)
+    yield "create with counts and an assignment", apis.CREATE_TOPICS, 7, message
+    null = api.CreatableTopicConfig(name="retention.ms", value=None)
+    without = api.CreatableTopic(
+        name="null", num_partitions=1, replication_factor=1, configs=[null]
+    )
+    message = api.root(topics=[without], timeout_ms=20_000)
+    yield "create with a setting without a value", apis.CREATE_TOPICS, 7, message
     yield create("create with an unknown setting", "set", configs={"no_such": "1"})
     yield create("create with a bad value", "set", configs={"retention_ms": "soon"})
     yield create(
@@ -72,6 +110,21 @@ def topics() -> Iterator[Step]:
         message = api.root(topics=names, allow_auto_topic_creation=False)
         yield f"metadata, version {version}", apis.METADATA, version, message
     yield "describe the cluster", apis.DESCRIBE_CLUSTER, 1, None
+    yield from topics_by_id()
+
+
+def topics_by_id() -> Iterator[Step]:
+    """The ID decides, whatever the name is: null (franz-go) or empty (the Java client)."""
+    api = _of(apis.METADATA)
+    named = api.root(topics=[api.MetadataRequestTopic(name=TOPIC)], allow_auto_topic_creation=False)
+    answer = yield "the ID of a topic", apis.METADATA, 12, named
+    for version in (11, 12, 13):
+        for label, name in (("null", None), ("an empty name", ""), ("another name", "absent")):
+            for which, topic_id in (("its", answer.topics[0].topic_id), ("an unknown", b"x" * 16)):
+                wanted = api.MetadataRequestTopic(name=name, topic_id=topic_id)
+                message = api.root(topics=[wanted], allow_auto_topic_creation=False)
+                label_ = f"metadata, version {version}, by {which} ID with {label}"
+                yield label_, apis.METADATA, version, message
 
 
 def produce() -> Iterator[Step]:
@@ -98,6 +151,14 @@ def produce() -> Iterator[Step]:
     yield send("produce a wrong count", kafka_resealed(BATCH, record_count=2))
     yield send("produce without a key", kafka_batch([KafkaRecord(b"v")]), topic="compacted")
     yield send("produce to an internal topic", topic="__consumer_offsets")
+    for bit in (3, 5, 6, 7, 15):
+        attributes = -(1 << 15) if bit == 15 else 1 << bit
+        yield send(f"produce attribute {bit}", kafka_resealed(BATCH, attributes=attributes))
+    yield send("produce with a base offset", kafka_resealed(BATCH, base_offset=7))
+    yield send("produce with producer -5", kafka_resealed(BATCH, producer_id=-5))
+    yield send("produce without a sequence", kafka_resealed(BATCH, producer_id=5))
+    week = kafka_batch([KafkaRecord(b"v", b"k", timestamp_ms=int(time() * 1_000) + WEEK_MS)])
+    yield send("produce a record of next week", week, topic="x.a")
 
 
 def idempotent_produce() -> Iterator[Step]:
@@ -117,8 +178,9 @@ def idempotent_produce() -> Iterator[Step]:
     yield send("a new epoch", 1, 0)
     yield send("an older epoch", 0, 2)
     yield send("a new epoch that does not begin at 0", 2, 3)
-    batch = kafka_batch([KafkaRecord(b"v")], producer=(producer + 777, 0, 4))
-    yield "an unknown producer", apis.PRODUCE, 9, produce_request("defaults", batch)
+    for label, sequence in (("an unknown producer", 4), ("its next sequence", 5), ("its gap", 9)):
+        batch = kafka_batch([KafkaRecord(b"v")], producer=(producer + 777, 0, sequence))
+        yield label, apis.PRODUCE, 9, produce_request("defaults", batch)
 
 
 def fetch() -> Iterator[Step]:
@@ -143,14 +205,14 @@ def fetch() -> Iterator[Step]:
 def offsets() -> Iterator[Step]:
     api = _of(apis.LIST_OFFSETS)
 
-    def find(label: str, time: int, topic: str = TOPIC, partition: int = 0, **more: int) -> Step:
-        part = api.ListOffsetsPartition(partition_index=partition, timestamp=time, **more)
+    def find(label: str, at: int, topic: str = TOPIC, partition: int = 0, **more: int) -> Step:
+        part = api.ListOffsetsPartition(partition_index=partition, timestamp=at, **more)
         wanted = api.ListOffsetsTopic(name=topic, partitions=[part])
         message = api.root(replica_id=-1, topics=[wanted])
         return label, apis.LIST_OFFSETS, 8, message
 
-    for name, time in (("latest", -1), ("earliest", -2), ("highest time", -3), ("local", -4)):
-        yield find(f"the {name} offset", time)
+    for name, at in (("latest", -1), ("earliest", -2), ("highest time", -3), ("local", -4)):
+        yield find(f"the {name} offset", at)
     yield find(f"{ELSEWHERE}the latest offset", -1)
     yield find("the offset at time 0", 0)
     yield find("the offset at a time to come", 1 << 45)
@@ -241,6 +303,24 @@ def commits(generation: int, member: str) -> Iterator[Step]:
                 topics=[wanted],
             ),
         )
+    for offset, epoch in ((-1, -1), (-2, -1), (-(1 << 63), -1), (3, -7)):
+        part = api.OffsetCommitRequestPartition(
+            partition_index=1,
+            committed_offset=offset,
+            committed_leader_epoch=epoch,
+            committed_metadata="",
+        )
+        wanted = api.OffsetCommitRequestTopic(name=TOPIC, partitions=[part])
+        fields = {"generation_id_or_member_epoch": generation, "member_id": member}
+        message = api.root(group_id=GROUP, topics=[wanted], **fields)
+        yield f"commit offset {offset}, epoch {epoch}", apis.OFFSET_COMMIT, 8, message
+        fetching = _of(apis.OFFSET_FETCH)
+        asked = fetching.OffsetFetchRequestGroup(
+            group_id=GROUP,
+            topics=[fetching.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[1])],
+        )
+        message = fetching.root(groups=[asked])
+        yield f"committed offset {offset}, epoch {epoch}", apis.OFFSET_FETCH, 8, message
     api = _of(apis.OFFSET_FETCH)
     for label, group in (
         ("committed offsets", GROUP),
@@ -255,9 +335,12 @@ def commits(generation: int, member: str) -> Iterator[Step]:
 def group_administration() -> Iterator[Step]:
     api = _of(apis.DESCRIBE_GROUPS)
     for name in (GROUP, "absent"):
-        yield f"describe group {name}", apis.DESCRIBE_GROUPS, 5, api.root(groups=[name])
+        for version in (5, 6):
+            label = f"describe group {name}, version {version}"
+            yield label, apis.DESCRIBE_GROUPS, version, api.root(groups=[name])
     yield f"{ELSEWHERE}describe group {GROUP}", apis.DESCRIBE_GROUPS, 5, api.root(groups=[GROUP])
     yield "list groups", apis.LIST_GROUPS, 4, None
+    yield "list groups with types", apis.LIST_GROUPS, 5, None
     deleting = _of(apis.DELETE_GROUPS)
     for label, name in (
         (f"{ELSEWHERE}delete a group", GROUP),
@@ -268,8 +351,40 @@ def group_administration() -> Iterator[Step]:
     api = _of(apis.LEAVE_GROUP)
     member = api.MemberIdentity(member_id="nobody", group_instance_id=None)
     yield "another member leaves", apis.LEAVE_GROUP, 4, api.root(group_id=GROUP, members=[member])
+    message = api.root(group_id="absent", members=[member])
+    yield "a member leaves an absent group", apis.LEAVE_GROUP, 4, message
     message = _of(apis.CONSUMER_GROUP_DESCRIBE).root(group_ids=["absent"])
     yield "describe an absent consumer group", apis.CONSUMER_GROUP_DESCRIBE, 0, message
+    yield from heartbeats()
+
+
+def heartbeats() -> Iterator[Step]:
+    api = _of(apis.CONSUMER_GROUP_HEARTBEAT)
+    topics = [api.TopicPartitions(topic_id=b"x" * 16, partitions=[0])]
+    for label, fields in (
+        ("of an absent group", {"member_epoch": 3}),
+        ("that leaves an absent group", {"member_epoch": -1}),
+        ("with a bad epoch", {"member_epoch": -3}),
+        ("without a member", {"member_id": ""}),
+        ("with an empty instance", {"instance_id": ""}),
+        ("with an empty rack", {"rack_id": ""}),
+        ("without a timeout", {"rebalance_timeout_ms": -1}),
+        ("without topics", {"subscribed_topic_names": None}),
+        ("that owns partitions as it joins", {"topic_partitions": topics}),
+        ("that says nothing of partitions as it joins", {"topic_partitions": None}),
+        ("with an unknown assignor", {"server_assignor": "none"}),
+        ("with half an expression", {"subscribed_topic_regex": "("}),
+    ):
+        said = {
+            "group_id": "absent",
+            "member_id": "m" * 22,
+            "member_epoch": 0,
+            "rebalance_timeout_ms": 30_000,
+            "subscribed_topic_names": [TOPIC],
+            "topic_partitions": [],
+            **fields,
+        }
+        yield f"heartbeat {label}", apis.CONSUMER_GROUP_HEARTBEAT, 1, api.root(**said)
 
 
 def settings() -> Iterator[Step]:
@@ -281,6 +396,11 @@ def settings() -> Iterator[Step]:
             )
             message = api.root(resources=[resource])
             yield f"setting {key} of topic {name}", apis.DESCRIBE_CONFIGS, 4, message
+    many = [
+        api.DescribeConfigsResource(resource_type=2, resource_name=f"none{number}")
+        for number in range(1_001)
+    ]
+    yield "settings of 1,001 topics", apis.DESCRIBE_CONFIGS, 4, api.root(resources=many)
     changing = _of(apis.INCREMENTAL_ALTER_CONFIGS)
     for label, topic, key, operation, value in (
         ("set a setting", TOPIC, "retention.ms", 0, "1000000"),
@@ -289,6 +409,9 @@ def settings() -> Iterator[Step]:
         ("append to a setting", TOPIC, "cleanup.policy", 2, "compact"),
         ("append to a number", TOPIC, "retention.ms", 2, "1"),
         ("delete a setting", TOPIC, "retention.ms", 1, None),
+        ("delete an unknown setting", TOPIC, "no.such", 1, None),
+        ("set a setting without a value", TOPIC, "retention.ms", 0, None),
+        ("set a setting that has no effect", TOPIC, "segment.jitter.ms", 0, "1000"),
         ("set a setting of no topic", "absent", "retention.ms", 0, "1"),
     ):
         change = changing.AlterableConfig(name=key, config_operation=operation, value=value)
@@ -306,7 +429,8 @@ def changes() -> Iterator[Step]:
         yield f"extend {topic} to {count} partitions", apis.CREATE_PARTITIONS, 3, message
     api = _of(apis.DELETE_RECORDS)
     for topic, partition, offset in (
-        (TOPIC, 0, 3), (TOPIC, 0, 1_000), (TOPIC, 0, -1), (TOPIC, 9, 0), ("absent", 0, 0)
+        (TOPIC, 0, -2), (TOPIC, 0, -1_001), (TOPIC, 0, 3), (TOPIC, 0, 1_000), (TOPIC, 0, -1),
+        (TOPIC, 9, 0), ("absent", 0, 0), ("compacted", 0, 0),
     ):  # fmt: skip
         part = api.DeleteRecordsPartition(partition_index=partition, offset=offset)
         wanted = api.DeleteRecordsTopic(name=topic, partitions=[part])
@@ -317,6 +441,13 @@ def changes() -> Iterator[Step]:
         yield label, apis.DELETE_RECORDS, 2, message
     yield "fetch below the start", apis.FETCH, 12, fetch_request(TOPIC, 0)
     api = _of(apis.DELETE_TOPICS)
+    for label, fields in (
+        ("a name and an ID", {"name": TOPIC, "topic_id": b"x" * 16}),
+        ("neither", {"name": None}),
+        ("an unknown ID", {"name": None, "topic_id": b"x" * 16}),
+    ):
+        message = api.root(topics=[api.DeleteTopicState(**fields)], timeout_ms=20_000)
+        yield f"delete a topic by {label}", apis.DELETE_TOPICS, 6, message
     for name in (TOPIC, "absent"):
         message = api.root(topics=[api.DeleteTopicState(name=name)], timeout_ms=20_000)
         yield f"delete topic {name}", apis.DELETE_TOPICS, 6, message

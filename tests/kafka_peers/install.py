@@ -1,9 +1,11 @@
-"""Installation of the Kafka clients that ``make kafka-peers`` runs, outside of the repository.
+"""Installation of Kafka, and of the clients that ``make kafka-peers`` runs, outside of the
+repository.
 
-    python -m tests.kafka_peers.install
+    python -m tests.kafka_peers.install [STEP ...]     (default: all steps)
 
 Downloads through Maven, Go, npm, pip and Git into ``kafka-peers`` of the virtual environment.
-What is there and newer than its sources is kept.
+What is there and newer than its sources is kept. The step ``kafka`` is all that
+``make kafka-differential`` requires.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).parent
 CACHE = Path(sys.prefix) / "kafka-peers"
@@ -43,9 +46,11 @@ PACKAGES = {  # programs, and what has them
     "node": "nodejs",
     "npm": "npm",
     "g++": "g++",
+    "git": "git",
     "make": "make",
     "kcat": "kcat",
 }
+CLONE_TIMEOUT_S = 120
 
 
 def version_in(path: str, pattern: str) -> str:
@@ -55,8 +60,8 @@ def version_in(path: str, pattern: str) -> str:
     return found[1]
 
 
-def run(*words: object, directory: Path = HERE) -> None:
-    subprocess.run([*map(str, words)], cwd=directory, check=True)
+def run(*words: object, directory: Path = HERE, timeout_s: float | None = None) -> None:
+    subprocess.run([*map(str, words)], cwd=directory, check=True, timeout=timeout_s)
 
 
 def copy_jars(pom: str, library: Path) -> None:
@@ -64,8 +69,12 @@ def copy_jars(pom: str, library: Path) -> None:
     run("mvn", "-q", "-B", "-f", HERE / pom, "dependency:copy-dependencies", *words)
 
 
-def install_java() -> None:
+def install_kafka() -> None:
+    """Kafka's broker, tools and Java client: what the differential test and benchmarks need."""
     copy_jars("java/pom.xml", JAVA_LIBRARY)
+
+
+def install_java() -> None:
     run("javac", "-cp", f"{JAVA_LIBRARY}/*", "-d", CACHE / "java/peer", HERE / "java/Peer.java")
 
 
@@ -134,8 +143,9 @@ def install_confluent_tests() -> None:
     """Get the tests of confluent-kafka, which are in no package, with Git."""
     shutil.rmtree(CONFLUENT_TESTS, ignore_errors=True)
     words = ("--quiet", "--depth", "1", "--branch", f"v{CONFLUENT_TESTS_VERSION}")
-    git = ("git", "-c", "advice.detachedHead=false")
-    run(*git, "clone", *words, CONFLUENT_SOURCE, CONFLUENT_TESTS)
+    git = ("git", "-c", "advice.detachedHead=false", "-c", "credential.helper=")
+    clone = (*git, "clone", *words, CONFLUENT_SOURCE, CONFLUENT_TESTS)
+    run(*clone, timeout_s=CLONE_TIMEOUT_S)
     (trivup,) = CONFLUENT_TESTS.glob("tests/trivup/trivup-*.tar.gz")
     pip_install("--target", PYTHON_LIBRARY, "--no-deps", trivup)
 
@@ -146,40 +156,64 @@ def install_spark() -> None:
     pip_install("--upgrade", "--target", PYSPARK, f"pyspark=={spark}")
 
 
-STEPS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
-    "java": (install_java, ("java/pom.xml", "java/Peer.java")),
-    "go": (install_go, ("go/go.mod", "go/go.sum", "go/peer.go")),
-    "js": (install_js, ("js/package.json",)),
-    "librdkafka": (install_librdkafka, ("librdkafka/package.json",)),
-    "spark": (install_spark, ("spark/pom.xml",)),
-    "python": (install_python, ("python/requirements.txt",)),
-    "confluent": (install_confluent_tests, ("python/requirements.txt",)),
-    "regex": (install_regex, ()),
+class Step(NamedTuple):
+    """A part of the installation. ``sources``: it is repeated if one is newer. ``programs``: that
+    it runs, and that its tests run.
+    """
+
+    install: Callable[[], None]
+    sources: tuple[str, ...]
+    programs: tuple[str, ...]
+
+
+STEPS: dict[str, Step] = {
+    "kafka": Step(install_kafka, ("java/pom.xml",), ("java", "mvn")),
+    "java": Step(install_java, ("java/pom.xml", "java/Peer.java"), ("java", "javac")),
+    "go": Step(install_go, ("go/go.mod", "go/go.sum", "go/peer.go"), ("go",)),
+    "js": Step(install_js, ("js/package.json",), ("node", "npm")),
+    "librdkafka": Step(install_librdkafka, ("librdkafka/package.json",), ("npm", "g++", "make")),
+    "spark": Step(install_spark, ("spark/pom.xml",), ("java", "mvn")),
+    "python": Step(install_python, ("python/requirements.txt",), ("kcat",)),
+    "confluent": Step(install_confluent_tests, ("python/requirements.txt",), ("git",)),
+    "regex": Step(install_regex, (), ()),
 }
 OPTIONAL = {"confluent"}  # not from a package registry
 
 
-def main() -> None:
-    missing = {package for name, package in PACKAGES.items() if shutil.which(name) is None}
+def is_done(name: str) -> bool:
+    done = CACHE / f"{name}.done"
+    return done.exists() and all(
+        (HERE / source).stat().st_mtime <= done.stat().st_mtime for source in STEPS[name].sources
+    )
+
+
+def main(names: list[str]) -> None:
+    unknown = [name for name in names if name not in STEPS]
+    if unknown:
+        sys.exit(f"kafka-peers: no step {', '.join(unknown)}; steps are {', '.join(STEPS)}")
+    wanted = [name for name in STEPS if not names or name in names]
+    programs = {program for name in wanted for program in STEPS[name].programs}
+    missing = {PACKAGES[program] for program in programs if shutil.which(program) is None}
     if missing:
         sys.exit(f"kafka-peers: install these programs first: {', '.join(sorted(missing))}")
-    for name, (step, sources) in STEPS.items():
-        done = CACHE / f"{name}.done"
-        if done.exists() and all(
-            (HERE / source).stat().st_mtime <= done.stat().st_mtime for source in sources
-        ):
+    for name in wanted:
+        if is_done(name):
             continue
         sys.stdout.write(f"kafka-peers: installing {name} into {CACHE}\n")
         sys.stdout.flush()
         try:
-            step()
-        except subprocess.CalledProcessError as error:
+            STEPS[name].install()
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             if name not in OPTIONAL:
-                raise
-            sys.stdout.write(f"kafka-peers: {error}. The tests that require it are skipped\n")
+                sys.exit(f"kafka-peers: cannot install {name}: {error}")
+            sys.stdout.write(
+                f"kafka-peers: cannot fetch {name}: {error}. The tests that require it are "
+                "skipped\n"
+            )
         else:
-            done.touch()
+            CACHE.mkdir(parents=True, exist_ok=True)
+            (CACHE / f"{name}.done").touch()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

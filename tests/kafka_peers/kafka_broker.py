@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raftlog.config import Address
+from raftlog.kafka import api as apis
 from raftlog.testing.probes import free_ports, wait_until
 from tests.kafka_peers.install import JAVA_LIBRARY
+from tests.server.kafka.kafka_client import KafkaClient
 
 START_TIMEOUT_S = 180
+METADATA_VERSION = 12
 JAVA = ("java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARY}/*")
 SERVER = ("java", "-Xmx1g", "-cp", f"{JAVA_LIBRARY}/*")  # with the compiler that is fast at last
 PROPERTIES = """\
@@ -83,12 +86,25 @@ def kafka_cluster(
                 what="Kafka listens",
             )
         addresses = [Address("127.0.0.1", port) for port in ports[:brokers]]
+        for address in addresses:
+            wait_until(
+                lambda address=address: _knows(address, brokers),
+                timeout_s=START_TIMEOUT_S,
+                what=f"the broker at {address} knows all brokers",
+            )
         yield KafkaCluster(addresses, tuple(process.pid for process in processes))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
+
+
+def _knows(address: Address, brokers: int) -> bool:
+    """Whether a broker reports that all have registered: they listen before."""
+    with contextlib.closing(KafkaClient(address)) as client:
+        metadata = client.ask(apis.METADATA, METADATA_VERSION, None)
+    return len(metadata.brokers) == brokers and metadata.controller_id >= 0
 
 
 def _is_listening(process: subprocess.Popen[bytes], port: int) -> bool:

@@ -122,6 +122,11 @@ def handle_create(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
 
     async def create(topic: Message) -> NamedTopic:
         _check_once(topic.name, counts)
+        if topic.assignments and topic.replication_factor != DEFAULT:
+            raise InvalidRequestError(
+                "A manual partition assignment was specified, but replication factor was not set "
+                "to -1."
+            )
         if topic.assignments:
             raise _AssignmentError(
                 f"topic {topic.name}: replicas are assigned by the cluster. Create the topic with "

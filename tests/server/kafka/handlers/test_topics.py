@@ -66,7 +66,16 @@ def test_each_topic_has_its_own_outcome(kafka_client: KafkaClient) -> None:
         topic("twice"),
         topic("__transaction_state"),
         Create.CreatableTopic(
-            name="assigned", assignments=[Create.CreatableReplicaAssignment(broker_ids=[1])]
+            name="assigned",
+            num_partitions=-1,
+            replication_factor=-1,
+            assignments=[Create.CreatableReplicaAssignment(broker_ids=[1])],
+        ),
+        Create.CreatableTopic(
+            name="assigned-twice",
+            num_partitions=1,
+            replication_factor=1,
+            assignments=[Create.CreatableReplicaAssignment(broker_ids=[1])],
         ),
     )
     codes = {each.name: each.error_code for each in created}
@@ -83,6 +92,7 @@ def test_each_topic_has_its_own_outcome(kafka_client: KafkaClient) -> None:
         "twice": errors.INVALID_REQUEST,
         "__transaction_state": errors.INVALID_TOPIC,
         "assigned": errors.INVALID_REPLICA_ASSIGNMENT,
+        "assigned-twice": errors.INVALID_REQUEST,
     }
     assert all(each.error_message for each in created if each.error_code)
 
