@@ -39,8 +39,8 @@ LEAVE_GROUP: Final = Api(13, "LeaveGroup", 0, 5)
 SYNC_GROUP: Final = Api(14, "SyncGroup", 0, 5)
 DESCRIBE_GROUPS: Final = Api(15, "DescribeGroups", 0, 6)
 LIST_GROUPS: Final = Api(16, "ListGroups", 0, 5)
-# In version 0, the messages of the exchange are not requests. Kafka 1.0 introduced version 1.
-SASL_HANDSHAKE: Final = Api(17, "SaslHandshake", 1, 1)
+# After version 0, the messages of the exchange are not requests: see ``connection``.
+SASL_HANDSHAKE: Final = Api(17, "SaslHandshake", 0, 1)
 API_VERSIONS: Final = Api(18, "ApiVersions", 0, 4)
 CREATE_TOPICS: Final = Api(19, "CreateTopics", 2, 7)
 DELETE_TOPICS: Final = Api(20, "DeleteTopics", 1, 6)

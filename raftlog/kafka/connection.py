@@ -3,6 +3,10 @@
 Responses are sent in the order of the requests, as Kafka's clients require: a response that is
 ready early waits for those before it. Input raises no exception: invalid input becomes
 ``KafkaBroken``, the last event, because Kafka's protocol has no response for it.
+
+After a SaslHandshake of version 0, the messages of the mechanism are frames without a header, until
+the client has authenticated. Each becomes a SaslAuthenticate request, and its response such a
+frame; none if the exchange has failed: the connection must then be closed.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from raftlog.kafka.api import Api
 from raftlog.kafka.codec import READ_ERRORS, BadMessageError, Message, Pieces, finish
 from raftlog.types import Buffer
 
+TOKEN: Final = -1  # in place of the version of a request
 _EMPTY: Final = memoryview(b"")
 PIECES_PER_STEP: Final = 1_024  # pieces of a response that are joined in one step
 
@@ -26,7 +31,8 @@ class KafkaRequest(NamedTuple):
     """A valid request. Call exactly one of ``reply()`` and ``finish()``, once.
 
     ``asked_version``: the version that the client sent. It differs from ``version`` only for an
-    ApiVersions request of a version that is not served.
+    ApiVersions request of a version that is not served, and is ``TOKEN`` for a message of a SASL
+    mechanism that was not a request.
     """
 
     api: Api
@@ -77,8 +83,11 @@ class KafkaConnectionState:
         scratch: memoryview,
         requests_in_flight_max: int = limits.KAFKA_REQUESTS_IN_FLIGHT_MAX,
         may_trust: Callable[[], bool] = lambda: False,
+        is_authenticated: Callable[[], bool] = lambda: False,
     ) -> None:
         """Create the state of a new connection; arguments as for ``FrameReader``."""
+        self._is_authenticated = is_authenticated
+        self._takes_tokens = False  # until the client has authenticated
         self._reader = frame.FrameReader(bytes_max, scratch=scratch, may_trust=may_trust)
         self._in_flight_max = requests_in_flight_max
         self._next_number = 0
@@ -139,6 +148,10 @@ class KafkaConnectionState:
 
     def reply(self, request: KafkaRequest, message: Message) -> Pieces[list[Buffer]]:
         """Encode the response ``message`` in steps. Return the buffers that can be sent then."""
+        if request.asked_version == TOKEN:
+            return self._ready(request, _token_frame(message))
+        if request.api is apis.SASL_HANDSHAKE and not request.version and not message.error_code:
+            self._expect_tokens(are_next=True)
         pieces: list[Buffer] = []
         added: list[Buffer] = []
         write = codec.writer("response", request.api.key, request.version)
@@ -184,7 +197,18 @@ class KafkaConnectionState:
             out = out + held
         return [] if self._ended else out
 
+    def _expect_tokens(self, *, are_next: bool) -> None:
+        self._takes_tokens = are_next
+        self._reader.expect_tokens(are_next=are_next)
+
     def _request(self, data: memoryview) -> KafkaRequest | KafkaUnread:
+        if self._takes_tokens and not self._is_authenticated():
+            token = codec.structs("request", apis.SASL_AUTHENTICATE.key).root(auth_bytes=data)
+            return self._admitted(apis.SASL_AUTHENTICATE, 0, 0, token, data, TOKEN)
+        if self._takes_tokens:
+            self._expect_tokens(are_next=False)
+            if len(data) < frame.REQUEST_BYTES_MIN:
+                raise BadMessageError(f"a request of {len(data)} bytes")
         key, version, correlation_id = frame.read_head(data)
         api = apis.APIS.get(key)
         if api is apis.API_VERSIONS and not api.version_min <= version <= api.version_max:
@@ -223,6 +247,13 @@ class KafkaConnectionState:
             asked_version,
             number,
         )
+
+
+def _token_frame(answer: Message) -> list[Buffer]:
+    """Return the frame of a response to a message of a SASL mechanism."""
+    if answer.error_code:
+        return []
+    return [len(answer.auth_bytes).to_bytes(frame.LENGTH_BYTES, "big"), answer.auth_bytes]
 
 
 def _read(request: KafkaRequest, data: memoryview) -> Pieces[KafkaRequest]:

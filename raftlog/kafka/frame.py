@@ -55,6 +55,7 @@ class FrameReader:
         self._bytes_max = bytes_max
         self._scratch = scratch
         self._may_trust = may_trust
+        self._bytes_min = REQUEST_BYTES_MIN
         self._own = bytearray()  # used instead of the scratch while a request is incomplete
         self._have = 0  # bytes in it
         self.waiting = False  # complete requests may be held back
@@ -63,6 +64,10 @@ class FrameReader:
     def permit(self, bytes_max: int) -> None:
         """Accept requests of up to ``bytes_max`` bytes from now on."""
         self._bytes_max = bytes_max
+
+    def expect_tokens(self, *, are_next: bool) -> None:
+        """Accept frames of any length, which are no requests, or no longer."""
+        self._bytes_min = 0 if are_next else REQUEST_BYTES_MIN
 
     @property
     def in_frame(self) -> bool:
@@ -140,13 +145,13 @@ class FrameReader:
 
     def _length(self, view: memoryview, at: int) -> int:
         length = int.from_bytes(view[at : at + LENGTH_BYTES], "big")
-        if not REQUEST_BYTES_MIN <= length <= self._bytes_max:
+        if not self._bytes_min <= length <= self._bytes_max:
             raise BadMessageError(
-                f"a request of {length} bytes; {REQUEST_BYTES_MIN} to {self._bytes_max} are "
+                f"a request of {length} bytes; {self._bytes_min} to {self._bytes_max} are "
                 "permitted (socket.request.max.bytes)"
             )
         key = view[at + LENGTH_BYTES : at + CHOICE_BYTES]
-        if len(key) == 2 and length > limits.KAFKA_REQUEST_BYTES_MAX:
+        if self._bytes_min and len(key) == 2 and length > limits.KAFKA_REQUEST_BYTES_MAX:
             number = int.from_bytes(key, "big")
             if number != apis.PRODUCE.key:
                 raise BadMessageError(

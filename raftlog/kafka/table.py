@@ -325,9 +325,9 @@ response 16 ListGroups 0-5 3
   protocol_type string
   group_state string 4-5
   group_type string 5-5
-request 17 SaslHandshake 1-1 99
+request 17 SaslHandshake 0-1 99
  mechanism string
-response 17 SaslHandshake 1-1 99
+response 17 SaslHandshake 0-1 99
  error_code int16
  mechanisms []string
 request 18 ApiVersions 0-4 3

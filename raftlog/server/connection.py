@@ -198,6 +198,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._request_bytes_max,
                 scratch=services.scratch,
                 may_trust=services.requests.has_plenty,
+                is_authenticated=lambda: self.is_authenticated,
             )
             if is_kafka
             else self._native_state()

@@ -166,3 +166,30 @@ def test_the_end_of_the_stream_inside_a_request_is_told() -> None:
     _feed(state, request(apis.METADATA, 1)[:-1])
     assert state.in_frame
     assert state.end_of_stream() is not None
+
+
+def test_tokens_of_an_early_handshake_are_requests_without_a_header() -> None:
+    """Of any length, until the client has authenticated."""
+    is_authenticated = False
+    state = KafkaConnectionState(
+        scratch=memoryview(bytearray(65536)), is_authenticated=lambda: is_authenticated
+    )
+    asked = codec.structs("request", apis.SASL_HANDSHAKE.key).root(mechanism="PLAIN")
+    for code in (33, 0):
+        (handshake,) = _requests(_feed(state, request(apis.SASL_HANDSHAKE, 0, asked)))
+        answer = codec.structs("response", apis.SASL_HANDSHAKE.key).root(error_code=code)
+        finish(state.reply(handshake, answer))
+    structs = codec.structs("response", apis.SASL_AUTHENTICATE.key)
+    for token, code, sent in (
+        (b"", 0, b"\0\0\0\1x"),
+        (b"a" * 99, 0, b"\0\0\0\1x"),
+        (b"b", 58, b""),
+    ):
+        (made,) = _requests(_feed(state, len(token).to_bytes(4, "big") + token))
+        assert (made.api, bytes(made.message.auth_bytes)) == (apis.SASL_AUTHENTICATE, token)
+        answer = structs.root(error_code=code, auth_bytes=b"x")
+        assert b"".join(finish(state.reply(made, answer))) == sent
+    is_authenticated = True
+    (metadata,) = _requests(_feed(state, request(apis.METADATA, 12)))
+    assert metadata.api is apis.METADATA
+    assert "7 bytes" in _broken(_feed(state, b"\0\0\0\7" + bytes(7)))

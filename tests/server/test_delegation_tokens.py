@@ -99,6 +99,12 @@ def authenticate(client: KafkaClient, data: bytes) -> Any:
     return client.ask(kafka_apis.SASL_AUTHENTICATE, 2, message)
 
 
+def exchange_raw(client: KafkaClient, data: bytes) -> bytes:
+    """Send a message of a mechanism without a header, and return the answer."""
+    client.send_bytes(len(data).to_bytes(4, "big") + data)
+    return client.receive_bytes()
+
+
 @pytest.fixture(scope="module")
 def served(
     tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
@@ -139,6 +145,28 @@ def seconds_until_closed(served: Delegating, token_id: str) -> float:
 
     wait_until(is_closed, timeout_s=20, what="the broker closes the connections")
     return time.monotonic() - began
+
+
+@pytest.mark.parametrize("password", [PASSWORDS["alice"], "wrong"])
+def test_tokens_without_a_header_after_an_early_handshake(
+    served: Delegating, password: str
+) -> None:
+    """SaslHandshake 0, as clients of Kafka before 1.0 send it: the messages are no requests."""
+    client = served.kafka()
+    handshake = codec.structs("request", kafka_apis.SASL_HANDSHAKE.key)
+    unknown = ask(client, kafka_apis.SASL_HANDSHAKE, 0, handshake.root(mechanism="NONE"))
+    assert unknown.error_code == 33
+    begun = ask(client, kafka_apis.SASL_HANDSHAKE, 0, handshake.root(mechanism="SCRAM-SHA-256"))
+    assert begun.error_code == 0
+    exchange = ScramClientExchange("SCRAM-SHA-256", "alice", password, bytes)
+    last = exchange.next(exchange_raw(client, exchange.first()))
+    if password == "wrong":
+        client.send_bytes(len(last).to_bytes(4, "big") + last)
+        assert client.is_closed(), "there is no place for an error"
+    else:
+        exchange.end(exchange_raw(client, last))
+        assert client.ask(kafka_apis.METADATA, 12).brokers, "requests have headers again"
+    client.close()
 
 
 def test_a_token_acts_as_its_owner_until_it_is_removed(served: Delegating) -> None:

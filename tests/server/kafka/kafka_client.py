@@ -44,9 +44,14 @@ class KafkaClient:
 
     def receive(self, api: Api, version: int) -> tuple[int, Any]:
         """The next answer, whichever request it is for."""
+        data = self.receive_bytes()
+        return response(api, version, len(data).to_bytes(4, "big") + data)
+
+    def receive_bytes(self) -> bytes:
+        """The next answer without its length."""
         head = self._stream.read(4)
         assert len(head) == 4, "the broker closed the connection"
-        return response(api, version, head + self._stream.read(int.from_bytes(head, "big")))
+        return self._stream.read(int.from_bytes(head, "big"))
 
     def ask(self, api: Api, version: int, message: Any = None) -> Any:
         sent = self.send(api, version, message)
