@@ -287,11 +287,11 @@ def _converse(
 
 def _is_refused(api: Api, version: int, answer: bytes) -> bool:
     """Whether every outcome in the answer is an error, after which nothing may still change."""
-    codes = list(_codes(response(api, version, answer)[1]))
+    codes = list(codes_of(response(api, version, answer)[1]))
     return bool(codes) and not {errors.NONE, errors.REQUEST_TIMED_OUT} & set(codes)
 
 
-def _codes(message: Any) -> Iterator[int]:
+def codes_of(message: Any) -> Iterator[int]:
     """The error codes of an answer: those of a list's items, if there are any, not of the whole."""
     structs = [
         each
@@ -300,7 +300,7 @@ def _codes(message: Any) -> Iterator[int]:
         for each in getattr(message, name)
         if hasattr(each, "__struct_fields__")
     ]
-    found = [code for each in structs for code in _codes(each)]
+    found = [code for each in structs for code in codes_of(each)]
     if found:
         yield from found
     elif hasattr(message, "error_code"):
