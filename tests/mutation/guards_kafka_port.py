@@ -10,6 +10,7 @@ from tests.mutation.guard import Guard
 _CONNECTION: Final = "tests/kafka/test_connection.py"
 _CODEC: Final = "tests/kafka/test_codec.py"
 _PRODUCE: Final = "tests/server/kafka/handlers/test_produce.py"
+_TOPICS: Final = "tests/server/kafka/handlers/test_topics.py"
 _PATTERNS: Final = "tests/server/kafka/test_patterns.py"
 _FETCH: Final = "tests/server/kafka/handlers/test_fetch.py"
 _GROUP_ADMIN: Final = "tests/server/kafka/handlers/test_group_admin.py"
@@ -32,7 +33,7 @@ GUARDS: Final = [
         why="a client that claims 2 GiB makes the broker wait and hold what arrives",
         module="raftlog/kafka/frame.py",
         function="FrameReader._length",
-        change=never("if REQUEST_BYTES_MIN"),
+        change=never("if _bytes_max"),
         tests=(f"{_CONNECTION}::test_bad_input_ends_the_connection",),
     ),
     Guard(
@@ -175,5 +176,31 @@ GUARDS: Final = [
         function="matching",
         change=never("if SUBSCRIPTION_PATTERN_CHARS_MAX"),
         tests=(f"{_PATTERNS}::test_the_length_is_limited",),
+    ),
+    Guard(
+        name="records are deleted below an offset of 0 or more",
+        why="an offset that a program has forgotten deletes all records of a partition",
+        module="raftlog/server/requests/deletion.py",
+        function="_before",
+        change=never("if TO_HIGH_WATERMARK"),
+        tests=(f"{_TOPICS}::test_records_are_deleted",),
+    ),
+    Guard(
+        name="Kafka clients delete no records of a topic that is only compacted",
+        why="the last record of each key is lost",
+        module="raftlog/server/kafka/handlers/topics.py",
+        function="_check_policy",
+        change=never("if is_deleted_by_age"),
+        tests=(f"{_TOPICS}::test_records_are_deleted",),
+    ),
+    Guard(
+        name="access to a topic is decided by its ID if the request has one",
+        why="a client reads the metadata of a topic that it may not describe",
+        module="raftlog/server/kafka/access.py",
+        function="_name",
+        change=always("if ZERO_UUID"),
+        tests=(
+            "tests/server/kafka/test_access.py::test_the_name_of_a_topic_is_not_shown_for_its_id",
+        ),
     ),
 ]
