@@ -312,7 +312,8 @@ def _state(broker: RunningBroker) -> Any:
     changes that requests have begun, which may have timed out.
     """
     context = broker.broker.context
-    broker.wait_until(lambda: not context.administration._tasks)
+    changes, groups = context.administration, context.coordinator
+    broker.wait_until(lambda: not (changes._tasks or groups._unnotified or groups._is_notifying))
 
     def read() -> Any:
         topics = {
