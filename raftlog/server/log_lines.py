@@ -3,7 +3,7 @@
 Every line is formatted here, so untrusted text is escaped here: a control character, such as a
 newline in a client id, becomes an escape sequence, and one event is one line. ``RepeatFilter``
 limits how many lines one message of the code can write. ``LogWriter`` writes them in a thread:
-whoever reads stderr, or its file system, cannot hold up a broker.
+neither the reader of stderr nor its file system can hold up a broker.
 """
 
 from __future__ import annotations

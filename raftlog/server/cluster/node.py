@@ -117,8 +117,7 @@ class ClusterNode:
         self._services = services
         self._loop = loop = services.host.loop
         self._journal_room = self._make_journal_room()
-        identity = store.identity
-        self.broker_id = identity.broker_id
+        self.broker_id = store.identity.broker_id
         self.me = Incarnation(store.place.member_id, journal.boot)
         self._run = services.new_id()
         self.machine = ClusterMachine(self._cluster_changed)

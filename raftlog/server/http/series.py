@@ -87,7 +87,7 @@ METRICS: Final = (
     Metric("raftlog_throttled_requests_total", "counter",
            "Requests after which the client had to wait because of a quota."),
     Metric("raftlog_log_dropped_total", "counter",
-           "Lines that are missing in the log because nobody read stderr, or its file system was "
+           "Lines that are missing in the log because nothing read stderr, or its file system was "
            "full."),
     Metric("raftlog_audit_dropped_total", "counter",
            "Events that are missing in the topic __audit because there were too many."),
