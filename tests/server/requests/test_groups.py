@@ -8,12 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from raftlog import limits
-from raftlog.errors import InvalidRequestError, NotCoordinatorError, UnknownGroupError
+from raftlog.errors import NotCoordinatorError, UnknownGroupError
 from raftlog.server.context import BrokerContext
 from raftlog.server.requests.groups import (
     change_offsets,
-    check_count,
     delete_groups,
     describe_groups,
     fetch_offsets,
@@ -185,9 +183,3 @@ def _changed(
         return groups.fetch("g", part)
 
     return change_offsets(context_of(g=cast(Any, shard)), "g", names, change, done, failed)
-
-
-def test_too_many_groups_are_refused() -> None:
-    check_count(["g"] * limits.GROUPS_PER_REQUEST_MAX)
-    with pytest.raises(InvalidRequestError, match="the maximum is"):
-        check_count(["g"] * (limits.GROUPS_PER_REQUEST_MAX + 1))
