@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from raftlog.client.waiting import IO_THREADS, wait_for
 from raftlog.errors import ClosedError, UnsupportedFeatureError
-from raftlog.standard_streams import occupy
 
 if TYPE_CHECKING:
     import asyncio
@@ -236,6 +235,8 @@ def _refuse_green_threads() -> None:
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:
+    from raftlog.standard_streams import occupy  # not for `from raftlog import Producer`
+
     occupy()
     try:
         import uvloop

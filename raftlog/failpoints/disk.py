@@ -28,7 +28,9 @@ _STATE_FILES: Final = {
     "place": "identity",
     "place.mark": "identity",
     "catalog": "catalog",
+    "catalog.spare": "catalog",
     "copies": "copies",
+    "copies.spare": "copies",
     "consensus.journal": "journal",
 }
 _LOG_FILES: Final = {

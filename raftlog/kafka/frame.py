@@ -23,7 +23,7 @@ LENGTH_BYTES: Final = 4
 REQUEST_BYTES_MIN: Final = 8  # of the header without a client ID
 # Bytes of a connection that distinguish Kafka's protocol from raftlog's: length, half of the key.
 CHOICE_BYTES: Final = 6
-MAGIC: Final = b"RL"  # of raftlog's frames, in these bytes
+_KEYS_MAX: Final = 1_024  # less than raftlog's magic; Kafka's API keys are below 100
 _HEAD: Final = struct.Struct(">hhi")
 _INT32: Final = struct.Struct(">i")
 _PIECE_BYTES_MAX: Final = 4 * limits.KIB  # smaller pieces of a response are joined
@@ -35,10 +35,12 @@ def is_kafka(first: bytes, bytes_max: int) -> bool:
     client's.
 
     A Kafka request begins with its length, at most ``bytes_max``, and an API key, also one that
-    does not exist. A raftlog frame has its magic there.
+    does not exist: below ``_KEYS_MAX``, or negative. Others are refused as damaged raftlog frames,
+    at once, and not when as many bytes have arrived as they claim.
     """
     length = int.from_bytes(first[:LENGTH_BYTES], "big")
-    return REQUEST_BYTES_MIN <= length <= bytes_max and first[LENGTH_BYTES:] != MAGIC
+    key = int.from_bytes(first[LENGTH_BYTES:], "big", signed=True)
+    return REQUEST_BYTES_MIN <= length <= bytes_max and key < _KEYS_MAX
 
 
 class FrameReader:

@@ -10,7 +10,9 @@ same offsets. A group's offset in the target never goes back.
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,9 +26,11 @@ from raftlog.backup.writer import write_backup
 from raftlog.client import waiting
 from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.client.aio.consumer import AsyncConsumer
+from raftlog.client.aio.loop_bound import LoopBound
 from raftlog.client.aio.producer import AsyncProducer
 from raftlog.client.environment import ClientEnvironment
 from raftlog.client.loop_thread import LoopThread
+from raftlog.client.threaded import ThreadedClient
 from raftlog.config import Voter
 from raftlog.errors import RaftlogError
 from raftlog.mirror.groups import Policy
@@ -203,25 +207,30 @@ class _Tale:
     def _runs(self, name: str, work: Callable[[ClientEnvironment], None]) -> bool:
         """Run a blocking program in a new process. Returns whether it succeeded."""
         world = self._world
+        is_killed = False
         machine = world.add_client(f"{name}-{len(world.clients)}", _idle)
         machine.start()
         host = replace(machine.host(), loop_thread=_Thread(machine))
         if not self._is_over and self._random.random() < KILLED_SHARE:
             self._killed_at_s = world.time.now + RUN_S_MAX * self._random.random() ** 2
         try:
-            work(host)
-        except _KilledError:
-            world.trace(f"{machine.name} is killed")
-            self._count(f"{name} killed")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)  # a killed process closes nothing
+                try:
+                    work(host)
+                except _KilledError:
+                    is_killed = True
         except RaftlogError as error:
             world.trace(f"{machine.name} fails: {error}")
             self._count(f"{name} failed")
         else:
-            self._count(name)
-            return True
+            self._count(f"{name} killed" if is_killed else name)
+            return not is_killed
         finally:
             self._killed_at_s = float("inf")
             machine.kill()
+            if is_killed:
+                _bury(machine, host.loop_thread)
         return False
 
     def _copy(self, source: Source, target: int, policy: Policy, host: ClientEnvironment) -> None:
@@ -489,6 +498,18 @@ def _difference(topic: str, expected: Records, found: Records) -> str:
         keys = [key for key in keys if key in expected]
     shown = {key: (expected.get(key), found.get(key)) for key in keys[:5]}
     return f"{len(keys)} of {len(expected)} differ: {shown}" if keys else ""
+
+
+def _bury(machine: ClientMachine, thread: LoopThread | None) -> None:
+    """Release the clients of a killed process, which has closed none, without their warnings."""
+    for each in gc.get_objects():
+        if isinstance(each, ThreadedClient) and each._thread is thread:
+            each._closed = True
+        elif isinstance(each, LoopBound) and each._loop is machine.loop:
+            machine.own(each)  # as those of asynchronous programs
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 async def _idle(_machine: ClientMachine) -> None:

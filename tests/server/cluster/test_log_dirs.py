@@ -217,6 +217,7 @@ def test_the_only_complete_copy_is_waited_for() -> None:
         assert state.unclean_epoch == -1
         machine(cluster).kill()
         cluster.start(2)
+        cluster.until(lambda: "t" in cluster.node(2).machine.topics)
         cluster.until(lambda: set(cluster.state(2, partition).isr) == {2, other})
         cluster.send(b"b", partition=partition)
         host = hosted(cluster, partition).host
