@@ -31,15 +31,15 @@ _BUFFER_BYTES_MIN: Final = 16 * limits.KIB
 
 
 def is_kafka(first: bytes, bytes_max: int) -> bool:
-    """Return whether a connection that begins with these ``CHOICE_BYTES`` bytes is a Kafka
-    client's.
+    """Return whether a connection that begins with these bytes is a Kafka client's: with
+    ``CHOICE_BYTES`` or more.
 
     A Kafka request begins with its length, at most ``bytes_max``, and an API key, also one that
     does not exist: below ``_KEYS_MAX``, or negative. Others are refused as damaged raftlog frames,
     at once, and not when as many bytes have arrived as they claim.
     """
     length = int.from_bytes(first[:LENGTH_BYTES], "big")
-    key = int.from_bytes(first[LENGTH_BYTES:], "big", signed=True)
+    key = int.from_bytes(first[LENGTH_BYTES:CHOICE_BYTES], "big", signed=True)
     return REQUEST_BYTES_MIN <= length <= bytes_max and key < _KEYS_MAX
 
 

@@ -17,6 +17,7 @@ def test_a_kafka_request_is_known_by_its_first_bytes() -> None:
         assert is_kafka(request(api, api.version_max)[:6], 1 << 20)
     for unknown in (b"\0\x63", b"\1\x2c", b"\3\xff", b"\xff\xff"):
         assert is_kafka(b"\0\0\0\x20" + unknown, 1 << 20)
+        assert is_kafka(b"\0\0\0\x20" + unknown + bytes(9), 1 << 20), "more has arrived"
     for other in (b"RL", b"\4\0", bytes(range(4, 6))):
         assert not is_kafka(b"\0\0\0\x20" + other, 1 << 20)
 
