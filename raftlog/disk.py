@@ -441,7 +441,7 @@ def fallocate(fd: int, position: int, size: int) -> None:
 
 
 def _file_system(path: str) -> str:
-    """Return the type of the file system of ``path``; empty if the system does not tell."""
+    """Return the type of the file system of ``path``; empty if it is unknown."""
     real, found = os.path.realpath(path), ("", "")
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:

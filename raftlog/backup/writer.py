@@ -256,17 +256,16 @@ def _namer(topic: TopicDescription, number: int) -> Callable[[Offset, bytes], st
 
 
 def _topic_files(made: Manifest, topic: TopicDescription) -> TopicFiles:
-    config = {key: topic.config[key] for key in topic.config_overrides}
     replicas = max((len(part.replicas) for part in topic.partitions), default=1)
     known = made.topics.get(topic.name)
     if known is None:
-        known = made.topics[topic.name] = TopicFiles(topic.id, replicas, config, [])
+        known = made.topics[topic.name] = TopicFiles(topic.id, replicas, topic.overrides, [])
     if known.id != topic.id:
         raise InvalidRequestError(
             f"topic {topic.name!r} was created again since the last backup. Use another directory, "
             "or exclude the topic with --topics"
         )
-    known.config, known.replicas = config, replicas
+    known.config, known.replicas = topic.overrides, replicas
     return known
 
 

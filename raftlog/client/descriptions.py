@@ -53,6 +53,11 @@ class TopicDescription:
     is_internal: bool = False
     partition_count: int = 0
 
+    @property
+    def overrides(self) -> dict[str, str]:
+        """Settings that were set on the topic, by key."""
+        return {key: self.config[key] for key in self.config_overrides}
+
 
 @dataclass(frozen=True, slots=True)
 class TopicListing:

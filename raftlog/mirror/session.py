@@ -31,6 +31,7 @@ from raftlog.errors import (
     RefusedError,
     RequestTimedOutError,
     UnknownGroupError,
+    UnknownTopicError,
 )
 from raftlog.mirror import batches, compacted, groups, positions, topics
 from raftlog.mirror.groups import Policy
@@ -223,9 +224,8 @@ class Session:
             return
         changed = {}
         for source in descriptions:
-            overrides = {key: source.config[key] for key in source.config_overrides}
-            if self._overrides.get(source.name) != overrides:
-                self._overrides[source.name] = overrides
+            if self._overrides.get(source.name) != source.overrides:
+                self._overrides[source.name] = source.overrides
                 changed[self._settings.prefix + source.name] = source
         for copy in self._target.describe_topics(changed) if changed else ():
             due = topics.settings_due(changed[copy.name], copy)
@@ -234,6 +234,8 @@ class Session:
             shown = ", ".join(f"{key}={value}" for key, value in sorted(due.items()))
             try:
                 self._target.alter_topic(copy.name, due)
+            except UnknownTopicError:  # deleted in between: the next session creates it
+                raise
             except RefusedError as error:
                 raise InvalidRequestError(
                     f"topic {copy.name!r} of the target cannot have the settings of its source "

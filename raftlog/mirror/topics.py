@@ -39,12 +39,11 @@ def settings_due(source: TopicDescription, copy: TopicDescription) -> dict[str, 
 
     Otherwise the copy could delete records that its source keeps.
     """
-    wanted = {key: source.config[key] for key in source.config_overrides}
-    held = {key: copy.config[key] for key in copy.config_overrides}
+    wanted = source.overrides
     differing: dict[str, str | None] = {
         key: value for key, value in wanted.items() if copy.config.get(key) != value
     }
-    differing |= dict.fromkeys(held.keys() - wanted.keys())
+    differing |= dict.fromkeys(copy.overrides.keys() - wanted.keys())
     return {key: value for key, value in differing.items() if key not in _OF_CLUSTERS}
 
 
@@ -66,8 +65,8 @@ def plan(
         found = existing.get(name)
         if found is None:
             replicas = max((len(part.replicas) for part in source.partitions), default=0)
-            config = {key: source.config[key] for key in source.config_overrides}
-            made.create.append(NewTopic(name, count, min(replicas, broker_count), config))
+            replicas = min(replicas, broker_count)
+            made.create.append(NewTopic(name, count, replicas, source.overrides))
         elif found.partition_count < count:
             made.extend[name] = count
         for number in range(count):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -136,8 +136,7 @@ def test_settings_of_the_source_are_followed_unless_told_otherwise(
     assert mirrored(source, target).altered == ["t"]
     with target.admin() as admin:
         (described,) = admin.describe_topics(["t"])
-    kept = {key: described.config[key] for key in described.config_overrides}
-    assert kept == {"retention.ms": "-1", "cleanup.policy": "compact"}
+    assert described.overrides == {"retention.ms": "-1", "cleanup.policy": "compact"}
 
 
 def test_settings_that_the_target_refuses_are_an_error_with_the_way_out(
@@ -154,6 +153,28 @@ def test_settings_that_the_target_refuses_are_an_error_with_the_way_out(
     monkeypatch.setattr(Admin, "alter_topic", refuse)
     with pytest.raises(InvalidRequestError, match=r"\(retention.ms=-1\): not allowed.*--keep-set"):
         mirrored(source, target)
+
+
+def test_a_copy_that_is_deleted_in_between_is_created_again(
+    source: EmbeddedLog, target: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_topic("t", config={"retention.ms": "3600000000"})
+    mirrored(source, target)
+    with source.admin() as admin:
+        admin.alter_topic("t", {"retention.ms": "-1"})
+    alter = Admin.alter_topic
+
+    def delete_before(admin: Admin, topic: str, config: Mapping[str, str | None]) -> None:
+        monkeypatch.setattr(Admin, "alter_topic", alter)
+        admin.delete_topics([topic])
+        alter(admin, topic, config)
+
+    monkeypatch.setattr(Admin, "alter_topic", delete_before)
+    monkeypatch.setattr("raftlog.mirror.mirror._PAUSE_S", 0)
+    assert not mirrored(source, target).altered
+    with target.admin() as admin:
+        (described,) = admin.describe_topics(["t"])
+    assert described.overrides == {"retention.ms": "-1"}
 
 
 def test_another_run_copies_what_is_new(source: EmbeddedLog, target: EmbeddedLog) -> None:

@@ -47,7 +47,7 @@ TESTS = [
 
 
 # Worlds of their own kind: mode, seeds per test, tests of `make test`, of `make seeds`.
-WORLDS = [("recovery", 2, 1, 10), ("mirror", 1, 1, 10)]
+WORLDS = [("recovery", 2, 1, 4), ("mirror", 1, 1, 4)]
 TESTS_OF_WORLDS = [
     pytest.param(
         *(mode, seeds, number),

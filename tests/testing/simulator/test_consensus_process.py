@@ -68,7 +68,7 @@ def test_a_sync_takes_time_and_nothing_leaves_before_it_is_done() -> None:
     (leader,) = world.leaders()
     process = process_of(world, leader.broker_id)
     leader.sync_s = 50.0
-    process.node._beat_due = NEVER  # beats tell only what is durable
+    process.node._beat_due = NEVER  # beats report only what is durable
     world.transmit = lambda *_: pytest.fail("nothing is durable yet")  # type: ignore[method-assign]
     propose(world, leader.broker_id, b"c1")
     while process.task is None:
