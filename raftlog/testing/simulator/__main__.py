@@ -16,6 +16,7 @@ from raftlog.testing.history.entries import write
 from raftlog.testing.simulator import mirroring, recovering
 from raftlog.testing.simulator.entries import entries
 from raftlog.testing.simulator.scenario import MODES, Scenario, Verdict, run
+from raftlog.testing.simulator.world import Result
 
 VIOLATIONS_SHOWN_MAX: Final = 20
 WORLDS: Final = ("recovery", "mirror")  # with other clients than those of ``scenario``
@@ -53,7 +54,7 @@ def _run_scenario(seed: int, options: argparse.Namespace) -> bool:
 
 def _run_world(seed: int, options: argparse.Namespace) -> bool:
     on_trace = say if options.trace else None
-    result: recovering.Result | mirroring.Result
+    result: Result
     if options.mode == "recovery":
         result = recovering.run(recovering.RecoveryPlan.draw(seed), on_trace=on_trace)
     else:

@@ -15,7 +15,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Final, TypeAlias
@@ -36,17 +36,22 @@ from raftlog.errors import RaftlogError
 from raftlog.mirror.groups import Policy
 from raftlog.mirror.session import MirrorSettings, Progress, Session
 from raftlog.mirror.source import ClusterSource, Source
-from raftlog.testing.simulator.history import Violation
 from raftlog.testing.simulator.loop import SimulationError
 from raftlog.testing.simulator.observer import node_of
 from raftlog.testing.simulator.process import (
     BrokerMachine,
     ClientMachine,
     Enduring,
-    Program,
     RunningBroker,
 )
-from raftlog.testing.simulator.world import CLUSTER_SECRET, World, broker_config, start_broker
+from raftlog.testing.simulator.world import (
+    CLUSTER_SECRET,
+    Result,
+    Tale,
+    World,
+    broker_config,
+    start_broker,
+)
 from raftlog.types import NewTopic, Offset, TopicPartition
 
 KEYS: Final = (2, 5, 20)
@@ -62,7 +67,6 @@ STEP_S: Final = 0.5
 LIMIT_S: Final = 120.0
 ATTEMPTS_MAX: Final = 20
 COMPACTED, PLAIN, GROUP = "compacted", "plain", "group"
-VIOLATIONS_MAX: Final = 10
 
 Records: TypeAlias = dict[object, bytes]  # values by key, or by partition and offset
 Content: TypeAlias = dict[str, Records]  # by topic
@@ -90,16 +94,6 @@ class MirrorPlan:
             steps=random.choice(STEPS),
             tombstones_ms=random.choice(TOMBSTONES_MS),
         )
-
-
-@dataclass(slots=True)
-class Result:
-    """``counts``: number of events by kind. ``digest``: as of ``Verdict``."""
-
-    plan: MirrorPlan
-    counts: dict[str, int] = field(default_factory=dict)
-    violations: list[Violation] = field(default_factory=list)
-    digest: str = ""
 
 
 class _KilledError(BaseException):
@@ -132,18 +126,8 @@ class _Files:
 
 def run(plan: MirrorPlan, *, on_trace: Callable[[str], None] | None = None) -> Result:
     """Run a plan. An exception of the simulated program is a violation, and not raised."""
-    result = Result(plan)
-    tale = _Tale(plan, result)
-    count = plan.source_brokers + 2
-    world = World(plan.seed, brokers=count, make_broker=tale.start_broker, on_trace=on_trace)
-    with world, _blocking(tale.block):
-        try:
-            tale.tell(world)
-            world.check()
-        except SimulationError as error:
-            result.violations.append(Violation("CRASH", str(error)))
-        result.digest = world.time.digest()
-    return result
+    tale, count = _Tale(plan), plan.source_brokers + 2
+    return tale.run(plan.seed, brokers=count, on_trace=on_trace, around=_blocking(tale.block))
 
 
 @contextmanager
@@ -155,12 +139,10 @@ def _blocking(block: Callable[[waiting.Subscribe, float | None], bool]) -> Itera
         waiting.block = before
 
 
-class _Tale:
-    def __init__(self, plan: MirrorPlan, result: Result) -> None:
+class _Tale(Tale):
+    def __init__(self, plan: MirrorPlan) -> None:
+        super().__init__()
         self._plan = plan
-        self._result = result
-        self._world: World
-        self._random: Random
         self._is_over = False
         self._is_writing = True
         self._once: list[int] = []  # keys that were set once, and are not deleted yet
@@ -275,7 +257,6 @@ class _Tale:
     # -- the course of events ----------------------------------------------------------------------
 
     def tell(self, world: World) -> None:
-        self._world, self._random = world, world.random("operator")
         world.boot()
         assert world.run_until(
             lambda: all((n := node_of(m)) and n.membership.is_in for m in world.brokers),
@@ -287,27 +268,10 @@ class _Tale:
         for _step in range(self._plan.steps):
             world.run_for(2 * self._random.random() ** 2)
             kind = self._random.choices(tuple(_EVENTS), (2, 1, 2, 1, 1, 1))[0]
-            if _EVENTS[kind](self):
-                self._count("" if kind in {"mirror", "backup"} else kind)
+            if _EVENTS[kind](self) and kind not in {"mirror", "backup"}:
+                self._count(kind)
             self._check_group()
         self._end(writer)
-
-    def _count(self, kind: str) -> None:
-        if kind:
-            self._result.counts[kind] = self._result.counts.get(kind, 0) + 1
-
-    def _violated(self, kind: str, text: str) -> None:
-        if len(self._result.violations) < VIOLATIONS_MAX:
-            self._result.violations.append(Violation(kind, f"{self._world.time.now:.3f} {text}"))
-
-    def _ask(self, name: str, work: Program) -> None:
-        """Run a client until it ends."""
-        client = self._world.add_client(f"{name}-{len(self._world.clients)}", work)
-        client.start()
-        if not self._world.run_until(lambda: client.is_done, limit_s=LIMIT_S):
-            self._violated("STUCK", f"{client.name} does not end")
-        self._world.check()
-        client.kill()
 
     def _admin(self, machine: ClientMachine, cluster: int) -> AsyncAdmin:
         return AsyncAdmin(

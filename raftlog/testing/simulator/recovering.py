@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Final, TypeAlias
@@ -33,8 +33,6 @@ from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.testing.page_cache import Node
 from raftlog.testing.simulator.growing import joining_config
-from raftlog.testing.simulator.history import Violation
-from raftlog.testing.simulator.loop import SimulationError
 from raftlog.testing.simulator.observer import node_of
 from raftlog.testing.simulator.operator import recover
 from raftlog.testing.simulator.process import (
@@ -44,7 +42,15 @@ from raftlog.testing.simulator.process import (
     Enduring,
     RunningBroker,
 )
-from raftlog.testing.simulator.world import CLUSTER_SECRET, World, broker_config, start_broker
+from raftlog.testing.simulator.world import (
+    ASK_LIMIT_S,
+    CLUSTER_SECRET,
+    Result,
+    Tale,
+    World,
+    broker_config,
+    start_broker,
+)
 from raftlog.types import NewTopic, TopicPartition
 
 History: TypeAlias = tuple[str, ...]  # recoveries of the cluster, see ``replication.histories``
@@ -64,7 +70,6 @@ SEND_MS: Final = 2_000
 PATIENCE_S: Final = 0.3
 WATCH_S: Final = 0.05
 LED_S: Final = 1.5  # within which an acknowledgement arrives, or its request has timed out
-VIOLATIONS_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +102,6 @@ class RecoveryPlan:
         )
 
 
-@dataclass(slots=True)
-class Result:
-    """``counts``: number of events by kind, and of records. ``digest``: as of ``Verdict``."""
-
-    plan: RecoveryPlan
-    counts: dict[str, int] = field(default_factory=dict)
-    violations: list[Violation] = field(default_factory=list)
-    digest: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class _Ack:
     at_s: float
@@ -124,26 +119,13 @@ class _Recovery:
 
 def run(plan: RecoveryPlan, *, on_trace: Callable[[str], None] | None = None) -> Result:
     """Run a plan. An exception of the simulated program is a violation, and not raised."""
-    result = Result(plan)
-    tale = _Tale(plan, result)
-    with World(
-        plan.seed, brokers=plan.sizes[-1], make_broker=tale.start_broker, on_trace=on_trace
-    ) as world:
-        try:
-            tale.tell(world)
-            world.check()
-        except SimulationError as error:
-            result.violations.append(Violation("CRASH", str(error)))
-        result.digest = world.time.digest()
-    return result
+    return _Tale(plan).run(plan.seed, brokers=plan.sizes[-1], on_trace=on_trace)
 
 
-class _Tale:
-    def __init__(self, plan: RecoveryPlan, result: Result) -> None:
+class _Tale(Tale):
+    def __init__(self, plan: RecoveryPlan) -> None:
+        super().__init__()
         self._plan = plan
-        self._result = result
-        self._world: World
-        self._random: Random
         self._acks: dict[TopicPartition, list[_Ack]] = {}
         self._recoveries: list[_Recovery] = []
         self._histories: dict[str, History] = {}  # last known one of each broker
@@ -167,7 +149,6 @@ class _Tale:
     # -- the course of events ----------------------------------------------------------------------
 
     def tell(self, world: World) -> None:
-        self._world, self._random = world, world.random("operator")
         for machine in world.brokers[self._plan.sizes[0] :]:
             machine.is_outside = machine.is_kept_down = True
         world.boot()
@@ -189,13 +170,6 @@ class _Tale:
             if _EVENTS[kind][0](self):
                 self._count(kind)
         self._end()
-
-    def _count(self, kind: str, by: int = 1) -> None:
-        self._result.counts[kind] = self._result.counts.get(kind, 0) + by
-
-    def _violated(self, kind: str, text: str) -> None:
-        if len(self._result.violations) < VIOLATIONS_MAX:
-            self._result.violations.append(Violation(kind, f"{self._world.time.now:.3f} {text}"))
 
     def _watch(self) -> None:
         self._look()
@@ -253,17 +227,6 @@ class _Tale:
             cluster_secret=CLUSTER_SECRET,
             host=machine.host(),
         )
-
-    def _ask(
-        self, name: str, work: Callable[[ClientMachine], asyncio.Future[None]] | object
-    ) -> bool:
-        """Run a client until it ends. Returns whether it ended in time."""
-        client = self._world.add_client(f"{name}-{len(self._world.clients)}", work)  # type: ignore[arg-type]
-        client.start()
-        ended = self._world.run_until(lambda: client.is_done, limit_s=REST_LIMIT_S)
-        self._world.check()
-        client.kill()
-        return ended
 
     async def _produce(self, broker: BrokerMachine, machine: ClientMachine) -> None:
         """Produce through ``broker``, on whose side of a cut the client is."""
@@ -408,7 +371,8 @@ class _Tale:
     ) -> None:
         """Recover with the truth: ``lost`` are destroyed, all others run."""
         ids = [other.broker_id for other in lost]
-        for _attempt in range(20):
+        until_s = self._world.time.now + ASK_LIMIT_S - 2 * REQUEST_S
+        while self._world.time.now < until_s:
             try:
                 async with asyncio.timeout(REQUEST_S), self._admin(machine, asked) as admin:
                     shown = await admin.recover_cluster(dry_run=True)
@@ -501,7 +465,7 @@ class _Tale:
         if not world.run_until(lambda: operator.is_done, limit_s=REST_LIMIT_S):
             self._violated("STUCK", f"the last recovery does not succeed: {self._states_text()}")
             return
-        if any(accepted) and self._result.counts.get("stopped"):
+        if any(accepted) and self.result.counts.get("stopped"):
             # It has given up what only the stopped brokers had.
             final = next(iter(self._nodes().values())).machine.history
             self._recoveries.append(_Recovery(world.time.now, final))
@@ -560,7 +524,6 @@ class _Tale:
         """Read all partitions, and look for the acknowledged records that must be there."""
         found: dict[TopicPartition, set[bytes]] = {}
         if not self._ask("reader", partial(self._read, found)):
-            self._violated("STUCK", f"the reader does not end: {self._states_text()}")
             return
         final = next(iter(self._nodes().values())).machine
         last_s = max(

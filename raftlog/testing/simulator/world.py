@@ -10,7 +10,8 @@ import asyncio
 import gc
 import socket
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from random import Random
 from types import TracebackType
 from typing import Any, Final, cast
@@ -21,6 +22,7 @@ from raftlog.config.voters import Voter
 from raftlog.config.watermark import Watermark
 from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
 from raftlog.server.broker import Broker, Surroundings
+from raftlog.testing.simulator.history import Violation
 from raftlog.testing.simulator.loop import (
     EVENTS_MAX_DEFAULT,
     NodeLoop,
@@ -43,6 +45,8 @@ BOOT_LIMIT_S: Final = 60.0
 # Nearly all objects of a simulation live until its end. More frequent garbage collections would
 # take a seventh of the time.
 COLLECTION_OBJECTS: Final = 50_000
+VIOLATIONS_MAX: Final = 10  # of a tale
+ASK_LIMIT_S: Final = 180.0  # for a client of a tale
 CLUSTER_SECRET: Final = "known to all of them"  # noqa: S105 - of simulated brokers
 
 
@@ -290,3 +294,67 @@ class World:
     ) -> None:
         gc.set_threshold(*self._collections)
         self.close()
+
+
+@dataclass(slots=True)
+class Result:
+    """Of a tale. ``counts``: number of events by kind, and of records. ``digest``: as of
+    ``Verdict``.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
+    digest: str = ""
+
+
+class Tale:
+    """A course of events that is told step by step, and waits for the clients that it starts."""
+
+    def __init__(self) -> None:
+        self.result = Result()
+        self._world: World
+        self._random: Random
+
+    async def start_broker(self, machine: BrokerMachine) -> RunningBroker:
+        raise NotImplementedError
+
+    def tell(self, world: World) -> None:
+        raise NotImplementedError
+
+    def run(
+        self,
+        seed: int,
+        *,
+        brokers: int,
+        on_trace: Callable[[str], None] | None,
+        around: AbstractContextManager[None] | None = None,
+    ) -> Result:
+        """Tell it. An exception of the simulated program is a violation, and not raised."""
+        world = World(seed, brokers=brokers, make_broker=self.start_broker, on_trace=on_trace)
+        self._world, self._random = world, world.random("operator")
+        with world, around or nullcontext():
+            try:
+                self.tell(world)
+                world.check()
+            except SimulationError as error:
+                self.result.violations.append(Violation("CRASH", str(error)))
+            self.result.digest = world.time.digest()
+        return self.result
+
+    def _count(self, kind: str, by: int = 1) -> None:
+        self.result.counts[kind] = self.result.counts.get(kind, 0) + by
+
+    def _violated(self, kind: str, text: str) -> None:
+        if len(self.result.violations) < VIOLATIONS_MAX:
+            self.result.violations.append(Violation(kind, f"{self._world.time.now:.3f} {text}"))
+
+    def _ask(self, name: str, work: Program) -> bool:
+        """Run a client until it ends. Returns whether it ended in time."""
+        client = self._world.add_client(f"{name}-{len(self._world.clients)}", work)
+        client.start()
+        ended = self._world.run_until(lambda: client.is_done, limit_s=ASK_LIMIT_S)
+        self._world.check()
+        client.kill()
+        if not ended:
+            self._violated("STUCK", f"{client.name} does not end")
+        return ended
