@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.kafka_peers.records import native_read, native_write, some_records
 
 VERSION = version_in("java/pom.xml", r"kafka-tools</artifactId>\s*<version>(.*?)<")
 KCAT = "1.7.1"
+needs_kcat = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 TOOLS = {
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
     "kafka-acls": "org.apache.kafka.tools.AclCommand",
@@ -254,6 +256,7 @@ def test_the_performance_tools_end(bootstrap: str, topic: str) -> None:
     assert "Percentiles" in tool("kafka-e2e-latency", bootstrap, *words, "--producer-acks", "all")
 
 
+@needs_kcat
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.feature("kcat", KCAT, "produce, consume and subscribe with all codecs")
 def test_kcat_and_raftlog_read_each_other(bootstrap: str, topic: str, codec: str) -> None:
@@ -274,6 +277,7 @@ def test_kcat_and_raftlog_read_each_other(bootstrap: str, topic: str, codec: str
         ]
 
 
+@needs_kcat
 @pytest.mark.feature("kcat", KCAT, "list brokers and topics")
 def test_kcat_lists_the_cluster(bootstrap: str, topic: str) -> None:
     shown = json.loads(run("kcat", "-b", bootstrap, "-L", "-J"))
