@@ -407,7 +407,7 @@ row = st.fixed_dictionaries(
     {
         "value": st.none() | texts,
         "key": st.none() | texts,
-        "headers": st.none() | st.lists(header, max_size=3),
+        "headers": st.none() | st.lists(header, min_size=1, max_size=3),  # no headers: one content
         "partition": st.none() | st.integers(0, 2),
         "topic": st.sampled_from(["a", "b"]),
     }
