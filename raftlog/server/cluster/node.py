@@ -614,8 +614,8 @@ class ClusterNode:
                 f"broker {self.broker_id} has contact with a majority of the cluster's voters, so "
                 f"the recovery that broker {peer.broker_id} continues after was none, and is not "
                 f"accepted. Start broker {peer.broker_id}, and all that took part in that "
-                "recovery, with empty data directories. Records that they acknowledged after it "
-                "are given up"
+                "recovery, with empty data directories. Records that they acknowledged after it, "
+                "and those that only they have, are given up"
             )
         if peer.directory_id in machine.lost:
             raise DeclaredLostError(lost_text(peer.broker_id, peer.directory_id))

@@ -131,6 +131,9 @@ class _Tale(Tale):
         self._histories: dict[str, History] = {}  # last known one of each broker
         # When a broker last led the partition.
         self._led: dict[TopicPartition, dict[Leader, float]] = {}
+        # When all in-sync replicas of a partition were emptied, because a majority had refused
+        # their recovery.
+        self._emptied: dict[TopicPartition, float] = {}
         self._releases = list(plan.releases)
         self._joins: set[str] = set()  # brokers that start with the setting ``join``
         self._copies: dict[str, Node] = {}  # of data directories, by broker
@@ -509,6 +512,7 @@ class _Tale(Tale):
         if not world.members:
             history = self._histories.get(self._random.choice(stopped).name, ())
             kept = [m for m in stopped if self._histories.get(m.name, ()) == history]
+        self._note_emptied({m.broker_id for m in stopped if m not in kept})
         for machine in stopped:
             if machine not in kept:
                 machine.wipe()
@@ -519,6 +523,18 @@ class _Tale(Tale):
                 machine.start()
                 world.run_for(2.0)
         return True
+
+    def _note_emptied(self, brokers: set[int]) -> None:
+        """Note the partitions that have no in-sync replica without ``brokers``, as the brokers that
+        serve know.
+        """
+        for node in self._nodes().values():
+            for record in node.machine.topics.values():
+                for number in range(len(record.partitions)):
+                    state = node.partitions.state_of(record.id, number)
+                    if state is not None and state.isr.keys() <= brokers:
+                        name = TopicPartition(record.name, number)
+                        self._emptied[name] = self._world.time.now
 
     def _check_records(self) -> None:
         """Read all partitions, and look for the acknowledged records that must be there."""
@@ -533,7 +549,8 @@ class _Tale(Tale):
         for name, acks in self._acks.items():
             self._count("acknowledged", len(acks))
             for ack in acks:
-                is_kept = ack.at_s > last_s and (not self._recoveries or _counts(ack, final))
+                is_kept = ack.at_s > max(last_s, self._emptied.get(name, -1.0))
+                is_kept = is_kept and (not self._recoveries or _counts(ack, final))
                 self._count("to be there", is_kept)
                 if is_kept and ack.value not in found.get(name, ()):
                     self._violated("LOST", f"{name}: {ack}; final history {final.history}")
