@@ -24,8 +24,6 @@ QUICK = "0113"  # takes ten minutes, except in the quick mode of its suite
 CANNOT_PASS = {
     "0055_producer_latency": "a case has transactions, which are not available",
     "0061_consumer_lag": "a case has transactions, which are not available",
-    "0077_compaction": "creates a topic with file.delete.delay.ms=10000, which is fixed to 0",
-    "0081_admin": "creates topics with assigned replicas and with compression.type=lz4",
     "0109_auto_create_topics": "sets access rules on a broker without authentication",
     "0137_barrier_batch_consume": "a case has transactions, which are not available",
 }
@@ -62,7 +60,7 @@ def write_kafka(directory: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("scenario", "is_quick", "count", "passed_min"),
-    [("default", False, 1, 74), ("default", True, 1, 1), ("noautocreate", False, 3, 4)],
+    [("default", False, 1, 76), ("default", True, 1, 1), ("noautocreate", False, 3, 4)],
 )
 def test_the_tests_of_librdkafka(
     tmp_path: Path, scenario: str, is_quick: bool, count: int, passed_min: int
