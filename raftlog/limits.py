@@ -240,6 +240,7 @@ CONSOLE_FORM_FIELDS_MAX: Final = 100
 CONSOLE_FILTER_CHARS_MAX: Final = 200  # of a text to search for
 CONSOLE_DESCRIPTIONS_MAX: Final = 8  # kept: of the cluster and of topics
 CONSOLE_GROUPS_KEPT_MAX: Final = 64  # groups whose lag is remembered
+CONSOLE_GROUPS_DESCRIBED_MAX: Final = 200  # to find those of a topic
 CONSOLE_CHECK_STEP_MS: Final = 1_000  # of a check of copies, for one request
 CONSOLE_CHECKS_MAX: Final = 4  # kept, of each user
 CONSOLE_POINTS_MAX: Final = 150  # of a plot

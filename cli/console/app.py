@@ -28,6 +28,7 @@ from raftlog.cli.http_api import HttpApi, status_of
 from raftlog.clock import SystemClock
 from raftlog.config import BrokerConfig
 from raftlog.errors import RaftlogError
+from raftlog.security.acl import Operation, ResourceType
 from raftlog.server.http.authentication import HttpUser
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class Console:
         self._api = HttpApi(lambda request: self._session(request).admin)
         self._broker_id = config.id
         self._is_read_only = config.http_console_read_only
+        # Without authentication, operators prove the cluster secret, which the console does not.
+        self._needs_secret = config.operations_require_secret and bool(
+            config.cluster_secret or config.cluster_secret_file
+        )
         listen = config.http_listen
         self._is_on_loopback = listen is not None and listen.is_loopback
         self._secret = secrets.token_bytes(32)
@@ -76,6 +81,8 @@ class Console:
             "/new-topic": ("new_topic.html", Pages.new_topic),
             "/topics/{name}": ("topic.html", Pages.topic),
             "/topics/{name}/partitions/{partition}": ("partition.html", Pages.partition),
+            "/topics/{name}/groups": ("topic_groups.html", Pages.topic_groups),
+            "/topics/{name}/produce": ("produce.html", Pages.new_record),
             "/topics/{name}/producers": ("producers.html", producers.producers),
             "/topics/{name}/check": ("check.html", checks.check),
             "/topics/{name}/records": ("records.html", Pages.records),
@@ -94,6 +101,10 @@ class Console:
             "/new-topic": Pages.create_topic,
             "/topics/{name}/settings": Pages.alter_topic,
             "/topics/{name}/partitions": Pages.extend_topic,
+            "/topics/{name}/delete": Pages.delete_topic,
+            "/topics/{name}/produce": Pages.produce,
+            "/topics/{name}/partitions/{partition}/delete-records": Pages.delete_records,
+            "/topics/{name}/partitions/{partition}/leader": Pages.move_leader,
             "/group/reset": Pages.apply_reset,
             "/access/new-rule": access.create_rule,
             "/access/delete-rule": access.delete_rule,
@@ -137,12 +148,25 @@ class Console:
         name = "" if user is None else user.display_name
         return hmac.digest(self._secret, name.encode(), "sha256").hex()
 
+    def _rights(self, request: Request) -> frozenset[str]:
+        """Return which changes the page offers. In the event loop, which owns the access rules."""
+        user = self._user(request)
+
+        def may(operation: Operation, resource_type: ResourceType, name: str) -> bool:
+            if user is not None:
+                return user.may(operation, resource_type, name)
+            return resource_type != "CLUSTER" or not self._needs_secret
+
+        topic = request.path_params.get("name", "")
+        return guard.rights(topic, may, is_read_only=self._is_read_only)
+
     # -- requests
 
     def _show(self, template: str, work: Show) -> Callable[[Request], Any]:
         async def respond(request: Request) -> Response:
             self._check_host(request)
-            return await self._in_thread(self._page, request, template, work)
+            rights = self._rights(request)
+            return await self._in_thread(self._page, request, template, work, rights)
 
         return respond
 
@@ -203,13 +227,15 @@ class Console:
 
     # -- in a thread
 
-    def _page(self, request: Request, template: str, work: Show) -> Response:
+    def _page(
+        self, request: Request, template: str, work: Show, rights: frozenset[str]
+    ) -> Response:
         try:
             parameters = {**request.query_params, **request.path_params}
             values = work(self._session(request).pages, parameters)
         except RaftlogError as error:
             return self._error(request, str(error), status_of(error))
-        return self._rendered(request, template, values)
+        return self._rendered(request, template, {**values, "rights": rights})
 
     def _changed(self, request: Request, form: Mapping[str, str], work: Change) -> Response:
         try:

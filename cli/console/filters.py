@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from raftlog import limits
 from raftlog.cli import health
 from raftlog.cli.console import decoding
 from raftlog.cli.group import seconds
+from raftlog.config.keys import INT64_MAX
 
 NOTHING: Final = "\N{EN DASH}"
 SPARK_WIDTH: Final = 96
@@ -48,14 +50,31 @@ def clock(at_ms: int) -> str:
 
 
 def duration(value: float | None) -> str:
-    """Format seconds as seconds, minutes or hours."""
+    """Format seconds as seconds, minutes, hours or days."""
     if value is None:
         return NOTHING
     if value < 60:
         return f"{seconds(value)} s"
     if value < 3_600:
         return f"{value / 60:.0f} min"
-    return f"{value / 3_600:.1f} h"
+    if value < 172_800:
+        return f"{value / 3_600:.1f} h"
+    return f"{value / 86_400:.1f} days"
+
+
+def readable(value: str, setting: str) -> str:
+    """Return the value of a setting in ms or bytes with a larger unit, such as ``7 days``; "" for
+    other settings and small values.
+    """
+    is_time, is_size = setting.endswith(".ms"), setting.endswith(".bytes")
+    if not (is_time or is_size) or not value.removeprefix("-").isdecimal():
+        return ""
+    amount = int(value)
+    if amount < 0 or amount == INT64_MAX:
+        return "no limit"
+    if amount < (1_000 if is_time else limits.KIB):
+        return ""
+    return (duration(amount / 1_000) if is_time else size(amount)).replace(".0 ", " ")
 
 
 def bar(value: float | None, largest: float) -> int:
@@ -72,6 +91,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "time": time,
     "clock": clock,
     "duration": duration,
+    "readable": readable,
     "bar": bar,
     "ids": health.ids,
     "state": health.partition_state,

@@ -10,11 +10,13 @@ These checks protect a loopback port against pages of other sites in a browser o
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
 from raftlog.config import Address
+from raftlog.security.acl import CLUSTER_NAME, Operation, ResourceType
+from raftlog.types import is_internal_topic
 
 TOKEN_FIELD: Final = "token"  # noqa: S105 - not a secret
 
@@ -31,6 +33,9 @@ HEADERS: Final[Mapping[str, str]] = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+
+TOPIC_CHANGES: Final[tuple[Operation, ...]] = ("WRITE", "DELETE", "ALTER", "ALTER_CONFIGS")
+MOVE_LEADERS: Final = "MOVE_LEADERS"
 
 
 def refusal(host: str, *, listens_on_loopback: bool) -> str:
@@ -66,3 +71,19 @@ def change_refusal(
     if not hmac.compare_digest(form.get(TOKEN_FIELD, "").encode(), token.encode()):
         return "the page is older than the broker's last start. Go back, reload it, and try again"
     return ""
+
+
+def rights(
+    topic: str, may: Callable[[Operation, ResourceType, str], bool], *, is_read_only: bool
+) -> frozenset[str]:
+    """Return which changes the pages of a topic offer: of ``TOPIC_CHANGES``, and ``MOVE_LEADERS``.
+
+    ``topic``: "" on other pages. ``may``: whether the user may do an operation with a resource. The
+    pages hide other changes; the brokers refuse them.
+    """
+    if is_read_only or not topic:
+        return frozenset()
+    found = {MOVE_LEADERS} if may("ALTER", "CLUSTER", CLUSTER_NAME) else set()
+    if not is_internal_topic(topic):
+        found |= {operation for operation in TOPIC_CHANGES if may(operation, "TOPIC", topic)}
+    return frozenset(found)

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import click
 
-from raftlog import Admin, NewTopic, limits
+from raftlog import Admin, NewTopic, Producer, limits
 from raftlog.cli import explaining
 from raftlog.cli.console import avro, decoding
 from raftlog.cli.console import records as reading
@@ -36,6 +36,7 @@ from raftlog.cli.group import (
 )
 from raftlog.cli.http_parameters import whole
 from raftlog.cli.offsets import From
+from raftlog.cli.options import key_and_value
 from raftlog.cli.overview import SORTS, TopicRow, overview
 from raftlog.cli.topic import topic_rows
 from raftlog.client.descriptions import (
@@ -71,16 +72,18 @@ class Pages:
         make_reader: Callable[[], reading.Reader],
         schemas: avro.Schemas,
         *,
+        make_producer: Callable[[], Producer],
         is_secured: bool,
     ) -> None:
-        """``make_reader``: returns a reader of records for one page. ``is_secured``: users of the
-        console authenticate.
+        """``make_reader``, ``make_producer``: return a reader of records for one page, and a
+        producer for one record. ``is_secured``: users of the console authenticate.
         """
         self.admin = admin
         self.is_secured = is_secured
         self.checks = Checks(admin)
         self._view = view
         self._reader = make_reader
+        self._producer = make_producer
         self._schemas = schemas
         self._clock = SystemClock()
 
@@ -170,6 +173,7 @@ class Pages:
                     "accepts": key.accepts,
                     "default": key.show(key.default),
                     "is_set": key.name in row["config_overrides"],
+                    "choices": key.choices,
                 }
                 for key in TOPIC_KEYS
             ],
@@ -215,13 +219,15 @@ class Pages:
         """Create a topic. Returns the URL of the next page."""
         name = form.get("name", "").strip()
         key, value = form.get("setting", ""), form.get("value", "").strip()
+        chosen = {each.name: form.get(each.name, "") for each in TOPIC_KEYS if each.choices}
+        settings = {**chosen, **({key: value} if key else {})}
         self.admin.create_topics(
             [
                 NewTopic(
                     name,
                     whole(form, "partitions", 1),
                     whole(form, "replication_factor", 0),
-                    {key: value} if key and value else {},
+                    {setting: text for setting, text in settings.items() if text},
                 )
             ]
         )
@@ -242,7 +248,93 @@ class Pages:
         self._view.forget()
         return f"/topics/{name}"
 
+    def delete_topic(self, form: Parameters) -> str:
+        """Delete the topic whose name the user has typed. Returns the URL of the topics."""
+        name = check_topic_name(form["name"])
+        if form.get("confirmed", "").strip() != name:
+            raise InvalidRequestError(
+                f"confirmed: this is not the name of the topic, {name}. Nothing was deleted: go "
+                "back, and type its name"
+            )
+        self.admin.delete_topics([name])
+        self._view.forget()
+        return "/topics"
+
+    def delete_records(self, form: Parameters) -> str:
+        """Delete the records of a partition below an offset. Returns the URL of the partition."""
+        name, partition = check_topic_name(form["name"]), whole(form, "partition", -1)
+        before = whole(form, "before", -1)
+        if before < 0:  # -1 deletes all records
+            raise InvalidRequestError("before: enter the first offset that remains")
+        self.admin.delete_records({TopicPartition(name, partition): before})
+        self._view.forget()
+        return f"/topics/{name}/partitions/{partition}"
+
+    def move_leader(self, form: Parameters) -> str:
+        """Transfer the leadership of a partition. Returns the URL of the partition."""
+        name, partition = check_topic_name(form["name"]), whole(form, "partition", -1)
+        self.admin.transfer_leader(name, partition, whole(form, "to", -1))
+        self._view.forget()
+        return f"/topics/{name}/partitions/{partition}"
+
+    def topic_groups(self, parameters: Parameters) -> Values:
+        """Return the groups that read the topic, or have committed offsets in it, and their lag
+        there. Raises the errors of the client.
+        """
+        name = check_topic_name(parameters["name"])
+        described, omitted = self._view.kept("/groups", self._described_groups)
+        shares = (
+            replace(group, partitions=tuple(p for p in group.partitions if p.topic == name))
+            for group in described
+        )
+        found = sorted(
+            (group for group in shares if group.partitions),
+            key=lambda group: (-group.lag, group.group),
+        )
+        path = f"/topics/{name}/groups"
+        return {"topic": name, "page": page_of(found, ROWS, path, parameters), "omitted": omitted}
+
+    def _described_groups(self) -> tuple[list[GroupDescription], int]:
+        """Return the first ``CONSOLE_GROUPS_DESCRIBED_MAX`` groups, and the number of others."""
+        names = [row.group for row in self.admin.list_groups()]
+        chosen = names[: limits.CONSOLE_GROUPS_DESCRIBED_MAX]
+        return self.admin.describe_groups(chosen) if chosen else [], len(names) - len(chosen)
+
     # -- records
+
+    def new_record(self, parameters: Parameters) -> Values:
+        """Return the form; after a record was stored, with its partition and offset."""
+        stored = [whole(parameters, each, 0) for each in ("stored", "offset") if each in parameters]
+        return {
+            "topic": check_topic_name(parameters["name"]),
+            "partition": parameters.get("partition", ""),
+            "stored": stored if len(stored) == 2 else None,
+        }
+
+    def produce(self, form: Parameters) -> str:
+        """Send one record. Returns the URL of the form, which links to the record.
+
+        An empty key is none; lines end with a line feed. Raises ``InvalidRequestError``, or the
+        error of the delivery.
+        """
+        name, key = check_topic_name(form["name"]), form.get("key", "")
+        value = form.get("value", "").replace("\r\n", "\n")  # as forms send line ends
+        partition = form.get("partition", "").strip()
+        lines = [line for line in form.get("headers", "").splitlines() if line.strip()]
+        try:
+            headers = [key_and_value(line) for line in lines]
+        except click.BadParameter as error:
+            raise InvalidRequestError(f"headers: {error.message}") from error
+        with self._producer() as producer:
+            stored = producer.send(
+                name,
+                None if form.get("tombstone") else value.encode(),
+                key.encode() if key else None,
+                [(header, text.encode()) for header, text in headers],
+                partition=whole(form, "partition", 0) if partition else None,
+            ).result()
+        at = {"partition": partition, "stored": stored.partition, "offset": stored.offset}
+        return f"/topics/{name}/produce?{urlencode(at)}"
 
     def records(self, parameters: Parameters) -> Values:
         query = self._query(parameters)
@@ -340,6 +432,7 @@ class Pages:
         name = check_group_id(parameters.get("name", ""))
         (group,) = self.admin.describe_groups([name])
         lags = self._view.lags(name, group.lag)
+        members = {member.member_id: member for member in group.members}
         rows = sorted(group.partitions, key=lambda part: (part.topic, part.partition))
         return {
             "group": group,
@@ -347,6 +440,7 @@ class Pages:
                 (member, partition_ranges(member.assigned)) for member in group.members[:ROWS]
             ],
             "page": page_of(rows, PARTITION_ROWS, "/group", parameters),
+            "readers": members,
             "lag_max": max((part.lag or 0 for part in rows), default=0),
             "lags": points(lags),
             "sentences": explaining.explain_lag(group)[:SENTENCES_MAX] if group.lag else [],

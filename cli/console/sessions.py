@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from raftlog import Admin, limits
+from raftlog import Admin, Producer, limits
 from raftlog.cli.console import records
 from raftlog.cli.console.avro import Schemas
 from raftlog.cli.console.cluster_view import ClusterView
@@ -18,6 +18,7 @@ from raftlog.server.authentication import OAUTHBEARER
 from raftlog.server.http.authentication import HttpUser
 
 REQUEST_MS = 5_000  # of one request to a broker; a connection lives for 10 s
+DELIVERY_MS = 6_000  # of a record
 
 
 @dataclass(slots=True)
@@ -76,6 +77,14 @@ class Sessions:
             view,
             lambda: records.Reader(self._bootstrap, clock.monotonic, self._schemas, **security),
             self._schemas,
+            make_producer=lambda: Producer(
+                self._bootstrap,
+                request_timeout_ms=REQUEST_MS,
+                delivery_timeout_ms=DELIVERY_MS,
+                max_block_ms=REQUEST_MS,
+                client_id=records.CLIENT_ID,
+                **security,
+            ),
             is_secured=user is not None,
         )
         return Session(user, admin, pages)

@@ -27,6 +27,7 @@ class ConfigKey(Generic[T]):
     accepts: str  # for texts: the range or the choices, with the unit
     help: str
     show: Callable[[T], str] = str  # the inverse of ``parse``, except for secrets
+    choices: tuple[str, ...] = ()  # all texts that ``parse`` returns, if they are few
 
     @property
     def is_secret(self) -> bool:
@@ -79,7 +80,8 @@ def number(
 
 
 def word(name: str, default: str, choices: tuple[str, ...], text: str) -> ConfigKey[str]:
-    return ConfigKey(name, default, _choice(*choices), " or ".join(choices), text)
+    accepts = " or ".join(choices)
+    return ConfigKey(name, default, _choice(*choices), accepts, text, choices=choices)
 
 
 def parse(

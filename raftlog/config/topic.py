@@ -43,6 +43,7 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "delete, compact or compact,delete",
         "How old data is removed: by age and size (`delete`), all but the last record of each key "
         "(`compact`), or both.",
+        choices=_POLICIES,
     ),
     word(
         "compression.type",

@@ -23,8 +23,9 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, Response
 
 from raftlog import errors, limits
+from raftlog.security.acl import Operation, ResourceType
 from raftlog.security.principal import USER, Principal
-from raftlog.server.access.control import Caller
+from raftlog.server.access.control import AccessControl, Caller
 from raftlog.server.authentication import OAUTHBEARER
 from raftlog.server.context import BrokerContext
 
@@ -45,14 +46,21 @@ class HttpUser(BaseUser):
     """The user of a request: a ``Client`` of the access rules.
 
     ``mechanism``: one for which the user has a credential of this password; or OAUTHBEARER: then,
-    ``password`` is a bearer token.
+    ``password`` is a bearer token. ``access``: the rules of this broker; None: it may do nothing.
     """
 
     principal: Principal
     peer_host: str
     mechanism: str
     password: str = field(repr=False)
+    access: AccessControl | None = field(default=None, repr=False, compare=False)
     is_operator = False
+
+    def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """Whether the user may do ``operation`` with a resource. Call it in the event loop."""
+        return self.access is not None and Caller(self.access, self).may(
+            operation, resource_type, name
+        )
 
     @property
     def is_authenticated(self) -> bool:
@@ -112,17 +120,17 @@ class HttpAuthentication(AuthenticationBackend):
                 "(HTTP Basic), or a token of the identity provider (HTTP Bearer)"
             )
         host = conn.client.host if conn.client is not None else "local"
-        authenticator = self._context.authenticator
+        authenticator, access = self._context.authenticator, self._context.access
         try:
             if given is None:
                 principal = await authenticator.verify_token(host, token.strip())
-                return HttpUser(principal, host, OAUTHBEARER, token.strip())
+                return HttpUser(principal, host, OAUTHBEARER, token.strip(), access)
             name, password = given
             used = await authenticator.verify(host, name, password)
         except errors.AuthenticationError:
             await asyncio.sleep(limits.AUTHENTICATION_DELAY_S)
             raise
-        return HttpUser(Principal(USER, used.user), host, used.mechanism, password)
+        return HttpUser(Principal(USER, used.user), host, used.mechanism, password, access)
 
     def _check_metrics(self, user: HttpUser) -> None:
         """Raise ``AccessDeniedError`` unless the user may describe the cluster."""

@@ -80,7 +80,8 @@ class Cluster1:
 
 def pages_of(admin: Cluster1, *, is_secured: bool = True) -> Pages:
     unused = cast(Any, None)
-    return Pages(cast(Admin, admin), unused, unused, unused, is_secured=is_secured)
+    arguments: Any = {"make_producer": unused, "is_secured": is_secured}
+    return Pages(cast(Admin, admin), unused, unused, unused, **arguments)
 
 
 def test_rules_are_selected_by_what_applies_to_a_name_and_are_paged() -> None:
@@ -324,6 +325,32 @@ def test_rules_are_created_checked_and_deleted(console: SecuredConsole) -> None:
     status, text = console.post("/access/delete-rule", **rule)
     assert (status, "User:bob" in text) == (200, False)
     assert console.post("/access/delete-rule", **rule)[0] == 400
+
+
+@pytest.mark.integration
+def test_a_page_offers_the_changes_that_its_user_may_make(
+    console: SecuredConsole, secured: Cluster
+) -> None:
+    assert console.post("/new-topic", name="offered")[0] == 200
+    passwords = {"password": PASSWORD, "repeated": PASSWORD}
+    assert console.post("/access/new-user", user="erin", **passwords)[0] == 200
+    for fields in (
+        {"operation": "DESCRIBE", "resource_type": "CLUSTER"},
+        {"operation": "WRITE", "resource_type": "TOPIC", "resource_name": "offered"},
+    ):
+        assert console.post("/access/new-rule", principal="erin", **fields)[0] == 200
+    erin = as_user(secured, "erin")
+    changes = ("produce", "delete", "settings", "partitions")
+    for user, offered in ((console, changes), (erin, changes[:1])):
+        page = user.get("/topics/offered")
+        assert tuple(c for c in changes if f'"/topics/offered/{c}"' in page) == offered
+    assert "/delete-records" in console.get("/topics/offered/partitions/0")
+    assert "/delete-records" not in erin.get("/topics/offered/partitions/0")
+    status, text = erin.post("/topics/offered/delete", confirmed="offered")
+    assert (status, "may not DELETE TOPIC" in text_of(text)) == (403, True)
+    status, text = erin.post("/topics/offered/produce", value="of erin")
+    assert (status, "Stored in partition 0, at offset 0" in text_of(text)) == (200, True)
+    assert "of erin" in console.get("/topics/offered/records")
 
 
 @pytest.mark.integration

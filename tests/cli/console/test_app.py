@@ -167,7 +167,9 @@ def test_other_hosts_are_refused_on_a_loopback_port(browser: Browser, consoles: 
 
 def test_a_topic_is_created_and_changed(browser: Browser, bootstrap: str) -> None:
     made = browser.post(
-        "/new-topic", name="made-here", partitions="2", setting="retention.ms", value="60000"
+        "/new-topic",
+        **{"name": "made-here", "partitions": "2", "cleanup.policy": "compact,delete"},
+        **{"setting": "retention.ms", "value": "60000", "flush.policy": ""},
     )
     assert made == (303, "/topics/made-here")
     altered = browser.post("/topics/made-here/settings", setting="segment.bytes", value="1048576")
@@ -176,9 +178,18 @@ def test_a_topic_is_created_and_changed(browser: Browser, bootstrap: str) -> Non
     with Admin(bootstrap) as admin:
         (described,) = admin.describe_topics(["made-here"])
         assert len(described.partitions) == 3
-        assert described.config_overrides == ("retention.ms", "segment.bytes")
+        assert described.config["cleanup.policy"] == "compact,delete"
+        overrides = ("cleanup.policy", "retention.ms", "segment.bytes")
+        assert described.config_overrides == overrides
         browser.post("/topics/made-here/settings", setting="segment.bytes", value="9", reset="1")
-        assert admin.describe_topics(["made-here"])[0].config_overrides == ("retention.ms",)
+        assert admin.describe_topics(["made-here"])[0].config_overrides == overrides[:2]
+        page = browser.get("/topics/made-here")
+        assert "<option selected>compact,delete</option>" in page
+        assert 'aria-label="retention.ms"></form><span class="hint">1 min</span>' in page
+        assert browser.post("/topics/made-here/delete", confirmed="made-her")[0] == 400
+        assert "made-here" in admin.list_topics()
+        assert browser.post("/topics/made-here/delete", confirmed="made-here")[1] == "/topics"
+        assert "made-here" not in admin.list_topics()
 
 
 def test_a_change_that_is_not_possible_says_why(browser: Browser, topic: str) -> None:
@@ -196,6 +207,8 @@ def test_a_change_that_is_not_possible_says_why(browser: Browser, topic: str) ->
 
 CHANGES = (
     *("/new-topic", "/topics/t/settings", "/topics/t/partitions", "/group/reset"),
+    *("/topics/t/delete", "/topics/t/produce", "/topics/t/partitions/0/delete-records"),
+    "/topics/t/partitions/0/leader",
     *("/access/new-rule", "/access/delete-rule", "/access/new-user", "/access/new-password"),
     "/access/delete-user",
 )
@@ -218,7 +231,10 @@ def test_a_change_needs_the_token_and_the_origin(browser: Browser, path: str) ->
 
 def test_a_read_only_console_changes_nothing(consoles: Consoles, topic: str) -> None:
     console = consoles(read_only=True)
-    for path in (f"/topics/{topic}", "/topics", "/new-topic"):
+    for path in (
+        *(f"/topics/{topic}", f"/topics/{topic}/partitions/0", f"/topics/{topic}/produce"),
+        *("/topics", "/new-topic"),
+    ):
         text = console.get(path)
         check(text)
         assert '<form method="post"' not in text

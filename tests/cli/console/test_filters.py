@@ -30,6 +30,15 @@ def test_values() -> None:
         (filters.duration(0.5), "0.5 s"),
         (filters.duration(90), "2 min"),
         (filters.duration(7_200), "2.0 h"),
+        (filters.duration(200_000), "2.3 days"),
+        (filters.readable("604800000", "retention.ms"), "7 days"),
+        (filters.readable("90000000", "segment.ms"), "25 h"),
+        (filters.readable("1073741824", "segment.bytes"), "1 GiB"),
+        (filters.readable("-1", "retention.bytes"), "no limit"),
+        (filters.readable(str(2**63 - 1), "max.compaction.lag.ms"), "no limit"),
+        (filters.readable("999", "retention.ms"), ""),
+        (filters.readable("5000", "min.insync.replicas"), ""),
+        (filters.readable("", "retention.ms"), ""),
     ]:
         assert shown == text
 

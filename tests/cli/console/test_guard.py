@@ -56,3 +56,16 @@ def test_the_policy_allows_no_inline_code() -> None:
     policy = guard.HEADERS["content-security-policy"]
     assert "unsafe" not in policy
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+
+
+def test_the_pages_of_a_topic_offer_what_the_user_may_change() -> None:
+    allowed = {("WRITE", "TOPIC", "clicks"), ("ALTER", "CLUSTER", "kafka-cluster")}
+
+    def rights(topic: str, *, is_read_only: bool = False) -> set[str]:
+        return {*guard.rights(topic, lambda *asked: asked in allowed, is_read_only=is_read_only)}
+
+    assert rights("clicks") == {"WRITE", guard.MOVE_LEADERS}
+    assert rights("orders") == {guard.MOVE_LEADERS}
+    assert rights("clicks", is_read_only=True) == rights("") == set()
+    every = guard.rights("__consumer_offsets", lambda *_asked: True, is_read_only=False)
+    assert every == {guard.MOVE_LEADERS}  # clients change no internal topic

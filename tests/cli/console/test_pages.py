@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any, cast
 from urllib.parse import quote
 
 import msgpack
 import pytest
 
-from raftlog import Admin, Consumer, Producer, TopicPartition
-from raftlog.cli.console.pages import change, fullest, leader_skew, points
+from raftlog import Admin, Consumer, Producer, TopicPartition, limits
+from raftlog.cli.console.cluster_view import ClusterView
+from raftlog.cli.console.pages import Pages, change, fullest, leader_skew, points
 from raftlog.client.descriptions import BrokerDescription, DiskDescription
+from raftlog.client.group_descriptions import GroupDescription, GroupListing, PartitionLag
+from raftlog.errors import InvalidRequestError
 from raftlog.testing import wait_until
 from tests.cli.conftest import Raftlog
 from tests.cli.console.conftest import Browser, Consoles
@@ -52,6 +56,87 @@ def test_avro_is_decoded_with_the_schemas_of_the_broker(
     one = browser.get(f"/topics/{topic}/records/0/0?as=avro")
     assert "5 B, avro" in text_of(one)
     assert "<option selected>avro</option>" in one
+
+
+class Topics1:
+    """An admin client that records changes of topics; two of three groups read ``clicks``."""
+
+    def __init__(self) -> None:
+        self.changes: list[Any] = []
+        self.described: list[str] = []
+
+    def delete_records(self, before: dict[TopicPartition, int]) -> None:
+        self.changes.append(before)
+
+    def transfer_leader(self, *values: Any) -> None:
+        self.changes.append(values)
+
+    def list_groups(self) -> list[GroupListing]:
+        return [GroupListing(name, "stable", 0, 1) for name in ("a", "b", "c")]
+
+    def describe_groups(self, names: list[str]) -> list[GroupDescription]:
+        self.described += names
+        lags = {"a": {"clicks": 2}, "b": {"orders": 7}, "c": {"clicks": 5, "orders": 9}}
+        return [
+            GroupDescription(
+                *(name, "stable", 1, "", 1),
+                partitions=tuple(
+                    PartitionLag(topic, 0, 0, lag=lag) for topic, lag in lags[name].items()
+                ),
+            )
+            for name in names
+        ]
+
+
+def pages_of(admin: Topics1) -> Pages:
+    unused: Any = None
+    view = ClusterView(cast(Any, admin), lambda: 0.0, lambda: 0.0)
+    arguments: Any = {"make_producer": unused, "is_secured": False}
+    return Pages(cast(Any, admin), view, unused, unused, **arguments)
+
+
+def test_records_are_deleted_before_an_offset_and_leaders_moved() -> None:
+    admin = Topics1()
+    pages, form = pages_of(admin), {"name": "clicks", "partition": "3"}
+    assert pages.delete_records({**form, "before": "40"}) == "/topics/clicks/partitions/3"
+    assert pages.move_leader({**form, "to": "2"}) == "/topics/clicks/partitions/3"
+    changes = [{TopicPartition("clicks", 3): 40}, ("clicks", 3, 2)]
+    assert admin.changes == changes
+    for before in ("", " ", "-1"):  # -1 would delete all records
+        with pytest.raises(InvalidRequestError, match=r"^before: "):
+            pages.delete_records({**form, "before": before})
+    assert admin.changes == changes
+
+
+def test_the_groups_of_a_topic_have_their_lag_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Topics1()
+    pages = pages_of(admin)
+    shown = pages.topic_groups({"name": "clicks"})
+    assert [(group.group, group.lag) for group in shown["page"].rows] == [("c", 5), ("a", 2)]
+    monkeypatch.setattr(limits, "CONSOLE_GROUPS_DESCRIBED_MAX", 2)
+    shown = pages_of(admin).topic_groups({"name": "orders"})
+    assert (shown["page"].total, shown["omitted"]) == (1, 1)
+
+
+@integration
+def test_a_record_is_produced(browser: Browser, topic: str) -> None:
+    page = f"/topics/{topic}/produce"
+    record = {"key": "k<1>", "value": "a\r\nb", "headers": "trace=1=2\r\n\r\nkind=test"}
+    assert browser.post(page, **record, partition="1") == (
+        303,
+        f"{page}?partition=1&stored=1&offset=0",
+    )
+    assert f'href="/topics/{topic}/records/1/0"' in browser.get(f"{page}?stored=1&offset=0")
+    text = text_of(browser.get(f"/topics/{topic}/records/1/0"))
+    for shown in ("Key 4 B", "Value 3 B", "trace 1=2 kind test", "k&lt;1&gt;"):
+        assert shown in text
+    assert browser.post(page, value="x", tombstone="1", partition="0")[0] == 303
+    text = text_of(browser.get(f"/topics/{topic}/records/0/0"))
+    assert "a tombstone" in text
+    assert "Key 0 B, null" in text
+    for fields, told in (({"headers": "x"}, "headers: "), ({"partition": "9"}, "partition 9")):
+        status, text = browser.post(page, **fields)
+        assert (status // 100, told in text) == (4, True), text
 
 
 def test_the_fullest_disk_has_the_least_share_of_free_space() -> None:
