@@ -10,7 +10,8 @@ from raftlog import limits
 from raftlog.cli import health
 from raftlog.cli.console import decoding
 from raftlog.cli.group import seconds
-from raftlog.config.keys import INT64_MAX
+from raftlog.config.keys import DAY_MS, INT64_MAX
+from raftlog.errors import counted
 
 NOTHING: Final = "\N{EN DASH}"
 SPARK_WIDTH: Final = 96
@@ -74,6 +75,8 @@ def readable(value: str, setting: str) -> str:
         return "no limit"
     if amount < (1_000 if is_time else limits.KIB):
         return ""
+    if is_time and amount % DAY_MS == 0:
+        return counted(amount // DAY_MS, "day")
     return (duration(amount / 1_000) if is_time else size(amount)).replace(".0 ", " ")
 
 

@@ -36,6 +36,7 @@
   });
   document.addEventListener("htmx:afterSettle", () => {
     drawAll();
+    labelAll();
     const rows = byId("rows");
     if (rows) {
       while (rows.children.length > ROWS_MAX) rows.lastElementChild.remove();
@@ -102,6 +103,17 @@
 
   const drawAll = () => document.querySelectorAll("[data-plot]").forEach(draw);
 
+  // -- tables: in a narrow window, each cell shows the name of its column
+
+  const label = (table) => {
+    const names = [...table.querySelectorAll("thead th")].map((cell) => cell.textContent);
+    table.querySelectorAll("tbody tr").forEach((row) => [...row.cells].forEach((cell, at) => {
+      if (names[at] && cell.colSpan === 1) cell.dataset.label = names[at];
+    }));
+  };
+
+  const labelAll = () => document.querySelectorAll(".wide table").forEach(label);
+
   // -- keys
 
   const go = (link) => { if (link) link.click(); };
@@ -124,4 +136,5 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   addEventListener("resize", drawAll);
   drawAll();
+  labelAll();
 })();

@@ -35,14 +35,26 @@ WAIT_MS = 30_000
 EXPECTED = ("Failed to load resource", "htmx:")
 MARKUP = "<script>document.title='taken'</script>"
 ATTRIBUTE = '"><img src=x onerror="document.title=\'taken\'">'
+LONG = "team.domain." + "x" * 237  # the longest name
 PAGES = (
     *("/", "/broker?id=1", "/topics", "/topics/clicks", "/topics/clicks/partitions/0"),
     *("/topics/clicks/records", "/topics/clicks/records/0/1", "/new-topic", "/groups"),
     *("/group?name=billing", "/group/reset?name=billing&to=earliest", "/events"),
     *("/topics/clicks/producers", "/topics/clicks/producers?partition=0"),
     *("/topics/clicks/check", "/topics/clicks/check?partition=0"),
+    *("/topics/clicks/produce", "/topics/clicks/groups", f"/topics/{LONG}"),
+    *(f"/topics/{LONG}/{page}" for page in ("partitions/0", "records", "records/0/0", "produce")),
+    *(f"/topics/{LONG}/{page}" for page in ("groups", "producers", "check")),
+    *(f"/group?name={LONG}", f"/group/reset?name={LONG}&to=earliest"),
     *("/access", "/access/new-rule", "/access/check", "/access/users"),
 )
+# Elements that scroll sideways, or end beyond the window, except drawings.
+SIDEWAYS = """[...document.querySelectorAll("body *")].filter((e) => {
+  if (e.closest(".uplot, svg, .skip, thead") || !e.getClientRects().length) return false;
+  const scrolls = ["auto", "scroll"].includes(getComputedStyle(e).overflowX);
+  return (scrolls && e.scrollWidth > e.clientWidth + 1)
+    || e.getBoundingClientRect().right > innerWidth + 1;
+}).map((e) => e.outerHTML.slice(0, 120))"""
 SECURED_PAGES = (
     *("/access", "/access/new-rule", "/access/users"),
     "/access/check?principal=alice&resource_name=clicks",
@@ -70,7 +82,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def fill(bootstrap: str) -> None:
     """Topics, records and groups, the same in each run."""
     chance = random.Random(7)
-    topics = {"clicks": 6, "orders": 3, "payments": 12, "page-views": 24, "empty": 1, "hostile": 1}
+    topics = {
+        LONG: 1,
+        "clicks": 6,
+        "orders": 3,
+        "payments": 12,
+        "page-views": 24,
+        "empty": 1,
+        "hostile": 1,
+    }
     with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
         admin.create_topics([NewTopic(name, count) for name, count in topics.items()])
         for number in range(1_200):
@@ -84,8 +104,14 @@ def fill(bootstrap: str) -> None:
         for value in (MARKUP, ATTRIBUTE, json.dumps({MARKUP: ATTRIBUTE})):
             hostile = [(ATTRIBUTE, MARKUP.encode())]
             producer.send("hostile", value.encode(), ATTRIBUTE.encode(), hostile)
+        for value in (b"w" * 500, b'{"a": "%s"}' % (b"v" * 300)):
+            producer.send(LONG, value, b"k" * 200, [("h" * 100, b"v" * 300)])
         producer.flush()
-        for group, topic, share in (("billing", "clicks", 0.4), ("search", "page-views", 0.9)):
+        for group, topic, share in (
+            ("billing", "clicks", 0.4),
+            ("search", "page-views", 0.9),
+            (LONG, LONG, 0),
+        ):
             ends = admin.offsets(topic)
             admin.alter_group_offsets(
                 group,
@@ -211,6 +237,11 @@ def check_layout(cluster: Cluster, page: Any, path: str) -> None:
         background = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (background == "rgb(18, 22, 27)") == (scheme == "dark")
         assert page.evaluate("typeof htmx + typeof uPlot") == "objectfunction"
+    page.set_viewport_size({"width": 390, "height": 860})
+    page.reload()
+    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate(SIDEWAYS) == []
 
 
 def test_records_of_strangers_run_no_code(cluster: Cluster, page: Any) -> None:
@@ -275,7 +306,7 @@ def test_keys_go_to_pages(cluster: Cluster, page: Any) -> None:
     expect(page.locator("#connection")).to_be_hidden()
 
 
-def test_a_topic_is_created_and_a_setting_changed(cluster: Cluster, page: Any) -> None:
+def test_a_topic_is_created_changed_written_and_deleted(cluster: Cluster, page: Any) -> None:
     page.goto(url_of(cluster) + "/topics")
     page.get_by_role("link", name="Create topic").click()
     page.get_by_label("Name").fill("made-in-a-browser")
@@ -284,6 +315,26 @@ def test_a_topic_is_created_and_a_setting_changed(cluster: Cluster, page: Any) -
     page.get_by_label("retention.ms", exact=True).fill("60000")
     page.get_by_label("retention.ms", exact=True).press("Enter")
     expect(page.locator("tr.set code").first).to_have_text("retention.ms")
+    page.get_by_label("cleanup.policy", exact=True).select_option("compact,delete")
+    page.locator("tr", has_text="cleanup.policy").get_by_role("button", name="Save").click()
+    expect(page.locator(".stats")).to_contain_text("compact,delete")
+    page.get_by_role("link", name="Produce", exact=True).click()
+    page.locator("[name=key]").fill("k")
+    page.locator("[name=value]").fill("one\ntwo")
+    page.get_by_role("button", name="Produce").click()
+    page.locator(".findings.good a").click()
+    expect(page.locator("pre").last).to_have_text("one\ntwo")
+    page.goto(url_of(cluster) + "/topics/made-in-a-browser/partitions/0")
+    led = page.locator(".stat dd").first.inner_text()
+    page.get_by_role("button", name="Move").click()
+    expect(page.locator(".stat dd").first).not_to_have_text(led)
+    page.goto(url_of(cluster) + "/topics/made-in-a-browser")
+    expect(page.locator("#groups .empty")).to_be_visible()
+    page.get_by_text("Delete made-in-a-browser").click()
+    page.get_by_label("Type its name").fill("made-in-a-browser")
+    page.get_by_role("button", name="Delete this topic").click()
+    expect(page.locator("h1")).to_have_text("Topics")
+    expect(page.locator("tbody")).not_to_contain_text("made-in-a-browser")
     page.goto(url_of(cluster) + "/topics/clicks")
     picture(page, "console-topic")
 

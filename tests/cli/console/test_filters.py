@@ -32,6 +32,7 @@ def test_values() -> None:
         (filters.duration(7_200), "2.0 h"),
         (filters.duration(200_000), "2.3 days"),
         (filters.readable("604800000", "retention.ms"), "7 days"),
+        (filters.readable("86400000", "delete.retention.ms"), "1 day"),
         (filters.readable("90000000", "segment.ms"), "25 h"),
         (filters.readable("1073741824", "segment.bytes"), "1 GiB"),
         (filters.readable("-1", "retention.bytes"), "no limit"),
