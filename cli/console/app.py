@@ -69,6 +69,9 @@ class Console:
         self._threads = ThreadPoolExecutor(limits.CONSOLE_REQUESTS_MAX, "raftlog-console")
         self._files = {name: (FOLDER / "static" / name).read_bytes() for name in FILES}
 
+    def start(self) -> None:
+        self._sessions.start()
+
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._sessions.close)

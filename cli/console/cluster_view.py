@@ -1,14 +1,14 @@
-"""Cached descriptions of the cluster and plot data, which all pages of the console share."""
+"""Cached descriptions of the cluster, which all pages of the console share."""
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from raftlog import Admin, limits
-from raftlog.cli.overview import Sample, rates_of
+from raftlog.cli.overview import Sample
 
 KEPT_S_MIN: Final = 1.0
 KEPT_FACTOR: Final = (
@@ -18,7 +18,6 @@ KEPT_FACTOR: Final = (
 CLUSTER: Final = "/"  # name of the description of all topics; no topic has this name
 
 T = TypeVar("T")
-Points = deque[tuple[float, float]]  # wall-clock time in seconds, value
 
 
 class ClusterView:
@@ -27,18 +26,13 @@ class ClusterView:
     A description is cached for ``KEPT_S_MIN`` or ``KEPT_FACTOR`` times its cost, if that is longer.
     """
 
-    def __init__(
-        self, admin: Admin, monotonic: Callable[[], float], wall_s: Callable[[], float]
-    ) -> None:
+    def __init__(self, admin: Admin, monotonic: Callable[[], float]) -> None:
         self._admin = admin
         self._monotonic = monotonic
-        self._wall_s = wall_s
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, tuple[float, Any]] = OrderedDict()  # expiry, value
         self._before: Sample | None = None
         self._now: Sample | None = None
-        self.rates: Points = deque(maxlen=limits.CONSOLE_POINTS_MAX)
-        self._lags: OrderedDict[str, Points] = OrderedDict()
 
     def kept(self, name: str, describe: Callable[[], T]) -> T:
         """Return the cached description of this name, or a new one. Raises the errors of
@@ -70,19 +64,4 @@ class ClusterView:
     def _sample(self) -> tuple[Sample, Sample | None]:
         described = self._admin.summarize_cluster()
         self._before, self._now = self._now, Sample(self._monotonic(), described)
-        rates = rates_of(self._now, self._before)
-        if rates is not None:
-            self.rates.append((self._wall_s(), sum(rates.values())))
         return self._now, self._before
-
-    def lags(self, group: str, lag: int) -> list[tuple[float, float]]:
-        """Add the lag of a group now, and return all points since it was first viewed."""
-        with self._lock:
-            points = self._lags.pop(group, None)
-            if points is None:
-                points = deque(maxlen=limits.CONSOLE_POINTS_MAX)
-            points.append((self._wall_s(), lag))
-            self._lags[group] = points
-            while len(self._lags) > limits.CONSOLE_GROUPS_KEPT_MAX:
-                self._lags.popitem(last=False)
-            return list(points)

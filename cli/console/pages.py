@@ -17,6 +17,7 @@ from raftlog.cli.console import avro, decoding
 from raftlog.cli.console import records as reading
 from raftlog.cli.console.checks import Checks
 from raftlog.cli.console.cluster_view import ClusterView
+from raftlog.cli.console.history import History
 from raftlog.cli.console.paging import (
     PARTITION_ROWS,
     ROWS,
@@ -69,6 +70,7 @@ class Pages:
         self,
         admin: Admin,
         view: ClusterView,
+        history: History,
         make_reader: Callable[[], reading.Reader],
         schemas: avro.Schemas,
         *,
@@ -82,10 +84,14 @@ class Pages:
         self.is_secured = is_secured
         self.checks = Checks(admin)
         self._view = view
+        self._history = history
         self._reader = make_reader
         self._producer = make_producer
         self._schemas = schemas
         self._clock = SystemClock()
+
+    def _wall_s(self) -> float:
+        return self._clock.wall_ms() / 1_000
 
     # -- cluster
 
@@ -95,7 +101,7 @@ class Pages:
         return {
             "shown": shown,
             "topics": shown.topics[:10],
-            "rates": points(self._view.rates),
+            "rates": points(self._history.rates(shown.rate, self._wall_s())),
             "fullest": fullest(now.cluster.brokers),
             "skew": leader_skew(shown.brokers),
         }
@@ -431,7 +437,7 @@ class Pages:
         """Return one group. Raises ``UnknownGroupError``."""
         name = check_group_id(parameters.get("name", ""))
         (group,) = self.admin.describe_groups([name])
-        lags = self._view.lags(name, group.lag)
+        lags = self._history.lags(name, group.lag, self._wall_s())
         members = {member.member_id: member for member in group.members}
         rows = sorted(group.partitions, key=lambda part: (part.topic, part.partition))
         return {
@@ -554,6 +560,6 @@ def leader_skew(brokers: Iterable[Mapping[str, Any]]) -> int:
 
 
 def points(values: Iterable[tuple[float, float]]) -> str:
-    """Return the points of a plot for the script: times in seconds, and values."""
-    listed = list(values)
+    """Return the points of a plot for the script: times in whole seconds, and values."""
+    listed = [(round(at), round(value, 1)) for at, value in values]
     return json.dumps([[at for at, _ in listed], [value for _, value in listed]])

@@ -10,6 +10,7 @@ from raftlog import Admin, Producer, limits
 from raftlog.cli.console import records
 from raftlog.cli.console.avro import Schemas
 from raftlog.cli.console.cluster_view import ClusterView
+from raftlog.cli.console.history import History, Sampler
 from raftlog.cli.console.pages import Pages
 from raftlog.client.settings import SecurityArguments
 from raftlog.clock import Clock
@@ -42,6 +43,30 @@ class Sessions:
         self._clock = clock
         self._lock = threading.Lock()
         self._open: OrderedDict[str, Session] = OrderedDict()  # by name, in the order of use
+        # With authentication, only the cluster secret lets a broker's own client see the cluster.
+        is_timed = not config.authentication_required or bool(
+            config.cluster_secret or config.cluster_secret_file
+        )
+        self._history = History(is_timed=is_timed)
+        self._sampler = Sampler(self._history, self._make_own, clock) if is_timed else None
+
+    def start(self) -> None:
+        """Start to sample the cluster for the plots."""
+        if self._sampler is not None:
+            self._sampler.start()
+
+    def _make_own(self) -> Admin:
+        """Return a client of the broker itself."""
+        config = self._config
+        is_operator = config.authentication_required
+        return Admin(
+            self._bootstrap,
+            request_timeout_ms=REQUEST_MS,
+            client_id=records.CLIENT_ID,
+            cluster_secret=(is_operator and config.cluster_secret) or None,
+            cluster_secret_file=(is_operator and config.cluster_secret_file) or None,
+            **self._security,
+        )
 
     def of(self, user: HttpUser | None) -> Session:
         """Return the session of a user."""
@@ -71,10 +96,11 @@ class Sessions:
             **security,
         )
         clock = self._clock
-        view = ClusterView(admin, clock.monotonic, lambda: clock.wall_ms() / 1_000)
+        view = ClusterView(admin, clock.monotonic)
         pages = Pages(
             admin,
             view,
+            self._history,
             lambda: records.Reader(self._bootstrap, clock.monotonic, self._schemas, **security),
             self._schemas,
             make_producer=lambda: Producer(
@@ -91,6 +117,8 @@ class Sessions:
 
     def close(self) -> None:
         """Close all clients. Blocking."""
+        if self._sampler is not None:
+            self._sampler.close()
         with self._lock:
             sessions = list(self._open.values())
             self._open.clear()

@@ -58,6 +58,10 @@ class MoreRoutes(Protocol):
 
     def routes(self) -> Sequence[BaseRoute]: ...
 
+    def start(self) -> None:
+        """Called once, when the port accepts connections."""
+        ...
+
     async def close(self) -> None:
         """Called once, after the last response."""
         ...

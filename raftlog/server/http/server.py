@@ -141,6 +141,8 @@ class HttpServer:
         if serving.done():
             serving.result()  # raises the reason
         delay.start()
+        if api is not None:
+            api.start()
         return cls(server, serving, delay, api)
 
     async def stop(self) -> None:

@@ -15,14 +15,19 @@ from urllib.parse import urlencode
 
 import pytest
 
-from raftlog import Admin, Consumer, TopicPartition
-from raftlog.cli.console import access
+from raftlog import Admin, Consumer, TopicPartition, limits
+from raftlog.cli.console import access, history
 from raftlog.cli.console.pages import Pages
+from raftlog.cli.console.sessions import Sessions
 from raftlog.client.access import AclDecision
 from raftlog.client.users import UserListing
+from raftlog.clock import SystemClock
+from raftlog.config import BrokerConfig
 from raftlog.errors import AccessDeniedError, InvalidRequestError
 from raftlog.security.acl import Acl, AclFilter
+from raftlog.security.principal import USER, Principal
 from raftlog.security.quota import QuotaEntity
+from raftlog.server.http.authentication import HttpUser
 from raftlog.testing import Cluster, cluster, wait_until
 from raftlog.testing.probes import free_port
 from raftlog.types import AUDIT_TOPIC
@@ -81,7 +86,7 @@ class Cluster1:
 def pages_of(admin: Cluster1, *, is_secured: bool = True) -> Pages:
     unused = cast(Any, None)
     arguments: Any = {"make_producer": unused, "is_secured": is_secured}
-    return Pages(cast(Admin, admin), unused, unused, unused, **arguments)
+    return Pages(cast(Admin, admin), unused, unused, unused, unused, **arguments)
 
 
 def test_rules_are_selected_by_what_applies_to_a_name_and_are_paged() -> None:
@@ -351,6 +356,24 @@ def test_a_page_offers_the_changes_that_its_user_may_make(
     status, text = erin.post("/topics/offered/produce", value="of erin")
     assert (status, "Stored in partition 0, at offset 0" in text_of(text)) == (200, True)
     assert "of erin" in console.get("/topics/offered/records")
+
+
+@pytest.mark.integration
+def test_a_secured_broker_samples_for_the_plots_with_the_cluster_secret(
+    secured: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CONSOLE_SAMPLE_S", 0.05)
+    monkeypatch.setattr(history, "PAUSE_FACTOR", 0.0)
+    config = BrokerConfig.from_text(secured.brokers[0].settings)
+    sessions = Sessions(secured.bootstrap, config, SystemClock())
+    admin = HttpUser(Principal(USER, "admin"), "127.0.0.1", "PLAIN", password_of(secured))
+    try:
+        sessions.start()
+        pages = sessions.of(admin).pages
+        # Views add no points to these plots, besides the one of now.
+        wait_until(lambda: len(json.loads(pages.cluster({})["rates"])[0]) > 3, what="three samples")
+    finally:
+        sessions.close()
 
 
 @pytest.mark.integration

@@ -75,8 +75,8 @@ def step(check: Check, admin: Copies) -> None:
 
 
 def pages_of(admin: Copies) -> Pages:
-    unused = cast(Any, None)
-    return Pages(cast(Admin, admin), unused, unused, unused, is_secured=False)
+    unused: Any = [None] * 4
+    return Pages(cast(Admin, admin), *unused, make_producer=unused[0], is_secured=False)
 
 
 def test_a_step_ends_after_its_time_and_the_next_one_continues(

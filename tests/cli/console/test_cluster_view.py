@@ -28,7 +28,7 @@ class Described:
 
 
 def view_of(admin: Described) -> ClusterView:
-    return ClusterView(cast(Any, admin), lambda: admin.now, lambda: 1_000 + admin.now)
+    return ClusterView(cast(Any, admin), lambda: admin.now)
 
 
 def test_a_description_serves_requests_for_a_second() -> None:
@@ -43,7 +43,6 @@ def test_a_description_serves_requests_for_a_second() -> None:
     now, before = view.samples()
     assert before == first[0]
     assert now.at_s == 101.0
-    assert list(view.rates) == [(1_101.0, 10.0)]
 
 
 def test_an_expensive_description_serves_longer() -> None:
@@ -69,15 +68,3 @@ def test_descriptions_of_topics_are_kept_until_something_changes() -> None:
     for number in range(limits.CONSOLE_DESCRIPTIONS_MAX):
         view.kept(str(number), lambda: None)
     assert view.kept("t", lambda: next(values)) == 3
-
-
-def test_lags_are_remembered_for_the_groups_that_are_viewed() -> None:
-    view = view_of(Described())
-    view.lags("g", 5)
-    assert [lag for _, lag in view.lags("g", 7)] == [5, 7]
-    for number in range(limits.CONSOLE_GROUPS_KEPT_MAX):
-        view.lags(str(number), 0)
-    assert [lag for _, lag in view.lags("g", 9)] == [9]
-    for _ in range(limits.CONSOLE_POINTS_MAX + 1):
-        points = view.lags("g", 1)
-    assert len(points) == limits.CONSOLE_POINTS_MAX

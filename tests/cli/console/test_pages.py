@@ -35,7 +35,7 @@ def test_values_of_pages() -> None:
     ]
     rows = [{"state": "up", "leads": 7}, {"state": "up", "leads": 4}, {"state": "down", "leads": 0}]
     assert (leader_skew(rows), leader_skew([])) == (3, 0)
-    assert points([(1.0, 2), (3.0, 4)]) == "[[1.0, 3.0], [2, 4]]"
+    assert points([(1.4, 2), (3.0, 4.26)]) == "[[1, 3], [2, 4.3]]"
 
 
 @integration
@@ -90,9 +90,9 @@ class Topics1:
 
 def pages_of(admin: Topics1) -> Pages:
     unused: Any = None
-    view = ClusterView(cast(Any, admin), lambda: 0.0, lambda: 0.0)
+    view = ClusterView(cast(Any, admin), lambda: 0.0)
     arguments: Any = {"make_producer": unused, "is_secured": False}
-    return Pages(cast(Any, admin), view, unused, unused, **arguments)
+    return Pages(cast(Any, admin), view, unused, unused, unused, **arguments)
 
 
 def test_records_are_deleted_before_an_offset_and_leaders_moved() -> None:

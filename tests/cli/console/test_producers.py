@@ -36,8 +36,8 @@ class Known:
 
 
 def shown(admin: Known, **parameters: str) -> dict[str, Any]:
-    unused = cast(Any, None)
-    pages = Pages(cast(Admin, admin), unused, unused, unused, is_secured=False)
+    unused: Any = [None] * 4
+    pages = Pages(cast(Admin, admin), *unused, make_producer=unused[0], is_secured=False)
     return producers(pages, {"name": "t", **parameters})
 
 
