@@ -93,6 +93,7 @@ class Sessions:
             self._bootstrap,
             request_timeout_ms=REQUEST_MS,
             client_id=records.CLIENT_ID,
+            cluster_secret="",  # not that of the broker's environment: users are no operators
             **security,
         )
         clock = self._clock

@@ -36,7 +36,6 @@
   });
   document.addEventListener("htmx:afterSettle", () => {
     drawAll();
-    labelAll();
     const rows = byId("rows");
     if (rows) {
       while (rows.children.length > ROWS_MAX) rows.lastElementChild.remove();
@@ -137,4 +136,6 @@
   addEventListener("resize", drawAll);
   drawAll();
   labelAll();
+  // Before the next frame, so updates do not flicker.
+  new MutationObserver(labelAll).observe(document.body, { childList: true, subtree: true });
 })();

@@ -283,6 +283,9 @@ def test_records_are_searched_opened_and_followed(cluster: Cluster, page: Any) -
     lines = download.value.path().read_text().splitlines()
     assert lines
     assert all("/pricing" in json.loads(line)["value"] for line in lines)
+    page.set_viewport_size({"width": 390, "height": 860})
+    expect(page.locator(".records .cell").nth(1)).to_contain_text("/pricing")
+    assert page.locator(".records .cell").nth(1).bounding_box()["width"] > 250
 
 
 def test_keys_go_to_pages(cluster: Cluster, page: Any) -> None:

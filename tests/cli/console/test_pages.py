@@ -265,6 +265,7 @@ def test_a_group_is_described_and_reset_after_a_preview(
         assert "&lt;i&gt;id&lt;/i&gt;" in html
         assert f"{topic}:0 4 10 6" in text_of(html)
         assert "Lag 6" in text_of(html)
+        assert text_of(html).count("&lt;i&gt;id&lt;/i&gt; 127.0.0.1") == 3  # partitions, members
         listed = browser.get("/groups?q=TEAM")
         assert "team/" in listed
         assert "<i>" not in listed

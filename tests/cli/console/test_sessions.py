@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from raftlog import limits
 from raftlog.cli.console.sessions import Sessions
+from raftlog.client.settings import SECRET_FILE_VARIABLE
 from raftlog.config import BrokerConfig
 from raftlog.errors import RaftlogError
 from raftlog.security.principal import USER, Principal
@@ -39,6 +41,15 @@ def test_each_user_has_a_client(sessions: Sessions) -> None:
     with pytest.raises(RaftlogError, match="closed"):
         alice.admin.list_topics()
     assert "a password" not in repr(alice)
+
+
+def test_users_do_not_act_with_the_secret_of_the_brokers_environment(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("the secret of the cluster")
+    monkeypatch.setenv(SECRET_FILE_VARIABLE, str(tmp_path / "secret"))
+    secrets = [sessions.of(each).admin._settings.operator_secret for each in (user("alice"), None)]
+    assert secrets == [b"", b""]
 
 
 def test_clients_are_few_and_end_when_they_are_idle(
