@@ -89,7 +89,7 @@
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
       scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },
       axes: [
-        { ...axis, size: 28, values: (_plot, ticks) => ticks.map((tick) => new Date(tick * 1000).toISOString().slice(11, 19)), space: 90 },
+        { ...axis, size: 28, incrs: [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200], values: (_plot, ticks) => ticks.map((tick) => new Date(tick * 1000).toISOString().slice(11, 19)), space: 90 },
         { ...axis, size: 64, values: (_plot, ticks) => ticks.map((tick) => tick.toLocaleString("en")) },
       ],
       series: [{}, { stroke: colour("--accent"), width: 1.5, fill: `color-mix(in srgb, ${colour("--accent")} 12%, transparent)`, points: { show: false } }],
