@@ -89,6 +89,14 @@ GUARDS: Final = [
         tests=(f"{_CLUSTER}::test_a_broker_without_a_vote_goes_on_when_no_voter_is_left",),
     ),
     Guard(
+        name="a broker that has never joined keeps no state of the cluster",
+        why="a recovery there makes a second cluster that the first one never meets",
+        module="raftlog/server/cluster/state_copy.py",
+        function="StateCopy.newest",
+        change=always("call _is_member"),
+        tests=("tests/server/cluster/test_state_copy.py",),
+    ),
+    Guard(
         name="the newest copy of the cluster's state counts",
         why="topics are deleted that a running broker knows",
         module=_RECOVERING,

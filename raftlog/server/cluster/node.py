@@ -253,6 +253,7 @@ class ClusterNode:
         return StateCopy(
             self._store,
             self.machine,
+            self.broker_id,
             has_vote=lambda: self.subscription.has_vote,
             voters=lambda: self.subscription.voters,
             worker=self._services.admin_worker,

@@ -23,6 +23,7 @@ class StateCopy:
         self,
         store: Store,
         machine: ClusterMachine,
+        broker_id: int,
         *,
         has_vote: Callable[[], bool],
         voters: Callable[[], Mapping[int, str]],
@@ -33,6 +34,7 @@ class StateCopy:
         """``on_failed``: called when the disk has failed: the broker must stop."""
         self._store = store
         self._machine = machine
+        self._broker_id = broker_id
         self._has_vote = has_vote
         self._voters = voters
         self._saver = Saver(worker, loop, on_failed)
@@ -43,7 +45,7 @@ class StateCopy:
 
     def newest(self) -> ClusterCopy:
         """Return the newest state that this broker has: the known one, or that of its last run."""
-        if self._machine.version < self._saved.version:
+        if self._machine.version < self._saved.version or not self._is_member():
             return self._saved
         voters = self._voters() or self._saved.voters
         return ClusterCopy(self._machine.version, self._machine.known(), voters)
@@ -52,12 +54,20 @@ class StateCopy:
         """Save the state if it has changed. A broker with a vote has it in its journal."""
         if self._saver.is_busy or self._has_vote() or self._loop.time() < self._due:
             return
+        if not self._is_member():
+            return
         voters = self._voters()
         is_new = self._machine.version > self._saved.version
         if voters and (is_new or dict(voters) != dict(self._saved.voters)):
             copy = self.newest()
             self._due = self._loop.time() + SAVE_SECONDS
             self._saver.save(partial(self._store.save_cluster, copy), partial(self._take, copy))
+
+    def _is_member(self) -> bool:
+        """Whether the state lists this broker. From another one, no recovery could continue: the
+        cluster does not know the broker, so it would never notice the second history.
+        """
+        return self._broker_id in self._machine.brokers
 
     def _take(self, copy: ClusterCopy) -> None:
         self._saved = copy

@@ -40,6 +40,7 @@ class Scene:
         self.copy = StateCopy(
             cast(Store, self.store),
             machine,
+            1,
             has_vote=lambda: self.has_vote,
             voters=lambda: self.voters,
             worker=cast(Workers, FakeWorkers()),
@@ -91,6 +92,16 @@ def test_after_a_start_the_saved_state_counts_until_a_newer_one_is_known() -> No
         while machine.version <= 5:
             done(machine, registration(9 + machine.version))
         assert s.copy.newest() == ClusterCopy(machine.version, machine.known(), {1: "d1"})
+
+    asyncio.run(scene())
+
+
+def test_a_state_that_does_not_list_the_broker_is_not_kept() -> None:
+    async def scene() -> None:
+        machine = ClusterMachine()
+        machine.restore(founding_state("c"))
+        s = Scene(machine, ClusterCopy())
+        assert (await s.poll()).version == s.copy.newest().version == 0
 
     asyncio.run(scene())
 
