@@ -61,7 +61,7 @@ def write_kafka(directory: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("scenario", "is_quick", "count", "passed_min"),
-    [("default", False, 1, 71), ("default", True, 1, 1), ("noautocreate", False, 3, 4)],
+    [("default", False, 1, 74), ("default", True, 1, 1), ("noautocreate", False, 3, 4)],
 )
 def test_the_tests_of_librdkafka(
     tmp_path: Path, scenario: str, is_quick: bool, count: int, passed_min: int
