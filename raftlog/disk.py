@@ -12,6 +12,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import resource
 import shutil
 import stat
 import sys
@@ -39,6 +40,53 @@ DIRECTORY_MODE: Final = 0o700
 KEEP_INODES: Final = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs"))
 
 FALLOC_FL_KEEP_SIZE: Final = 1  # of linux/falloc.h
+
+
+class NoInodeError(OSError):
+    """ENOSPC of a file system with free blocks: it has no inode left for another file."""
+
+
+def lacking(error: OSError) -> str:
+    """Return which limit of files ``error`` met, and what to do next; "" for another error."""
+    if isinstance(error, NoInodeError):
+        return (
+            f"the file system of {error.filename} has no inode left (`df -i` shows them). Delete "
+            "topics, raise segment.bytes, or move to a file system with more inodes"
+        )
+    if error.errno == errno.ENFILE:
+        return (
+            "this machine has no file descriptor left (fs.file-max). End programs that hold many, "
+            "or raise it with sysctl"
+        )
+    if error.errno == errno.EMFILE:
+        return (
+            "this process has no file descriptor left (the hard limit of RLIMIT_NOFILE is "
+            f"{resource.getrlimit(resource.RLIMIT_NOFILE)[1]}). Close connections, or raise "
+            "LimitNOFILE= of the service (`ulimit -Hn` in a shell) and restart"
+        )
+    return ""
+
+
+@contextlib.contextmanager
+def _creating(path: str) -> Iterator[None]:
+    """Raise ``NoInodeError`` instead of ENOSPC if the creation of ``path`` lacks an inode."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC and _inodes(os.path.dirname(path) or ".")[0] == 0:
+            raise NoInodeError(errno.ENOSPC, "No inode left", path) from error
+        raise
+
+
+def _inodes(path: str) -> tuple[int, int]:
+    """Return the free inodes for this user and all inodes of a file system; -1 if it has no limit
+    or does not tell.
+    """
+    try:
+        status = os.statvfs(path)
+    except OSError:
+        return -1, -1
+    return (status.f_favail, status.f_files) if status.f_files else (-1, -1)
 
 
 def missing(path: str) -> FileNotFoundError:
@@ -136,6 +184,16 @@ class Disk(Protocol):
 
     def total_bytes(self, path: str) -> int:
         """Return the size in bytes of the file system of ``path``."""
+        ...
+
+    def inodes(self, path: str) -> tuple[int, int]:
+        """Return the inodes that this user can still use on the file system of ``path``, and its
+        inodes; -1 if it has no fixed number.
+        """
+        ...
+
+    def open_files(self) -> tuple[int, int]:
+        """Return the open file descriptors of this process, and its limit; -1 if unknown."""
         ...
 
     def make_private(self, path: str) -> None:
@@ -286,7 +344,10 @@ class OsDisk:
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> OsFile:
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
-        return OsFile(path, os.open(path, flags | (os.O_CREAT if create else 0), FILE_MODE))
+        if not create:
+            return OsFile(path, os.open(path, flags))
+        with _creating(path):
+            return OsFile(path, os.open(path, flags | os.O_CREAT, FILE_MODE))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -313,7 +374,8 @@ class OsDisk:
 
     def make_dir(self, path: str) -> None:
         try:
-            os.mkdir(path, DIRECTORY_MODE)
+            with _creating(path):
+                os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
             if not os.path.isdir(path):  # a file; a directory may come from another thread
                 raise
@@ -344,7 +406,9 @@ class OsDisk:
 
     def write_atomic(self, path: str, data: bytes) -> None:
         temporary = path + TEMPORARY_SUFFIX
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        with _creating(temporary):
+            fd = os.open(temporary, flags, FILE_MODE)
         try:
             view = memoryview(data)
             while view:
@@ -374,6 +438,12 @@ class OsDisk:
     def total_bytes(self, path: str) -> int:
         status = os.statvfs(path)
         return status.f_blocks * status.f_frsize
+
+    def inodes(self, path: str) -> tuple[int, int]:
+        return _inodes(path)
+
+    def open_files(self) -> tuple[int, int]:
+        return _open_descriptors(), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def make_private(self, path: str) -> None:
         if stat.S_IMODE(os.stat(path).st_mode) & ~DIRECTORY_MODE:
@@ -438,6 +508,15 @@ def fallocate(fd: int, position: int, size: int) -> None:
     code = ctypes.get_errno()
     if code not in {errno.EOPNOTSUPP, errno.ENOSYS}:
         raise OSError(code, os.strerror(code))
+
+
+def _open_descriptors() -> int:
+    """Return the number of open descriptors of this process; -1 if the system does not tell."""
+    with contextlib.suppress(OSError):  # Linux 6.2 and later return the number as the size
+        return os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))
+    with contextlib.suppress(OSError):
+        return len(os.listdir("/dev/fd"))
+    return -1
 
 
 def _file_system(path: str) -> str:

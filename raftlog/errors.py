@@ -7,6 +7,7 @@
     │   ├── ThrottledError           a named limit is reached
     │   │   └── GroupFullError       the consumer group has group.max.size members
     │   ├── DiskFullError            disk full: reads continue; writes resume with free space
+    │   │   └── FileLimitError       no file descriptor or no inode is left; the message says which
     │   ├── FencedLeaderEpochError   the request has an older leader epoch than the broker
     │   ├── UnknownLeaderEpochError  the request has a newer leader epoch than the broker: wait
     │   ├── NotEnoughReplicasError   fewer in-sync replicas than min.insync.replicas
@@ -143,6 +144,16 @@ class DiskFullError(RetriableError):
     """Disk full: nothing was written. Reads continue; writes resume when space is available."""
 
     code = 5
+
+
+class FileLimitError(DiskFullError):
+    """No file descriptor, or no inode, is left: nothing was written. The message names the limit.
+
+    A subclass of ``DiskFullError`` because a program reacts in the same way: the write can be
+    repeated once there is room.
+    """
+
+    code = 18
 
 
 class FencedLeaderEpochError(RetriableError):

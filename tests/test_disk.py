@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import TypeAlias
 
 import pytest
@@ -22,6 +23,7 @@ from raftlog.disk import (
     NO_ROOM,
     TEMPORARY_SUFFIX,
     Disk,
+    NoInodeError,
     OsDisk,
 )
 from raftlog.testing.disk import SimDisk
@@ -344,6 +346,46 @@ def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_told_from_a_broken_one() -> None:
     assert {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE} == NO_ROOM
+
+
+@pytest.mark.parametrize(("free", "error"), [(0, NoInodeError), (1, OSError)])
+@pytest.mark.parametrize(
+    "create",
+    [
+        lambda disk, path: disk.open(path, create=True),
+        lambda disk, path: disk.make_dir(path),
+        lambda disk, path: disk.write_atomic(path, b""),
+    ],
+)
+def test_a_file_system_without_inodes_is_told_from_a_full_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    create: Callable[[OsDisk, str], object],
+    free: int,
+    error: type[OSError],
+) -> None:
+    def full(path: str, *_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    disk, path = OsDisk(), f"{tmp_path}/x"
+    status = SimpleNamespace(f_favail=free, f_files=100)
+    monkeypatch.setattr("os.statvfs", lambda _path: status)
+    monkeypatch.setattr("os.open", full)
+    monkeypatch.setattr("os.mkdir", full)
+    with pytest.raises(OSError, match="left") as raised:
+        create(disk, path)
+    assert type(raised.value) is error
+    assert raised.value.errno in NO_ROOM
+
+
+def test_open_descriptors_are_counted() -> None:
+    before, limit = OsDisk().open_files()
+    fds = [os.open(os.devnull, os.O_RDONLY) for _ in range(10)]
+    try:
+        assert OsDisk().open_files() == (before + 10, limit)
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 @pytest.fixture

@@ -88,7 +88,8 @@ class DiskDescription:
     """The disk of a broker's data directory. ``free_bytes``: those that the broker can still use.
 
     ``level``: ``normal``; ``no-producers`` below the first watermark of free space, and
-    ``read-only`` below the second one. ``reason``: description for people; empty if normal.
+    ``read-only`` below the second one; ``failing`` if writes fail above both. ``reason``:
+    description for people; empty if normal.
     """
 
     free_bytes: int

@@ -20,8 +20,13 @@ from raftlog import limits
 from raftlog.consensus import journal_file
 from raftlog.consensus.journal_file import Found
 from raftlog.consensus.raft_journal import BrokerId, DirectoryId, Kind, RaftJournal
-from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, Disk, File
-from raftlog.errors import DamagedJournalError, DiskFullError, StorageFailedError
+from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, Disk, File, lacking
+from raftlog.errors import (
+    DamagedJournalError,
+    DiskFullError,
+    FileLimitError,
+    StorageFailedError,
+)
 
 REWRITE_BYTES: Final = 16 * limits.MIB  # a smaller file is not rewritten
 REWRITE_FACTOR: Final = 4  # nor is a file below this multiple of its live contents
@@ -136,7 +141,7 @@ class Journal:
             return cls._open(disk, path, create=create, rewrite_bytes=rewrite_bytes)
         except OSError as error:
             if error.errno in NO_ROOM:
-                raise DiskFullError(f"disk full while opening {path}: {error}") from error
+                raise _no_room(f"opening {path}", error) from error
             raise StorageFailedError(f"opening {path} failed: {error}") from error
 
     @classmethod
@@ -331,10 +336,10 @@ class Journal:
         self._task = None
         if task.was_refused:
             self._pending = task.records + self._pending
-            return DiskFullError(
-                f"disk full: cannot write {self.path} ({error.strerror}). This broker does not "
-                "vote or acknowledge entries until disk space is available. Free disk space; the "
-                "broker retries automatically"
+            return _no_room(
+                f"writing {self.path} (this broker does not vote or acknowledge entries until this "
+                "succeeds, and retries automatically)",
+                error,
             )
         self._failure = StorageFailedError(f"syncing {self.path} failed: {error}")
         return self._failure
@@ -398,3 +403,10 @@ def _array(records: list[bytes]) -> bytes:
 
 def _directory(path: str) -> str:
     return os.path.dirname(path) or "."
+
+
+def _no_room(doing: str, error: OSError) -> DiskFullError:
+    limit = lacking(error)
+    if limit:
+        return FileLimitError(f"{doing}: {limit}")
+    return DiskFullError(f"{doing}: disk full ({error.strerror}). Free disk space")

@@ -228,5 +228,11 @@ class FailpointDisk:
     def total_bytes(self, path: str) -> int:
         return self._disk.total_bytes(path)
 
+    def inodes(self, path: str) -> tuple[int, int]:
+        return self._disk.inodes(path)
+
+    def open_files(self) -> tuple[int, int]:
+        return self._disk.open_files()
+
     def reserve(self, path: str, size: int) -> None:
         self._disk.reserve(path, size)

@@ -76,7 +76,8 @@ class LogDirStatus(Message):
 class DiskStatus(Message):
     """The disk of a broker, measured less than two seconds ago. Bytes are -1 if unknown.
 
-    ``level``: ``normal``, ``no-producers`` or ``read-only``; ``reason``: why, empty if normal.
+    ``level``: ``normal``, ``no-producers``, ``read-only`` or ``failing``; ``reason``: why, empty if
+    normal.
     """
 
     free_bytes: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]

@@ -49,7 +49,7 @@ from raftlog.server.connection import Connection, ConnectionServices
 from raftlog.server.consumer_groups.assignors import load_assignors
 from raftlog.server.consumer_groups.wiring import begin_to_coordinate
 from raftlog.server.context import BrokerContext
-from raftlog.server.disk_space import CHECK_SECONDS, QUARANTINE_SECONDS, DiskSpace, SpaceLevel
+from raftlog.server.disk_space import CHECK_SECONDS, QUARANTINE_SECONDS, DiskSpace
 from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.dispatch import dispatch
 from raftlog.server.event_log import EventLog
@@ -363,15 +363,20 @@ class Broker:
         if log_dir.failure:
             return
         try:
-            free_bytes, size_bytes = await workers.run(log_dir.disk_bytes)
+            measure = await workers.run(partial(log_dir.measure, tries_write=bool(space.failure)))
         except OSError as error:
             logger.warning("free disk space unknown: error=%s", error)
             return
-        if not space.measured(free_bytes=free_bytes, size_bytes=size_bytes):
+        if log_dir is self._store.log_dirs[""] and (cluster := self.context.cluster) is not None:
+            shortage = cluster.journal_shortage
+            if shortage is not None:
+                space.write_failed(shortage)
+        if not space.measured(measure):
             return
-        text = space.reason or f"there is enough disk space again: {free_bytes:,} bytes are free"
-        level = logging.WARNING if space.level is SpaceLevel.NORMAL else logging.ERROR
-        logger.log(level, "disk space: level=%s reason=%s", space.level, text)
+        free = f"{measure.free_bytes:,} bytes are free"
+        text = space.reason or f"there is enough disk space again: {free}"
+        level = logging.ERROR if space.reason else logging.WARNING
+        logger.log(level, "disk space: level=%s reason=%s", space.state, text)
         self._note_disk_event(text)
 
     def _note_disk_event(self, text: str) -> None:

@@ -36,6 +36,7 @@ from raftlog.errors import (
     ClusterNotReadyError,
     CommitUnknownError,
     DiskFullError,
+    FileLimitError,
     StorageFailedError,
 )
 from raftlog.server.workers import Workers
@@ -79,7 +80,7 @@ class ConsensusPlane:
         self._task: JournalSyncTask | None = None
         self._scheduled = False  # a turn is scheduled on the loop
         self._timer: asyncio.TimerHandle | None = None  # of the next tick, or the next attempt
-        self._is_disk_full = False
+        self.shortage: DiskFullError | None = None  # why the journal cannot be written now
         self._pausing = False  # until the next attempt
         self._stopped = False
         self._inside = False  # a call of the node is in progress
@@ -333,9 +334,10 @@ class ConsensusPlane:
 
     def _wait_for_room(self, error: DiskFullError) -> None:
         """Run no turn until the pause ends, so nothing is sent: its contents are not durable."""
-        if not self._is_disk_full:
-            self._is_disk_full = True
-            logger.error("consensus paused: reason=disk_full error=%s", error)
+        if self.shortage is None:
+            reason = "file_limit" if isinstance(error, FileLimitError) else "disk_full"
+            logger.error("consensus paused: reason=%s error=%s", reason, error)
+        self.shortage = error
         if not self._ended:
             self._pausing = True
             self._timer = self._loop.call_later(self._disk_full_pause_s, self._resume)
@@ -345,8 +347,8 @@ class ConsensusPlane:
         self._turn()
 
     def _note_room(self) -> None:
-        if self._is_disk_full:
-            self._is_disk_full = False
+        if self.shortage is not None:
+            self.shortage = None
             logger.info("consensus resumed: reason=disk_space_available")
 
     def _fail(self, error: StorageFailedError) -> None:

@@ -6,6 +6,10 @@ either. Internal topics and the consensus journal are small, and a full cluster 
 offsets and elect leaders: they can use the rest. A level is left with hysteresis, so that retention
 does not end and begin it with every segment. The idea is that of Elasticsearch's
 ``cluster.routing.allocation.disk.watermark`` (low, high and flood stage).
+
+The same watermarks apply to inodes, with their percentage and at most ``INODES_KEPT`` inodes.
+Without watermarks, or when they were too small, writes fail: then this is the reason, until a write
+succeeds again.
 """
 
 from __future__ import annotations
@@ -13,14 +17,19 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from raftlog.config.watermark import Watermark
+from raftlog.config.watermark import PERCENT_MAX, Watermark
 from raftlog.errors import DiskFullError
+from raftlog.storage.log_dirs import DiskMeasure
 from raftlog.types import TopicPartition, is_internal_topic
 
 CHECK_SECONDS: Final = 1.0  # between two measurements of the free space
 QUARANTINE_SECONDS: Final = 60.0  # between two measurements of the copies in quarantine
 # A level is left at a multiple of its watermark, in percent.
 RELEASE_PERCENT: Final = 120
+# Free inodes below which the watermarks apply, if their percentage is not less.
+INODES_KEPT: Final = 1_000
+# Measurements after the last failed write. If the disk then takes a write, the failure is over.
+FAILURE_CHECKS: Final = 30
 NO_WATERMARK: Final = Watermark()
 ADVICE: Final = (
     "Free disk space: lower retention.ms or retention.bytes, delete records or topics, or add "
@@ -51,8 +60,9 @@ class DiskSpace:
     ) -> None:
         """``what``: the disk, in the reason."""
         self._what = what
-        self.free_bytes = -1
-        self.size_bytes = -1
+        self.last = DiskMeasure(-1, -1)
+        self.failure = ""  # error of the last write, if it failed
+        self._failure_checks = 0  # since then
         self.quarantine_bytes = 0  # of corrupt copies that are kept; measured less often
         self.level = SpaceLevel.NORMAL
         # The highest level first.
@@ -61,18 +71,46 @@ class DiskSpace:
             (SpaceLevel.NO_PRODUCERS, "disk.watermark.producers", producers),
         )
 
-    def measured(self, *, free_bytes: int, size_bytes: int) -> bool:
-        """Record a measurement. Returns whether the level changed."""
-        self.free_bytes, self.size_bytes = free_bytes, size_bytes
+    @property
+    def free_bytes(self) -> int:
+        return self.last.free_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return self.last.size_bytes
+
+    def measured(self, measure: DiskMeasure) -> bool:
+        """Record a measurement. Returns whether the level changed, or failing writes ended."""
+        self.last = measure
         before, self.level = self.level, self._next_level()
-        return self.level is not before
+        is_over = False
+        if self.failure:
+            self._failure_checks = 0 if measure.failure else self._failure_checks + 1
+            is_over = self._failure_checks >= FAILURE_CHECKS
+            self.failure = "" if is_over else measure.failure or self.failure
+        return self.level is not before or is_over
+
+    def write_failed(self, error: DiskFullError) -> None:
+        """Record a write that failed, although no watermark refused it."""
+        self.failure, self._failure_checks = str(error), 0
+
+    def write_succeeded(self) -> None:
+        """Record a write that succeeded, of a log whose last one had failed."""
+        self.failure = ""
 
     def _next_level(self) -> SpaceLevel:
         for level, _name, watermark in self._watermarks:
             needed = self._needed(watermark, is_active=self.level >= level)
-            if self.free_bytes < needed:
+            if self.free_bytes < needed or self._lacks_inodes(watermark, self.level >= level):
                 return level
         return SpaceLevel.NORMAL
+
+    def _lacks_inodes(self, watermark: Watermark, is_active: bool) -> bool:
+        free, total = self.last.free_inodes, self.last.inodes
+        if free < 0 or watermark.free_bytes(1 << 30) == 0:
+            return False
+        needed = min(INODES_KEPT, total * (watermark.percent or PERCENT_MAX) // 100)
+        return free < (needed * RELEASE_PERCENT // 100 if is_active else needed)
 
     def _needed(self, watermark: Watermark, *, is_active: bool) -> int:
         """Return the free bytes from which a level does not apply."""
@@ -93,7 +131,7 @@ class DiskSpace:
 
     @property
     def reason(self) -> str:
-        """Why growth is refused, with the numbers; "" at the normal level."""
+        """Why growth is refused, or writes fail; "" if neither."""
         for level, name, watermark in self._watermarks:
             if self.level is level:
                 what = (
@@ -101,9 +139,21 @@ class DiskSpace:
                     if level is SpaceLevel.READ_ONLY
                     else "producers are refused"
                 )
+                if self._lacks_inodes(watermark, is_active=True):
+                    return (
+                        f"{what}: {self.last.free_inodes:,} of {self.last.inodes:,} inodes of "
+                        f"{self._what} are free (`df -i` shows them). Delete topics, or raise "
+                        "segment.bytes so that there are fewer files"
+                    )
                 end = self._needed(watermark, is_active=True)
                 return (
                     f"{what}: {self.free_bytes:,} of {self.size_bytes:,} bytes of {self._what} are "
                     f"free, which is below {name}={watermark}, until {end:,} bytes are free"
                 )
-        return ""
+        return f"writes to {self._what} fail: {self.failure}" if self.failure else ""
+
+    @property
+    def state(self) -> str:
+        """``failing`` if writes fail at the normal level; else the level."""
+        is_failing = self.failure and self.level is SpaceLevel.NORMAL
+        return "failing" if is_failing else str(self.level)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from raftlog.errors import FileLimitError, RaftlogError
+
 # Seconds. A log without disk space for this time transfers its role to another broker. A disk
 # counts as hung after a longer time (``disk_watch``), so nothing is added for it.
 FULL_SECONDS: Final = 1.0
@@ -22,7 +24,7 @@ _SLOWER_TIMES_MAX: Final = 3  # after that, the maximum applies
 class Hindrance:
     """Disk problems of one log. ``now`` returns monotonic seconds."""
 
-    __slots__ = ("_began", "_futile", "_now", "_since", "is_held_up", "is_short")
+    __slots__ = ("_began", "_futile", "_now", "_since", "cause", "is_held_up", "is_short")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -31,13 +33,15 @@ class Hindrance:
         self._futile = [0, 0]  # number of transfers, as a follower and as the leader
         # An append failed for lack of disk space, and none has succeeded since.
         self.is_short = False
+        self.cause = ""  # of the last refused append: "disk_full" or "file_limit"
         self.is_held_up = False  # the disk completes no sync, or too few of them
 
     def __str__(self) -> str:
-        return "disk_hung" if self.is_held_up else "disk_full"
+        return "disk_hung" if self.is_held_up else self.cause
 
-    def refused(self) -> None:
-        """Record an append that failed for lack of disk space."""
+    def refused(self, error: RaftlogError | None = None) -> None:
+        """Record an append that failed with ``error`` for lack of disk space, or of files."""
+        self.cause = "file_limit" if isinstance(error, FileLimitError) else "disk_full"
         self.is_short = True
         self._begin()
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from raftlog.config import BrokerConfig
-from raftlog.server.disk_space import DiskSpace, SpaceLevel
+from raftlog.server.disk_space import DiskSpace
 from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.partition import HostServices
 from raftlog.server.workers import Workers
@@ -43,7 +43,7 @@ class WatchedLogDir:
         log_dir.is_avoided = self._is_avoided
 
     def _is_avoided(self) -> bool:
-        return self.watch.is_hung or self.space.level is not SpaceLevel.NORMAL
+        return self.watch.is_hung or bool(self.space.reason)
 
 
 class LogDirMonitor:

@@ -255,10 +255,15 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _raise_file_limit() -> None:
-    """Raise the limit of open files: every partition and every connection uses one."""
+    """Raise the limit of open files: every partition and every connection uses some."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:  # macOS refuses an infinite one
+            logger.warning("limit of open files: soft=%d hard=%d error=%s", soft, hard, error)
+            return
+    logger.info("limit of open files: RLIMIT_NOFILE=%d before=%d", hard, soft)
 
 
 def keep_freed_memory() -> None:

@@ -236,7 +236,7 @@ def disk_status(space: DiskSpace, log_dirs: LogDirMonitor) -> DiskStatus:
         ],
         free_bytes=space.free_bytes,
         size_bytes=space.size_bytes,
-        level=str(space.level),
+        level=space.state,
         reason=space.reason,
     )
 

@@ -339,8 +339,8 @@ class Partition:
         except StorageFailedError as error:
             self._services.on_failed(error)
             raise
-        except DiskFullError:
-            self.hindrance.refused()
+        except DiskFullError as error:
+            self._refused(error)
             raise
         except DamagedLogError as error:
             if len(leadership.state.replicas) == 1:
@@ -350,7 +350,7 @@ class Partition:
             ) from error
         if not appended.duplicate:
             if self.hindrance.is_short:
-                self.hindrance.found()
+                self._found_room()
             self._note_appended(appended.last_offset + 1, len(batch), now)
             counters = self._services.counters
             counters.produced_batches += 1
@@ -360,6 +360,19 @@ class Partition:
             for watcher in tuple(self._append_watchers):
                 watcher.wake()
         return appended
+
+    def _refused(self, error: DiskFullError) -> None:
+        """Record an append that failed, for the role manager and for the state of the disk."""
+        self.hindrance.refused(error)
+        space = self._services.space
+        if not space.level:  # else it was refused before anything was written
+            if not space.failure:
+                logger.error("write failed: partition=%s error=%s", self.topic_partition, error)
+            space.write_failed(error)
+
+    def _found_room(self) -> None:
+        self.hindrance.found()
+        self._services.space.write_succeeded()
 
     @property
     def _is_disk_hung(self) -> bool:
@@ -399,12 +412,12 @@ class Partition:
         except StorageFailedError as error:
             self._services.on_failed(error)
             raise
-        except DiskFullError:
-            self.hindrance.refused()
+        except DiskFullError as error:
+            self._refused(error)
             self._commit.request()  # some complete batches may have been appended
             raise
         if self.hindrance.is_short:
-            self.hindrance.found()
+            self._found_room()
         self._note_appended(appended.next_offset, len(batches), self._services.clock.monotonic())
         self._appended()
 
@@ -451,7 +464,7 @@ class Partition:
             self._services.on_failed(error)
         except (DamagedLogError, DiskFullError) as error:
             if isinstance(error, DiskFullError):
-                self.hindrance.refused()
+                self._refused(error)
             logger.warning("truncation failed: partition=%s error=%s", self.topic_partition, error)
         else:
             return True

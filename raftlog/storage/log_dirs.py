@@ -21,20 +21,35 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from raftlog import limits
 from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, Disk, Lock, missing
 from raftlog.errors import DamagedLogError, DataDirectoryError, counted
 from raftlog.storage import state_file
 from raftlog.storage.catalog import Catalog, KnownLogDir, Topic
+from raftlog.storage.faults import storage_error
 from raftlog.storage.identity import Identity
 from raftlog.storage.name_syncs import NameSyncs
 
 NAME: Final = "log-dir"
+PROBE_BYTES: Final = 64 * limits.KIB  # written to find out whether writes fail
 FORMAT_VERSION: Final = 1
 # In an empty directory too: ext4 creates the second one, an interrupted start the third one.
 _NO_CONTENT: Final = frozenset(("lock", "lost+found", f"{NAME}{TEMPORARY_SUFFIX}"))
 _TOPICS_SHOWN_MAX: Final = 5
+
+
+class DiskMeasure(NamedTuple):
+    """State of a file system. Inodes and files are -1 if there is no limit, or it is unknown."""
+
+    free_bytes: int
+    size_bytes: int
+    free_inodes: int = -1
+    inodes: int = -1
+    open_files: int = -1  # of this process
+    open_files_max: int = -1
+    failure: str = ""  # why a write of a few bytes failed, if one was tried
 
 
 class LogDir:
@@ -109,10 +124,32 @@ class LogDir:
             if error.errno not in NO_ROOM:
                 self.contain(error)
 
-    def disk_bytes(self) -> tuple[int, int]:
-        """Return the free bytes and the size of its disk. Any thread may call. Raises
-        ``OSError``."""
-        return self._disk.free_bytes(self.path), self._disk.total_bytes(self.path)
+    def measure(self, *, tries_write: bool = False) -> DiskMeasure:
+        """Return the state of its disk. ``tries_write``: also whether a file can be created and
+        written. Any thread may call. Raises ``OSError``.
+        """
+        disk, path = self._disk, self.path
+        failure = self._write_failure() if tries_write else ""
+        return DiskMeasure(
+            disk.free_bytes(path),
+            disk.total_bytes(path),
+            *disk.inodes(path),
+            *disk.open_files(),
+            failure,
+        )
+
+    def _write_failure(self) -> str:
+        path = f"{self.path}/probe{TEMPORARY_SUFFIX}"
+        try:
+            file = self._disk.open(path, create=True)
+            try:
+                file.append([bytes(PROBE_BYTES)])
+            finally:
+                file.close()
+                self._disk.remove(path)
+        except OSError as error:
+            return str(storage_error(f"writing {path}", error))
+        return ""
 
 
 def _ignore(_log_dir: LogDir) -> None:

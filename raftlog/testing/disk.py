@@ -414,6 +414,12 @@ class SimDisk:
     def total_bytes(self, path: str) -> int:  # noqa: ARG002 - one disk, one capacity
         return FREE_BYTES if self.capacity_bytes is None else self.capacity_bytes
 
+    def inodes(self, path: str) -> tuple[int, int]:  # noqa: ARG002 - no limit of files
+        return -1, -1
+
+    def open_files(self) -> tuple[int, int]:
+        return -1, -1
+
     def reserve(self, path: str, size: int) -> None:
         """Reserve space for the file, until it is truncated or the power fails."""
         self._check("reserve", path)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from raftlog.config.watermark import Watermark
 from raftlog.errors import DiskFullError
-from raftlog.server.disk_space import DiskSpace, SpaceLevel
+from raftlog.server.disk_space import FAILURE_CHECKS, INODES_KEPT, DiskSpace, SpaceLevel
+from raftlog.storage.log_dirs import DiskMeasure
 from raftlog.types import TopicPartition
 
 T = TopicPartition("t", 0)
@@ -21,7 +22,7 @@ def space() -> DiskSpace:
 
 
 def at(found: DiskSpace, free: int) -> SpaceLevel:
-    found.measured(free_bytes=free, size_bytes=SIZE)
+    found.measured(DiskMeasure(free, SIZE))
     return found.level
 
 
@@ -95,3 +96,45 @@ def test_the_level_is_never_lower_than_that_of_the_free_space(
     assert at(found, free) >= at(fresh, free)
     if free >= SIZE * 12 // 100:
         assert found.level is SpaceLevel.NORMAL
+
+
+def test_the_watermarks_apply_to_inodes() -> None:
+    found = space()
+
+    def at_inodes(free: int) -> SpaceLevel:
+        found.measured(DiskMeasure(SIZE, SIZE, free, 1_000))
+        return found.level
+
+    assert at_inodes(-1) is SpaceLevel.NORMAL, "a file system without a limit"
+    assert at_inodes(100) is SpaceLevel.NORMAL
+    assert at_inodes(99) is SpaceLevel.NO_PRODUCERS
+    assert "99 of 1,000 inodes" in found.reason
+    assert at_inodes(119) is SpaceLevel.NO_PRODUCERS
+    assert at_inodes(49) is SpaceLevel.READ_ONLY
+    found.measured(DiskMeasure(SIZE, SIZE, INODES_KEPT * 2, 1_000_000))
+    assert found.level is SpaceLevel.NORMAL, "of many inodes, a fixed number is kept"
+    off = DiskSpace(producers=Watermark(None, 0), replication=Watermark(0))
+    off.measured(DiskMeasure(SIZE, SIZE, 0, 1_000))
+    assert off.level is SpaceLevel.NORMAL
+
+
+def test_failing_writes_are_a_problem_until_one_succeeds_or_the_disk_takes_writes_again() -> None:
+    found = DiskSpace()
+    works = DiskMeasure(SIZE, SIZE)
+    found.write_failed(DiskFullError("writing x: no space"))
+    assert found.reason == "writes to the disk fail: writing x: no space"
+    assert found.state == "failing"
+    assert refused(found) == [], "an append may succeed"
+    found.write_succeeded()
+    assert (found.reason, found.state) == ("", "normal")
+
+    found.write_failed(DiskFullError("writing x: no space"))
+    for _ in range(FAILURE_CHECKS - 1):
+        assert not found.measured(works)
+    assert not found.measured(works._replace(failure="no inode left"))
+    assert found.failure == "no inode left"
+    for _ in range(FAILURE_CHECKS - 1):
+        assert not found.measured(works)
+    assert found.failure
+    assert found.measured(works), "it is over, which is reported"
+    assert not found.reason

@@ -31,6 +31,7 @@ from raftlog.server.handlers import list_offsets
 from raftlog.server.offset_waiters import Acknowledge
 from raftlog.server.partition import Partition
 from raftlog.storage import Log
+from raftlog.storage.log_dirs import DiskMeasure
 from tests.running import runs
 from tests.server.cluster.paper import PaperReply, Scene, append, play, state_of, write
 from tests.server.harness import batch_of
@@ -96,9 +97,9 @@ async def test_a_follower_copies_until_the_second_watermark_of_its_disk(s: Scene
     s.services = replace(s.services, space=space)
     host = s.host()
     host.follow(2, 5)
-    space.measured(free_bytes=5, size_bytes=100)
+    space.measured(DiskMeasure(5, 100))
     host.append_copied(copy_of(s, b"a"))
-    space.measured(free_bytes=4, size_bytes=100)
+    space.measured(DiskMeasure(4, 100))
     with pytest.raises(DiskFullError, match="t:0: writes are refused, and followers"):
         host.append_copied(copy_of(s, b"a", b"b"))
     assert (host.hindrance.is_short, host.log.log_end_offset) == (True, 1)

@@ -15,7 +15,7 @@ from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.log_dirs import LogDirMonitor
 from raftlog.server.partition import HostServices
 from raftlog.server.workers import Unfinished
-from raftlog.storage.log_dirs import LogDir
+from raftlog.storage.log_dirs import DiskMeasure, LogDir
 from tests.client.virtual import VirtualLoop
 from tests.server.cluster.paper import PaperWorkers
 from tests.server.harness import FakeClock
@@ -94,7 +94,7 @@ def test_a_disk_that_hangs_gets_no_new_replicas_until_it_works(scene: Scene) -> 
 
 def test_a_disk_that_fills_up_gets_no_new_replicas(scene: Scene) -> None:
     space = scene.monitor.space(scene.a)
-    space.measured(free_bytes=10, size_bytes=1_000)
+    space.measured(DiskMeasure(10, 1_000))
     assert space.level is SpaceLevel.READ_ONLY or space.level is SpaceLevel.NO_PRODUCERS
     assert scene.a.is_avoided()
     assert "10 of 1,000 bytes of the disk of disks/a are free" in scene.monitor.problem(scene.a)

@@ -32,7 +32,7 @@ from raftlog.server.disk_watch import DiskWatch
 from raftlog.server.partition import HostServices, Partition
 from raftlog.server.workers import Workers
 from raftlog.storage import Log
-from raftlog.storage.log_dirs import LogDir
+from raftlog.storage.log_dirs import DiskMeasure, LogDir
 from raftlog.types import TopicPartition
 from tests.server.harness import TIMEOUT_S, FakeClock, FaultyDisk, batch_of, values_of
 
@@ -220,8 +220,10 @@ def test_that_there_is_no_room_is_noted_until_something_is_appended(
         assert s.host.hindrance.is_short
         assert s.host.append(first, validate(first)).duplicate
         assert s.host.hindrance.is_short, "nothing was written"
+        assert "no space" in s.space.reason, "status and health say that writes fail"
         s.disk.faults.no_room = False
         s.append(b"b")
+        assert not s.space.reason
         assert not s.host.hindrance.is_short
 
     scene(test)
@@ -233,12 +235,12 @@ def test_below_a_watermark_nothing_grows_and_retries_are_answered(
     async def test(s: Scene) -> None:
         first = batch_of(b"a", producer_id=1, producer_epoch=0, base_sequence=0)
         s.host.append(first, validate(first))
-        s.space.measured(free_bytes=9, size_bytes=100)
+        s.space.measured(DiskMeasure(9, 100))
         with pytest.raises(DiskFullError, match=r"t:0: producers are refused"):
             s.append(b"b")
         assert s.host.hindrance.is_short, "so that another broker becomes the leader"
         assert s.host.append(first, validate(first)).duplicate
-        s.space.measured(free_bytes=12, size_bytes=100)
+        s.space.measured(DiskMeasure(12, 100))
         s.append(b"b")
         assert not s.host.hindrance.is_short
         assert s.host.log.log_end_offset == 2

@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from raftlog.errors import DiskFullError, StorageFailedError
+from raftlog.disk import NoInodeError
+from raftlog.errors import DiskFullError, FileLimitError, StorageFailedError
 from raftlog.storage.faults import storage_error
 
 
@@ -17,6 +18,21 @@ def test_no_room_is_an_error_that_passes(code: int) -> None:
     assert isinstance(error, DiskFullError)
     assert str(error).startswith(f"writing x: no space ({os.strerror(code)})")
     assert "Free disk space" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "limit"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "RLIMIT_NOFILE"),
+        (OSError(errno.ENFILE, "Too many open files in system"), "fs.file-max"),
+        (NoInodeError(errno.ENOSPC, "No inode left", "/data/x"), "/data/x has no inode left"),
+    ],
+)
+def test_a_limit_of_files_is_no_full_disk(error: OSError, limit: str) -> None:
+    found = storage_error("writing x", error)
+    assert isinstance(found, FileLimitError)
+    assert limit in str(found)
+    assert "disk space" not in str(found)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.EBADF, errno.EFBIG, errno.EACCES])

@@ -15,6 +15,7 @@ from raftlog.errors import (
     StorageFailedError,
 )
 from raftlog.storage import Log, Store
+from raftlog.storage.log_dirs import PROBE_BYTES, LogDir
 from raftlog.testing.disk import CHANGES, FOREVER, Fault, SimDisk, Stopped
 from tests.storage.logs import append, fill, sim_disk, values
 
@@ -442,3 +443,15 @@ def test_old_copies_in_a_directory_that_is_added_again_are_moved_aside() -> None
     store = open_store(disk, MORE, THIRD)
     assert disk.list_dir(f"{THIRD}/topics/t/id") == ["1.quarantine-1", "3.quarantine-1"]
     assert in_root(store, THIRD) == []
+
+
+def test_a_measurement_tries_a_write_when_asked() -> None:
+    disk = sim_disk()
+    disk.make_dirs("d")
+    log_dir = LogDir(disk, "d")
+    assert log_dir.measure(tries_write=True).failure == ""
+    assert not disk.exists("d/probe.tmp")
+    disk.capacity_bytes = PROBE_BYTES - 1
+    assert log_dir.measure().failure == ""
+    assert "no space" in log_dir.measure(tries_write=True).failure
+    assert not disk.exists("d/probe.tmp"), "it takes no space"

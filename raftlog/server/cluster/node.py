@@ -18,6 +18,7 @@ from raftlog.consensus.journal import Journal
 from raftlog.errors import (
     BrokerRemovedError,
     DeclaredLostError,
+    DiskFullError,
     HistoryConflictError,
     RaftlogError,
 )
@@ -559,6 +560,11 @@ class ClusterNode:
     def journal_bytes(self) -> int:
         """Size of the consensus journal on disk."""
         return self._journal.size_bytes
+
+    @property
+    def journal_shortage(self) -> DiskFullError | None:
+        """Why the consensus journal cannot be written now; None if it can."""
+        return self.plane.shortage
 
     def can_others_decide(self) -> bool:
         """Whether the other connected brokers are a majority of the cluster's voters."""

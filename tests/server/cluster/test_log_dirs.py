@@ -13,6 +13,7 @@ from raftlog.protocol.cluster import TransferLeaderRequest
 from raftlog.server.broker import Broker
 from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.http.collect import standing_of
+from raftlog.storage.log_dirs import DiskMeasure
 from raftlog.testing.disk import FOREVER, Fault
 from raftlog.testing.simulator.hanging import Hang
 from raftlog.testing.simulator.process import LOG_DIRECTORY, BrokerMachine
@@ -189,7 +190,7 @@ def test_a_full_disk_stops_producers_on_it_only(cluster: Cluster) -> None:
         False, True, False, True,
     ]  # fmt: skip
     assert not watched.log_dir.is_avoided()
-    watched.space.measured(free_bytes=1, size_bytes=1_000_000_000_000)
+    watched.space.measured(DiskMeasure(1, 1_000_000_000_000))
     assert "the disk of disk-2 are free" in broker(cluster).log_dirs.problems[0]
     assert watched.log_dir.is_avoided()
     assert broker(cluster).space.reason == ""
