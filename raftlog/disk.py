@@ -16,11 +16,13 @@ import resource
 import shutil
 import stat
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from threading import Lock as ThreadLock
 from typing import Final, Protocol
 
+from raftlog import limits
 from raftlog.types import Buffer
 
 # Errors of a full disk, as opposed to a failed one: nothing is lost, and space can be freed.
@@ -38,6 +40,9 @@ DIRECTORY_MODE: Final = 0o700
 
 # File systems whose files keep their inode numbers over a new mount, as others (FUSE) do not.
 KEEP_INODES: Final = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs"))
+
+POOL_SCAN_FILES: Final = 64  # in one search for files that can be closed
+POOL_SYNCS: Final = 16  # in one search for files that can be synced and closed
 
 FALLOC_FL_KEEP_SIZE: Final = 1  # of linux/falloc.h
 
@@ -134,7 +139,19 @@ class Lock(Protocol):
 class Disk(Protocol):
     """A file system. As in POSIX, ``sync_dir`` of a directory makes its names durable."""
 
-    def open(self, path: str, *, create: bool = False, write: bool = True) -> File: ...
+    def open(
+        self, path: str, *, create: bool = False, write: bool = True, pooled: bool = False
+    ) -> File:
+        """Open a file. ``pooled``: one of many that stay open, under a limit (``FilePool``). It
+        must not be renamed, nor replaced at its path, while it is open.
+        """
+        ...
+
+    def close_surplus(self, path: str) -> None:
+        """Sync and close pooled files on the disk of ``path`` that are open above the limit.
+        Blocks; any thread may call. A failed sync is raised by its next write or sync.
+        """
+        ...
 
     def exists(self, path: str) -> bool: ...
 
@@ -286,6 +303,222 @@ class OsFile:
             os.close(fd)
 
 
+class PooledFile(OsFile):
+    """A file whose descriptor a pool may close, and which opens it again at the next use.
+
+    ``pins``, ``writes``, ``synced``, ``error`` and ``is_closed`` belong to the pool, with its lock.
+    """
+
+    def __init__(self, path: str, fd: int, flags: int, pool: FilePool) -> None:
+        super().__init__(path, fd)
+        self.flags = flags
+        self.pins = 0  # uses in progress
+        self.writes = 0
+        self.synced = -1  # ``writes`` at the last sync; -1: unknown what is durable
+        # Of a sync by the pool; raised by the next write or sync. The descriptor stays open.
+        self.error: OSError | None = None
+        self.is_closed = False
+        self._pool = pool
+
+    @property
+    def device(self) -> int:
+        return self._identity[1]
+
+    @property
+    def is_dirty(self) -> bool:
+        return self.writes > max(self.synced, 0)
+
+    @property
+    def fd(self) -> int:
+        return self._fd
+
+    def take_fd(self) -> int:
+        fd, self._fd = self._fd, -1
+        return fd
+
+    def reopened(self, fd: int) -> None:
+        """Use ``fd``, which was opened for the path. Raises ``OSError`` if it is another file."""
+        status = os.fstat(fd)
+        if (status.st_ino, status.st_dev) != self._identity:
+            raise missing(self._path)
+        self._fd = fd
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        with self._pool.using(self, writes=True):
+            super().append(buffers)
+
+    def pread(self, size: int, position: int) -> bytes:
+        with self._pool.using(self):
+            return super().pread(size, position)
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        with self._pool.using(self, writes=True):
+            super().pwrite(data, position)
+
+    def truncate(self, size: int) -> None:
+        with self._pool.using(self, writes=True):
+            super().truncate(size)
+
+    def sync(self) -> None:
+        if not self._pool.is_saved(self):
+            with self._pool.using(self):
+                writes = self.writes
+                super().sync()
+                self.synced = writes
+        self._pool.close_surplus(self.device)
+
+    def close(self) -> None:
+        self._pool.forget(self)
+
+
+class FilePool:
+    """Open descriptors of many files, up to a limit: the least recently used one is closed.
+
+    A file that was written is synced before its descriptor is closed: a descriptor that is opened
+    later may not report the error of an earlier write. Only ``close_surplus`` syncs, which blocks.
+    Other calls close only files that need no sync, so that the limit can be exceeded for a while.
+    Thread-safe.
+    """
+
+    def __init__(self, files_max: int) -> None:
+        self.files_max = files_max
+        self._lock = ThreadLock()
+        self._open: OrderedDict[PooledFile, None] = OrderedDict()  # the least recently used first
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, path: str, flags: int) -> PooledFile:
+        file = PooledFile(path, self._open_fd(path, flags), flags & ~os.O_CREAT, self)
+        with self._lock:
+            self._open[file] = None
+        self._close_clean(self.files_max)
+        return file
+
+    @contextlib.contextmanager
+    def using(self, file: PooledFile, *, writes: bool = False) -> Iterator[None]:
+        """Keep the descriptor of ``file`` open during the block. Raises ``OSError``."""
+        if not self._is_pinned(file, writes=writes):
+            self._reopen(file)
+        try:
+            yield
+        finally:
+            self._unpin(file, writes=writes)
+
+    def is_saved(self, file: PooledFile) -> bool:
+        """Whether the pool has synced a file before it closed it. Raises the error of that sync."""
+        with self._lock:
+            self._raise_error(file)
+            return file.fd < 0 and file.writes == file.synced
+
+    def forget(self, file: PooledFile) -> None:
+        """Close a file; its descriptor, when no other thread uses it."""
+        with self._lock:
+            file.is_closed = True
+            self._open.pop(file, None)
+            fd = -1 if file.pins else file.take_fd()
+        if fd >= 0:
+            os.close(fd)
+
+    def close_surplus(self, device: int) -> None:
+        """See ``Disk.close_surplus``. Files on another device are closed only without a sync."""
+        self._close_clean(self.files_max)
+        for _ in range(POOL_SYNCS):
+            file = self._surplus(device)
+            if file is None:
+                return
+            try:
+                writes = file.writes
+                sync_data(file.fd)
+                file.synced = writes
+            except OSError as error:
+                file.error = error
+            self._unpin(file)
+            self._close_clean(self.files_max)
+
+    def _surplus(self, device: int) -> PooledFile | None:
+        """Return a file to sync, pinned; None if no more than the limit are open."""
+        with self._lock:
+            if len(self._open) <= self.files_max:
+                return None
+            for file in self._open:
+                is_free = not file.pins and file.error is None
+                if is_free and file.is_dirty and file.device == device:
+                    file.pins += 1
+                    return file
+        return None
+
+    def _is_pinned(self, file: PooledFile, *, writes: bool) -> bool:
+        with self._lock:
+            self._check_not_closed(file)
+            if writes:
+                self._raise_error(file)
+            if file.fd < 0:
+                return False
+            file.pins += 1
+            self._open.move_to_end(file)
+            return True
+
+    def _check_not_closed(self, file: PooledFile) -> None:
+        if file.is_closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), file.path)
+
+    def _raise_error(self, file: PooledFile) -> None:
+        error, file.error = file.error, None
+        if error is not None:
+            raise error
+
+    def _unpin(self, file: PooledFile, *, writes: bool = False) -> None:
+        with self._lock:
+            file.pins -= 1
+            file.writes += writes  # a sync that began before the end of a write may not cover it
+            fd = file.take_fd() if file.is_closed and not file.pins else -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _reopen(self, file: PooledFile) -> None:
+        """Open a file again, pinned: if all other files need a sync, it would be closed at once."""
+        fd = self._open_fd(file.path, file.flags)
+        try:
+            with self._lock:
+                self._check_not_closed(file)
+                if file.fd < 0:  # else another thread was faster
+                    file.reopened(fd)
+                    self._open[file] = None
+                    fd = -1
+                file.pins += 1
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        self._close_clean(self.files_max)
+
+    def _open_fd(self, path: str, flags: int) -> int:
+        try:
+            return os.open(path, flags, FILE_MODE)
+        except OSError as error:
+            if error.errno != errno.EMFILE or not self._close_clean(len(self._open) - 1):
+                raise
+        return os.open(path, flags, FILE_MODE)
+
+    def _close_clean(self, files_max: int) -> bool:
+        """Close files that need no sync until ``files_max`` are open. Looks at a few. Returns
+        whether it closed any.
+        """
+        fds: list[int] = []
+        with self._lock:
+            for _ in range(POOL_SCAN_FILES):
+                if len(self._open) <= max(files_max, 0):
+                    break
+                file, _none = self._open.popitem(last=False)
+                if file.pins or file.is_dirty or file.error is not None:
+                    self._open[file] = None
+                else:
+                    fds.append(file.take_fd())
+        for fd in fds:
+            os.close(fd)
+        return bool(fds)
+
+
 class OsLock:
     """An advisory lock (flock). The kernel releases it when the process ends."""
 
@@ -339,15 +572,41 @@ class SpareDescriptor:
 class OsDisk:
     """The operating system's file system."""
 
-    def __init__(self) -> None:
+    def __init__(self, pooled_files_max: int | None = None) -> None:
+        """``pooled_files_max``: default: half of the descriptors that this process may open now,
+        so that connections and other files have the other half.
+        """
         self._spare = SpareDescriptor()
+        if pooled_files_max is None:
+            soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            all_files = limits.OPEN_LOG_FILES_MAX
+            pooled_files_max = all_files if soft < 0 else min(all_files, soft // 2)
+        self._pool = FilePool(pooled_files_max)
+        self._keeps_inodes: dict[int, bool] = {}  # by device
 
-    def open(self, path: str, *, create: bool = False, write: bool = True) -> OsFile:
-        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
-        if not create:
-            return OsFile(path, os.open(path, flags))
+    def open(
+        self, path: str, *, create: bool = False, write: bool = True, pooled: bool = False
+    ) -> OsFile:
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         with _creating(path):
-            return OsFile(path, os.open(path, flags | os.O_CREAT, FILE_MODE))
+            if pooled and self._may_reopen(path):
+                return self._pool.open(path, flags)
+            return OsFile(path, os.open(path, flags, FILE_MODE))
+
+    def _may_reopen(self, path: str) -> bool:
+        """Whether a file that is opened again can be recognized by its inode number."""
+        directory = os.path.dirname(path) or "."
+        device = os.stat(directory).st_dev
+        found = self._keeps_inodes.get(device)
+        if found is None:
+            name = _file_system(directory)
+            found = name in KEEP_INODES or name == "tmpfs"
+            if name:  # else the system does not tell, or has no descriptor left for the question
+                self._keeps_inodes[device] = found
+        return found
+
+    def close_surplus(self, path: str) -> None:
+        self._pool.close_surplus(os.stat(path).st_dev)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -203,6 +203,8 @@ RESYNC_BYTES_MAX: Final = 256 * MIB  # of a file, searched for valid batches beh
 RESYNC_CANDIDATES_MAX: Final = 100_000  # places there that look like the start of a batch
 COPIES_SAVE_MS: Final = 1_000  # between two saves of durable end offsets
 OPEN_SEALED_SEGMENTS_MAX: Final = 4  # per partition; the rest are opened when they are read
+# Of all partitions, and at most half of RLIMIT_NOFILE; the least recently used one is closed.
+OPEN_LOG_FILES_MAX: Final = 65_536
 PRODUCERS_PER_PARTITION_MAX: Final = 100_000
 PRODUCERS_PER_TOPIC_MAX: Final = PARTITIONS_PER_TOPIC_MAX * PRODUCERS_PER_PARTITION_MAX
 PRODUCER_BATCHES_REMEMBERED: Final = (

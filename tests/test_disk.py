@@ -25,6 +25,7 @@ from raftlog.disk import (
     Disk,
     NoInodeError,
     OsDisk,
+    PooledFile,
 )
 from raftlog.testing.disk import SimDisk
 from raftlog.types import Buffer
@@ -445,3 +446,126 @@ def test_a_directory_that_others_may_enter_is_closed_to_them(tmp_path: Path) -> 
     tmp_path.chmod(0o755)
     OsDisk().make_private(str(tmp_path))
     assert stat.S_IMODE(tmp_path.stat().st_mode) == DIRECTORY_MODE
+
+
+# -- the pool of descriptors -----------------------------------------------------------------------
+
+
+def opened(disk: OsDisk, directory: Path, count: int) -> list[PooledFile]:
+    files = [disk.open(f"{directory}/{n}", create=True, pooled=True) for n in range(count)]
+    found = [file for file in files if isinstance(file, PooledFile)]
+    if len(found) < count:
+        pytest.skip("files on this file system have no stable inode numbers")
+    return found
+
+
+def is_open(files: list[PooledFile]) -> list[bool]:
+    return [file.fd >= 0 for file in files]
+
+
+def test_the_least_recently_used_file_is_closed_and_opened_again(tmp_path: Path) -> None:
+    files = opened(OsDisk(pooled_files_max=2), tmp_path, 4)
+    assert is_open(files) == [False, False, True, True]
+    for n, file in enumerate(files):
+        file.append([b"%d" % n])
+        file.sync()
+    assert is_open(files) == [False, False, True, True]
+    assert files[0].pread(9, 0) == b"0"
+    assert is_open(files) == [True, False, False, True]
+    files[3].truncate(0)
+    assert [file.size() for file in files] == [1, 1, 1, 0]
+    for file in files:
+        file.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            file.pread(1, 0)
+
+
+def test_a_written_file_is_synced_before_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = OsDisk(pooled_files_max=1)
+    files = opened(disk, tmp_path, 3)
+    for file in files:
+        file.append([b"x"])
+    assert is_open(files) == [True, True, True], "only a sync can make them closable"
+    synced: list[int] = []
+    monkeypatch.setattr("raftlog.disk.sync_data", synced.append)
+    fds = [file.fd for file in files]
+    disk.close_surplus(str(tmp_path))
+    assert sorted(synced) == sorted(
+        fd for fd, still in zip(fds, is_open(files), strict=True) if not still
+    )
+    assert len(synced) == 2
+    for file in files:
+        file.sync()
+    assert len(synced) == 3, "those that were closed are durable already"
+
+
+def test_the_error_of_a_sync_before_a_close_is_raised_by_the_next_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_fd: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    disk = OsDisk(pooled_files_max=0)
+    (file,) = opened(disk, tmp_path, 1)
+    file.append([b"x"])
+    with monkeypatch.context() as patch:
+        patch.setattr("raftlog.disk.sync_data", fails)
+        disk.close_surplus(str(tmp_path))
+    disk.close_surplus(str(tmp_path))
+    assert is_open([file]) == [True], "another sync may succeed without the lost bytes"
+    assert file.pread(1, 0) == b"x"
+    with pytest.raises(OSError, match="broken"):
+        file.sync()
+
+
+def test_a_write_that_ends_after_a_sync_began_is_not_counted_as_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = OsDisk(pooled_files_max=1)
+    first, _other = opened(disk, tmp_path, 2)
+    first.append([b"x"])
+
+    def sync(_fd: int) -> None:
+        first.append([b"y"])
+
+    with monkeypatch.context() as patch:
+        patch.setattr("raftlog.disk.sync_data", sync)
+        first.sync()
+    assert first.is_dirty
+
+
+def test_another_file_at_the_path_of_a_closed_one_is_not_written(tmp_path: Path) -> None:
+    disk = OsDisk(pooled_files_max=1)
+    first, _other = opened(disk, tmp_path, 2)
+    (tmp_path / "new").touch()
+    (tmp_path / "new").rename(tmp_path / "0")
+    with pytest.raises(FileNotFoundError):
+        first.append([b"x"])
+    assert (tmp_path / "0").read_bytes() == b""
+
+
+def test_a_file_that_is_closed_during_a_sync_stays_open_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = opened(OsDisk(), tmp_path, 1)
+
+    def sync(fd: int) -> None:
+        file.close()
+        os.fstat(fd)
+
+    monkeypatch.setattr("raftlog.disk.sync_data", sync)
+    file.sync()
+    assert is_open([file]) == [False]
+
+
+def test_without_a_descriptor_the_pool_gives_one_up(
+    tmp_path: Path, no_descriptors: Callable[[], None]
+) -> None:
+    disk = OsDisk()
+    files = opened(disk, tmp_path, 1)
+    no_descriptors()
+    more = disk.open(f"{tmp_path}/more", create=True, pooled=True)
+    more.append([b"x"])
+    assert is_open(files) == [False]

@@ -138,13 +138,14 @@ class FailpointDisk:
         self._hit(f"{site}.after")
         return result
 
-    def open(self, path: str, *, create: bool = False, write: bool = True) -> File:
-        if create and not self._disk.exists(path):
-            opened = self._around(
-                path, "create", lambda: self._disk.open(path, create=True, write=write)
-            )
-        else:
-            opened = self._disk.open(path, create=create, write=write)
+    def open(
+        self, path: str, *, create: bool = False, write: bool = True, pooled: bool = False
+    ) -> File:
+        def opens() -> File:
+            return self._disk.open(path, create=create, write=write, pooled=pooled)
+
+        is_new = create and not self._disk.exists(path)
+        opened = self._around(path, "create", opens) if is_new else opens()
         return FailpointFile(opened, self._role(path), self._hit)
 
     def exists(self, path: str) -> bool:
@@ -227,6 +228,9 @@ class FailpointDisk:
 
     def total_bytes(self, path: str) -> int:
         return self._disk.total_bytes(path)
+
+    def close_surplus(self, path: str) -> None:
+        self._disk.close_surplus(path)
 
     def inodes(self, path: str) -> tuple[int, int]:
         return self._disk.inodes(path)

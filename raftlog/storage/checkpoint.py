@@ -218,7 +218,7 @@ class CheckpointFile:
             # opened; if not, files are missing.
             self._disk.make_dir(self._directory)
             self._name = self._names.created()
-        file = self._disk.open(self.path, create=True)
+        file = self._disk.open(self.path, create=True, pooled=True)
         if file.size() < SLOTS * SLOT_BYTES:
             is_unnamed = True
             try:

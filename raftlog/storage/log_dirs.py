@@ -125,10 +125,11 @@ class LogDir:
                 self.contain(error)
 
     def measure(self, *, tries_write: bool = False) -> DiskMeasure:
-        """Return the state of its disk. ``tries_write``: also whether a file can be created and
-        written. Any thread may call. Raises ``OSError``.
+        """Close files above the limit, and return the state of its disk. ``tries_write``: also
+        whether a file can be created and written. Blocks; any thread may call. Raises ``OSError``.
         """
         disk, path = self._disk, self.path
+        disk.close_surplus(path)
         failure = self._write_failure() if tries_write else ""
         return DiskMeasure(
             disk.free_bytes(path),

@@ -70,12 +70,12 @@ class Segment:
     def create(self) -> None:
         """Create the file. Its name is durable only after the directory is synced."""
         assert self._file is None
-        self._file = self._disk.open(self.path, create=True)
+        self._file = self._disk.open(self.path, create=True, pooled=True)
 
     @property
     def file(self) -> File:
         if self._file is None:
-            self._file = self._disk.open(self.path)
+            self._file = self._disk.open(self.path, pooled=True)
         return self._file
 
     @property

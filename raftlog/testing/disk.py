@@ -291,7 +291,14 @@ class SimDisk:
             raise _os_error(errno.ENOENT if node is None else errno.EISDIR, path)
         return node
 
-    def open(self, path: str, *, create: bool = False, write: bool = True) -> SimFile:
+    def open(
+        self,
+        path: str,
+        *,
+        create: bool = False,
+        write: bool = True,
+        pooled: bool = False,  # noqa: ARG002 - a simulated process has any number of descriptors
+    ) -> SimFile:
         if create and self._find(path) is None:
             self._check("create", path)
             self._directory(os.path.dirname(path)).change({os.path.basename(path): CachedFile()})
@@ -413,6 +420,9 @@ class SimDisk:
 
     def total_bytes(self, path: str) -> int:  # noqa: ARG002 - one disk, one capacity
         return FREE_BYTES if self.capacity_bytes is None else self.capacity_bytes
+
+    def close_surplus(self, path: str) -> None:
+        """Do nothing: a simulated process has any number of descriptors."""
 
     def inodes(self, path: str) -> tuple[int, int]:  # noqa: ARG002 - no limit of files
         return -1, -1

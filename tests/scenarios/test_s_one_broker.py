@@ -250,7 +250,9 @@ class ReadOnlyDisk(OsDisk):
         if self.is_read_only:
             raise OSError(errno.EROFS, "Read-only file system", path)
 
-    def open(self, path: str, *, create: bool = False, write: bool = True) -> OsFile:
+    def open(
+        self, path: str, *, create: bool = False, write: bool = True, pooled: bool = False
+    ) -> OsFile:
         if create and not self.exists(path):
             self.check(path)
         file = super().open(path, create=create, write=write)

@@ -114,7 +114,9 @@ class FaultyDisk(OsDisk):
         super().__init__()
         self.faults = Faults()
 
-    def open(self, path: str, *, create: bool = False, write: bool = True) -> OsFile:
+    def open(
+        self, path: str, *, create: bool = False, write: bool = True, pooled: bool = False
+    ) -> OsFile:
         if create and self.faults.no_room and not self.exists(path):
             raise OSError(errno.ENOSPC, "No space left on device", path)
         file = super().open(path, create=create, write=write)

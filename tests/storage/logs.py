@@ -110,7 +110,9 @@ def count_reads(disk: SimDisk) -> list[int]:
     reads: list[int] = []
     open_file = disk.open
 
-    def open_counting(path: str, *, create: bool = False, write: bool = True) -> SimFile:
+    def open_counting(
+        path: str, *, create: bool = False, write: bool = True, pooled: bool = False
+    ) -> SimFile:
         file = open_file(path, create=create, write=write)
         pread = file.pread
 

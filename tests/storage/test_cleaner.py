@@ -217,7 +217,7 @@ def test_a_write_has_no_more_pieces_than_the_system_takes(monkeypatch: pytest.Mo
     counts: list[int] = []
     open_file = disk.open
 
-    def open_counting(path: str, *, create: bool = False, write: bool = True):
+    def open_counting(path: str, *, create: bool = False, write: bool = True, pooled: bool = False):
         file = open_file(path, create=create, write=write)
         append = file.append
         file.append = lambda buffers: (counts.append(len(buffers)), append(buffers))

@@ -59,7 +59,7 @@ def test_only_what_may_not_be_durable_is_written_again() -> None:
     written: list[int] = []
     open_file = disk.open
 
-    def open_noting(path: str, *, create: bool = False, write: bool = True):
+    def open_noting(path: str, *, create: bool = False, write: bool = True, pooled: bool = False):
         file = open_file(path, create=create, write=write)
         pwrite = file.pwrite
         file.pwrite = lambda data, position: (written.append(position), pwrite(data, position))
