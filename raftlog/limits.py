@@ -187,8 +187,8 @@ assert FRAME_SMALL_BYTES_MAX <= RECEIVE_BYTES, "a small frame must fit the scrat
 
 # -- Kafka's protocol ------------------------------------------------------------------------------
 KAFKA_REQUESTS_IN_FLIGHT_MAX: Final = 64  # per connection: responses are sent in order
-KAFKA_ITEMS_MAX: Final = 100_000  # elements of one array in a request
-KAFKA_ITEMS_PER_REQUEST_MAX: Final = 25_000  # of all its arrays, except of numbers
+KAFKA_ITEMS_MAX: Final = 100_000  # partitions in a request, and numbers of one array
+KAFKA_DECODED_BYTES_MAX: Final = 64 * MIB  # of the elements of a request, approximately
 KAFKA_TAGS_MAX: Final = 10_000  # tagged fields of one structure in a request
 KAFKA_REQUEST_BYTES_MAX: Final = 8 * MIB  # of a request without records
 KAFKA_ALTERED_RESOURCES_MAX: Final = 10_000  # whose settings a request changes

@@ -4,13 +4,14 @@ A message is an instance of a class with the fields of all served versions and t
 each version there is one straight-line reader and one writer: Python source that is compiled once,
 as in ``dataclasses``. Neighbouring fields of fixed size are one ``struct`` operation.
 
-The reader or writer of a structure with arrays is a generator: it yields the length of each array,
+The reader or writer of a structure with arrays is a generator: it yields the size of each array,
 and 0 after every ``ITEMS_PER_STEP`` elements, so that other work can run in between. Arrays of
 numbers are one ``struct`` operation and not counted.
 
-Input is not trusted: an array's length is compared with the remaining bytes and with
-``KAFKA_ITEMS_MAX`` before a list is created, and the sum of all lengths with
-``KAFKA_ITEMS_PER_REQUEST_MAX``. A reader raises one of ``READ_ERRORS``.
+Input is not trusted: an array's length is compared with the remaining bytes, and of numbers with
+``KAFKA_ITEMS_MAX``. Before other elements are decoded, the memory that they will have is compared
+with ``KAFKA_DECODED_BYTES_MAX``: a number of elements would stop tools that ask for all partitions
+of a large cluster. A reader raises one of ``READ_ERRORS``.
 
 Formats: https://kafka.apache.org/protocol (types), KIP-482 (compact types and tagged fields).
 """
@@ -39,6 +40,9 @@ Reader: TypeAlias = Callable[[memoryview, int], Pieces[tuple[Message, int]]]
 Writer: TypeAlias = Callable[[Message, Callable[[Buffer], None]], Pieces[None]]
 
 ITEMS_PER_STEP: Final = 128  # elements of an array: takes less than a millisecond
+_STRUCT_BYTES: Final = 24  # of an object without fields
+_SLOT_BYTES: Final = 8
+_VALUE_BYTES: Final = 56  # of an empty string or list, and more than a number
 ZERO_UUID: Final = bytes(16)
 _FIXED: Final = {
     "bool": "?",
@@ -146,16 +150,21 @@ def reader(kind: Kind, key: int, version: int) -> Reader:
 
 
 def _counted(steps: Generator[int, None, T]) -> Pieces[T]:
-    """Run the steps of a reader. Raises ``BadMessageError`` for too many elements in total."""
-    items = 0
+    """Run the steps of a reader. Raises ``BadMessageError`` if its elements need too much
+    memory.
+    """
+    size = 0
     while True:
         try:
-            items += next(steps)
+            size += next(steps)
         except StopIteration as end:
             made: T = end.value
             return made
-        if items > limits.KAFKA_ITEMS_PER_REQUEST_MAX:
-            raise BadMessageError("number of elements in all arrays")
+        if size > limits.KAFKA_DECODED_BYTES_MAX:
+            raise BadMessageError(
+                f"its elements need more memory than KAFKA_DECODED_BYTES_MAX "
+                f"({limits.KAFKA_DECODED_BYTES_MAX}). Send several requests"
+            )
         yield None
 
 
@@ -251,6 +260,15 @@ class _Version:
             or (is_struct(field.element) and self.is_long(field.element))
             for field in plain + tagged
         )
+
+    def size_of(self, element: str) -> int:
+        """Return the approximate memory, in bytes, of an element of an array, without text."""
+        if not is_struct(element):
+            return _VALUE_BYTES
+        plain, tagged = self.fields(element)
+        values = [field for field in plain + tagged if field.type != "bool"]
+        all_fields = self.definition.structs[element]
+        return _STRUCT_BYTES + _SLOT_BYTES * len(all_fields) + _VALUE_BYTES * len(values)
 
     def call(self, verb: str, name: str, arguments: str) -> str:
         """Return the expression that reads or writes a structure."""
@@ -363,7 +381,8 @@ def _read_value(one: _Version, field: Field, target: str) -> list[str]:
 def _read_array(one: _Version, field: Field, target: str, *, nullable: bool) -> list[str]:
     element = field.element
     lines = _read_length(one, short=False)
-    lines.append("if k > len(b) - p or k > ITEMS_MAX: raise BadMessageError('array length')")
+    most = " or k > ITEMS_MAX" if element in _FIXED else ""
+    lines.append(f"if k > len(b) - p{most}: raise BadMessageError('array length')")
     null = f"{target} = None" if nullable else "raise BadMessageError('null')"
     lines += [f"if k < 0: {null}", "else:"]
     if element in _FIXED:
@@ -374,7 +393,8 @@ def _read_array(one: _Version, field: Field, target: str, *, nullable: bool) -> 
         one_field = Field("", element, one.definition.versions, range(0), -1, range(0), "")
         loop = _read_value(one, one_field, "y")
         number = f"i_{field.name}"
-        each = ["yield k", f"{target} = []; add_{field.name} = {target}.append"]
+        size = one.size_of(element)
+        each = [f"yield k * {size}", f"{target} = []; add_{field.name} = {target}.append"]
         each.append(f"for {number} in range(1, k + 1):")
         each += _indented([*loop, f"add_{field.name}(y)", _pause(number)])
     return lines + _indented(each)

@@ -116,28 +116,29 @@ def test_lengths_are_compared_with_the_bytes_before_memory_is_taken() -> None:
         read(memoryview(data), 0)
 
 
-def test_an_array_has_at_most_so_many_elements() -> None:
-    read = _read("request", apis.METADATA, 1)
+def test_an_array_of_numbers_has_at_most_so_many() -> None:
+    read = _read("request", apis.OFFSET_FETCH, 1)
     count = limits.KAFKA_ITEMS_MAX + 1
     with pytest.raises(BadMessageError, match="array length"):
-        read(memoryview(count.to_bytes(4, "big") + bytes(2 * count)), 0)
+        read(memoryview(bytes(2) + b"\0\0\0\1" + bytes(2) + count.to_bytes(4, "big")
+                        + bytes(4 * count)), 0)  # fmt: skip
 
 
-def test_all_arrays_of_a_request_have_at_most_so_many_elements() -> None:
-    """Of numbers, any number: they are one operation."""
-    structs = codec.structs("request", apis.OFFSET_FETCH.key)
+def test_the_elements_of_a_request_have_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real tools ask for 50,000 partitions in one request: no number of elements is the limit."""
+    structs = codec.structs("request", apis.LIST_OFFSETS.key)
 
-    def taken(topics: int) -> Any:
-        numbers = list(range(limits.KAFKA_ITEMS_PER_REQUEST_MAX))
-        one = structs.OffsetFetchRequestTopic(name="t", partition_indexes=numbers)
-        other = structs.OffsetFetchRequestTopic(name="", partition_indexes=[])
-        message = structs.root(group_id="g", topics=[one, *[other] * (topics - 1)])
-        data = encoded("request", apis.OFFSET_FETCH, 7, message)
-        return _read("request", apis.OFFSET_FETCH, 7)(memoryview(data), 0)[0]
+    def read(partitions: int) -> Any:
+        part = structs.ListOffsetsPartition()
+        topic = structs.ListOffsetsTopic(name="t", partitions=[part] * partitions)
+        data = encoded("request", apis.LIST_OFFSETS, 11, structs.root(topics=[topic]))
+        return _read("request", apis.LIST_OFFSETS, 11)(memoryview(data), 0)[0]
 
-    assert len(taken(limits.KAFKA_ITEMS_PER_REQUEST_MAX).topics[0].partition_indexes) > 1_000
-    with pytest.raises(BadMessageError, match="all arrays"):
-        taken(limits.KAFKA_ITEMS_PER_REQUEST_MAX + 1)
+    assert len(read(50_000).topics[0].partitions) == 50_000
+    monkeypatch.setattr(limits, "KAFKA_DECODED_BYTES_MAX", 50_000)
+    assert read(200)
+    with pytest.raises(BadMessageError, match="KAFKA_DECODED_BYTES_MAX"):
+        read(300)
 
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 1_000), (1_000, 1), (30, 40)])

@@ -45,12 +45,12 @@ GUARDS: Final = [
         tests=(f"{_CONNECTION}::test_bad_input_ends_the_connection",),
     ),
     Guard(
-        name="the arrays of a Kafka request have a limited sum",
-        why="a request of 8 MiB becomes 500,000 objects, and as many answers if it is refused",
+        name="the elements of a Kafka request have limited memory",
+        why="a request of 8 MiB becomes 4,000,000 objects, and as many answers if it is refused",
         module="raftlog/kafka/codec.py",
         function="_counted",
-        change=never("if KAFKA_ITEMS_PER_REQUEST_MAX"),
-        tests=(f"{_CODEC}::test_all_arrays_of_a_request_have_at_most_so_many_elements",),
+        change=never("if KAFKA_DECODED_BYTES_MAX"),
+        tests=(f"{_CODEC}::test_the_elements_of_a_request_have_limited_memory",),
     ),
     Guard(
         name="a Kafka produce request has a limited size uncompressed",
