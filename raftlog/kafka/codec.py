@@ -183,6 +183,13 @@ def writer(kind: Kind, key: int, version: int) -> Writer:
     return write_in_steps
 
 
+def has_field(kind: Kind, key: int, version: int, name: str) -> bool:
+    """Return whether a message has a field, outside of its arrays and structures, in a version."""
+    definition = definitions()[kind, key]
+    plain, tagged = _Version(definition, version).fields(definition.name)
+    return any(field.name == name for field in plain + tagged)
+
+
 def finish(steps: Generator[object, None, T]) -> T:
     """Run all steps at once, and return their result."""
     while True:

@@ -2,7 +2,9 @@
 
 Responses are sent in the order of the requests, as Kafka's clients require: a response that is
 ready early waits for those before it. Input raises no exception: invalid input becomes
-``KafkaBroken``, the last event, because Kafka's protocol has no response for it.
+``KafkaBroken``, the last event. It has a response if the API and version of the request are known,
+and responses of that version have an error of the request as a whole. Otherwise Kafka's protocol
+has no place for the reason.
 
 After a SaslHandshake of version 0, the messages of the mechanism are frames without a header, until
 the client has authenticated. Each becomes a SaslAuthenticate request, and its response such a
@@ -17,7 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from raftlog import limits
 from raftlog.kafka import api as apis
-from raftlog.kafka import codec, frame, schema
+from raftlog.kafka import codec, errors, frame, schema
 from raftlog.kafka.api import Api
 from raftlog.kafka.codec import READ_ERRORS, BadMessageError, Message, Pieces, finish
 from raftlog.types import Buffer
@@ -53,17 +55,24 @@ class KafkaRequest(NamedTuple):
 
 class KafkaUnread(NamedTuple):
     """A long request that is not decoded yet. ``read`` decodes it in steps and returns it. It
-    raises ``BadMessageError`` if the request is invalid: the connection must then be closed.
+    raises ``BadMessageError`` if the request is invalid: handle ``broken`` of the error then.
     """
 
     size_bytes: int
     read: Pieces[KafkaRequest]
+    request: KafkaRequest  # without its message
+
+    def broken(self, error: BadMessageError) -> KafkaBroken:
+        return _broken(error, self.request)
 
 
 class KafkaBroken(NamedTuple):
-    """The client sent invalid data. Close the connection."""
+    """The client sent invalid data. Close the connection, after ``reply(*answer)`` if there is an
+    answer: a request without its message, and the response.
+    """
 
     error: BadMessageError
+    answer: tuple[KafkaRequest, Message] | None = None
 
 
 KafkaEvent: TypeAlias = KafkaRequest | KafkaUnread | KafkaBroken
@@ -95,6 +104,7 @@ class KafkaConnectionState:
         self._first = 0  # number of the first waiting response
         self._ready_bytes = 0
         self._ended = False
+        self._is_broken = False  # no input is processed, and responses are sent
         self.paused = False
 
     def permit(self, bytes_max: int) -> None:
@@ -122,29 +132,47 @@ class KafkaConnectionState:
 
     def received(self, count: int) -> list[KafkaEvent]:
         """Process ``count`` new bytes in the buffer and return the events."""
-        if self._ended:
+        if self._ended or self._is_broken:
             return []
         room = self._in_flight_max - len(self._waiting)
         events: list[KafkaEvent] = []
-        error: BadMessageError | None = None
         for data in self._reader.received(count, frames_max=room):
-            try:
-                events.append(self._request(data))
-            except BadMessageError as invalid:
-                error = invalid
+            event = self._request(data)
+            events.append(event)
+            if isinstance(event, KafkaBroken):
                 break
-        error = error or self._reader.error
-        if error is not None:
-            self._ended = True
-            events.append(KafkaBroken(error))
-        self.paused = not self._ended and len(self._waiting) >= self._in_flight_max
+        else:
+            if self._reader.error is not None:
+                events.append(self._unread(self._reader.error, self._reader.refused_head))
+        if events and isinstance(last := events[-1], KafkaBroken):
+            self._is_broken = True
+            self._ended = last.answer is None
+        self.paused = not self._is_broken and len(self._waiting) >= self._in_flight_max
         return events
+
+    def _unread(self, error: BadMessageError, head: bytes) -> KafkaBroken:
+        """Return the event of a request that is too long to be received."""
+        if len(head) < frame.REQUEST_BYTES_MIN or self._takes_tokens:
+            return KafkaBroken(error)
+        key, version, correlation_id = frame.read_head(memoryview(head))
+        api = apis.APIS.get(key)
+        if api is None or not api.version_min <= version <= api.version_max:
+            return KafkaBroken(error)
+        request = self._admitted(api, version, correlation_id, None, _EMPTY, version)
+        return _broken(error, request)
 
     def resume(self) -> list[KafkaEvent]:
         """Return the held-back requests when half of the permitted ones have responses."""
         if len(self._waiting) > self._in_flight_max // 2:
             return []
         return self.received(0)
+
+    def end_with(self, request: KafkaRequest) -> None:
+        """Process no input after ``request``, also none that was received and not handled."""
+        self._is_broken = True
+        self.paused = False
+        while self._first + len(self._waiting) > request.number + 1:
+            self._waiting.pop()
 
     def reply(self, request: KafkaRequest, message: Message) -> Pieces[list[Buffer]]:
         """Encode the response ``message`` in steps. Return the buffers that can be sent then."""
@@ -201,14 +229,14 @@ class KafkaConnectionState:
         self._takes_tokens = are_next
         self._reader.expect_tokens(are_next=are_next)
 
-    def _request(self, data: memoryview) -> KafkaRequest | KafkaUnread:
+    def _request(self, data: memoryview) -> KafkaEvent:
         if self._takes_tokens and not self._is_authenticated():
             token = codec.structs("request", apis.SASL_AUTHENTICATE.key).root(auth_bytes=data)
             return self._admitted(apis.SASL_AUTHENTICATE, 0, 0, token, data, TOKEN)
         if self._takes_tokens:
             self._expect_tokens(are_next=False)
             if len(data) < frame.REQUEST_BYTES_MIN:
-                raise BadMessageError(f"a request of {len(data)} bytes")
+                return KafkaBroken(BadMessageError(f"a request of {len(data)} bytes"))
         key, version, correlation_id = frame.read_head(data)
         api = apis.APIS.get(key)
         if api is apis.API_VERSIONS and not api.version_min <= version <= api.version_max:
@@ -216,12 +244,15 @@ class KafkaConnectionState:
             return self._admitted(api, 0, correlation_id, empty, data, version)
         if api is None or not api.version_min <= version <= api.version_max:
             name = f"key {key}" if api is None else api.name
-            raise BadMessageError(f"API {name} version {version} is not served")
+            return KafkaBroken(BadMessageError(f"API {name} version {version} is not served"))
         request = self._admitted(api, version, correlation_id, None, data, version)
         reading = _read(request, data)
-        if len(data) <= limits.FRAME_SMALL_BYTES_MAX:
+        if len(data) > limits.FRAME_SMALL_BYTES_MAX:
+            return KafkaUnread(len(data), reading, request)
+        try:
             return finish(reading)
-        return KafkaUnread(len(data), reading)
+        except BadMessageError as error:
+            return _broken(error, request)
 
     def _admitted(
         self,
@@ -247,6 +278,18 @@ class KafkaConnectionState:
             asked_version,
             number,
         )
+
+
+def _broken(error: BadMessageError, request: KafkaRequest) -> KafkaBroken:
+    """Return the event of a request that cannot be decoded, with its response if it has one."""
+    key, version = request.api.key, request.version
+    if not codec.has_field("response", key, version, "error_code"):
+        return KafkaBroken(error)
+    response = codec.structs("response", key).root()
+    response.error_code = errors.INVALID_REQUEST
+    if hasattr(response, "error_message"):
+        response.error_message = str(error)[: limits.ERROR_MESSAGE_CHARS_MAX]
+    return KafkaBroken(error, (request, response))
 
 
 def _token_frame(answer: Message) -> list[Buffer]:

@@ -62,6 +62,7 @@ class FrameReader:
         self._have = 0  # bytes in it
         self.waiting = False  # complete requests may be held back
         self.error: BadMessageError | None = None  # no further request can be separated
+        self.refused_head = b""  # of the request with the error, as far as it was received
 
     def permit(self, bytes_max: int) -> None:
         """Accept requests of up to ``bytes_max`` bytes from now on."""
@@ -104,6 +105,8 @@ class FrameReader:
                 end = at + LENGTH_BYTES + self._length(view, at)
             except BadMessageError as error:
                 self.error = error
+                head = view[at + LENGTH_BYTES : at + LENGTH_BYTES + REQUEST_BYTES_MIN]
+                self.refused_head = bytes(head)
                 self._own, self._have = bytearray(), 0
                 return frames
             if end > len(view):

@@ -31,7 +31,6 @@ from raftlog.errors import AuthenticationError, RaftlogError
 from raftlog.kafka.codec import BadMessageError
 from raftlog.kafka.codec import Message as KafkaMessage
 from raftlog.kafka.connection import (
-    KafkaBroken,
     KafkaConnectionState,
     KafkaRequest,
     KafkaUnread,
@@ -509,6 +508,8 @@ class Connection(asyncio.BufferedProtocol):
             self._held_bytes += sum(work.size_bytes for work in self._work)
             self._note_memory()
             self._adjust_reading()
+        if self._draining and not self._in_queue:
+            self._check_drained()
 
     def _go_on(self) -> None:
         held, work, turns = self._held, self._work, self.services.turns
@@ -572,6 +573,8 @@ class Connection(asyncio.BufferedProtocol):
             self._write(event.buffers)
         elif isinstance(event, Broken):
             self._say_farewell(event)
+        elif event.answer is not None:
+            self._say_why(event.error, *event.answer)
         else:
             logger.info("connection closed: peer=%s reason=%s", self.peer, event.error)
             self._hang_up()
@@ -581,7 +584,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             request = yield from unread.read
         except BadMessageError as error:
-            self._handle(KafkaBroken(error))
+            self._handle(unread.broken(error))
             return
         self._in_flight_bytes += memory_of(request)
         steps = self.services.handle_kafka(self, request)
@@ -595,6 +598,19 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._write([broken.farewell])
             self._hang_up()
+
+    def _say_why(
+        self, error: BadMessageError, request: KafkaRequest, response: KafkaMessage
+    ) -> None:
+        """Respond to an invalid request of a Kafka client, after the responses to its earlier
+        requests, and close.
+        """
+        logger.info("connection closed: peer=%s reason=%s", self.peer, error)
+        self._held.clear()
+        cast(KafkaConnectionState, self._state).end_with(request)
+        self._in_flight_bytes += memory_of(request)
+        self.respond_kafka(request, response)
+        self.drain()
 
     def _check_drained(self) -> None:
         if not (self._state.in_flight or self._held or self._work):

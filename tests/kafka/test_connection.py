@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from raftlog import limits
 from raftlog.kafka import api as apis
-from raftlog.kafka import codec
+from raftlog.kafka import codec, errors
 from raftlog.kafka.codec import finish
 from raftlog.kafka.connection import (
     KafkaBroken,
@@ -126,6 +126,57 @@ def test_an_unknown_version_of_api_versions_becomes_version_0() -> None:
 
 
 @pytest.mark.parametrize(
+    ("api", "version", "data"),
+    [
+        (apis.METADATA, 13, request(apis.METADATA, 13, body=b"\x7f")),
+        (apis.INIT_PRODUCER_ID, 0, request(apis.INIT_PRODUCER_ID, 0, body=b"\0\1\xff")),
+        (apis.METADATA, 13, (9 << 20).to_bytes(4, "big") + request(apis.METADATA, 13)[4:]),
+        (
+            apis.INIT_PRODUCER_ID,
+            5,
+            request(apis.INIT_PRODUCER_ID, 5, body=b"\xff" * limits.FRAME_SMALL_BYTES_MAX),
+        ),
+    ],
+    ids=["flexible", "plain", "too long to be received", "decoded in steps"],
+)
+def test_an_invalid_request_gets_an_error_after_the_responses_before_it(
+    api: apis.Api, version: int, data: bytes
+) -> None:
+    state = _state()
+    first, last = _feed(state, request(apis.METADATA, 1) + data)
+    if isinstance(last, KafkaUnread):
+        with pytest.raises(codec.BadMessageError) as raised:
+            finish(last.read)
+        last = last.broken(raised.value)
+    assert isinstance(last, KafkaBroken)
+    assert last.answer is not None
+    assert finish(state.reply(*last.answer)) == []
+    assert isinstance(first, KafkaRequest)
+    sent = b"".join(finish(state.reply(first, Empty())))
+    second = sent[4 + int.from_bytes(sent[:4], "big") :]
+    number, message = response(api, version, second)
+    assert (number, message.error_code) == (7, errors.INVALID_REQUEST)
+    if api is apis.METADATA:
+        assert not hasattr(message, "error_message")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        request(apis.METADATA, 12, body=b"\x7f"),
+        request(apis.LIST_OFFSETS, 1, body=b"\0"),
+        (9 << 20).to_bytes(4, "big") + b"\0\3",
+        (9 << 20).to_bytes(4, "big") + request(apis.METADATA, 13)[4:7] + b"\x63" + bytes(9),
+    ],
+    ids=["no place for an error", "no place at all", "no header", "unknown version"],
+)
+def test_without_a_place_for_the_error_the_connection_is_closed(data: bytes) -> None:
+    (last,) = _feed(_state(), data)
+    assert isinstance(last, KafkaBroken)
+    assert last.answer is None
+
+
+@pytest.mark.parametrize(
     ("data", "reason"),
     [
         (request(apis.METADATA, 1)[:4].replace(b"\0", b"\x7f") + bytes(20), "request of"),
@@ -135,7 +186,7 @@ def test_an_unknown_version_of_api_versions_becomes_version_0() -> None:
         (request(apis.PRODUCE, 3, body=b"")[:6] + b"\0\2" + bytes(12), "Produce version 2"),
         (request(apis.METADATA, 1, body=b"\0"), "Metadata version 1 is invalid"),
         (request(apis.METADATA, 1, client_id=b"\xff"), "is invalid"),
-        (request(apis.INIT_PRODUCER_ID, 0, body=b"\0\1\xff" + bytes(4)), "is invalid"),
+        (request(apis.DESCRIBE_CONFIGS, 1, body=b"\0\0\0\1\2\0\1\xff" + bytes(4)), "is invalid"),
     ],
 )
 def test_bad_input_ends_the_connection(data: bytes, reason: str) -> None:

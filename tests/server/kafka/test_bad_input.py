@@ -7,8 +7,9 @@ import socket
 
 import pytest
 
+from raftlog import limits
 from raftlog.kafka import api as apis
-from raftlog.kafka import codec
+from raftlog.kafka import codec, errors
 from raftlog.kafka.api import Api
 from raftlog.testing.kafka_wire import request
 from tests.record.kafka_batches import KafkaRecord, kafka_batch
@@ -62,3 +63,20 @@ def test_an_endless_array_takes_no_memory(kafka_broker: RunningBroker) -> None:
         body = b"\0\xff\xff" + bytes(4) + b"\xff\xff\xff\xff\x0f" + bytes(8)
         client.send_bytes(request(apis.PRODUCE, 9, body=body))
         assert client.is_closed()
+
+
+@pytest.mark.parametrize("size", [3, 2 * limits.FRAME_SMALL_BYTES_MAX])
+def test_the_reason_of_a_close_is_in_a_response_and_in_the_log(
+    kafka_broker: RunningBroker, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with connected(kafka_broker) as client:
+        client.send(apis.METADATA, 9)
+        client.send_bytes(request(apis.INIT_PRODUCER_ID, 4, body=b"\xff" * size))
+        client.send(apis.METADATA, 9)
+        client.receive(apis.METADATA, 9)
+        _, refused = client.receive(apis.INIT_PRODUCER_ID, 4)
+        assert refused.error_code == errors.INVALID_REQUEST
+        assert client.is_closed()
+    assert "connection closed: peer=127.0.0.1" in caplog.text
+    assert "InitProducerId version 4 is invalid" in caplog.text
