@@ -119,8 +119,11 @@ class LeaderSession:
             )
         changes = {(one.topic_id, one.partition): one for one in request.partitions}
         forgotten = {(one.topic_id, one.partition) for one in request.forgotten}
-        kept = set() if request.full else self._positions.keys() - forgotten
-        if len(kept | changes.keys()) > limits.PARTITIONS_PER_BROKER_MAX:
+        # Counted by what changes: a request has few of the partitions of its session.
+        before = {} if request.full else self._positions
+        count = len(before) - sum(key in before for key in forgotten)
+        count += sum(key not in before or key in forgotten for key in changes)
+        if count > limits.PARTITIONS_PER_BROKER_MAX:
             raise InvalidRequestError(
                 f"fetch session has more than {limits.PARTITIONS_PER_BROKER_MAX} partitions "
                 "(PARTITIONS_PER_BROKER_MAX)"

@@ -1,7 +1,7 @@
 """Leader side of replication: the fetch session of one follower, over one connection.
 
 The follower sends the partitions whose position changed; the session keeps the others. A partition
-is checked only after an event: an append, or a new position of the follower.
+is checked only after an event: an append, a new high watermark, or a new position of the follower.
 """
 
 from __future__ import annotations
@@ -46,13 +46,33 @@ logger = logging.getLogger(__name__)
 UNKNOWN = (-1, -1)
 
 
+class _LimitsWatcher:
+    """Notes that the high watermark of a partition changed: no reason for a response by itself."""
+
+    __slots__ = ("_behind", "_copied")
+
+    def __init__(self, copied: _Copied, behind: dict[_Copied, None]) -> None:
+        self._copied = copied
+        self._behind = behind
+
+    def wake(self) -> None:
+        self._behind[self._copied] = None
+
+
 class _Copied:
     """Replication state of one partition for this follower."""
 
-    __slots__ = ("_session", "at", "host", "is_prefix", "is_sent", "key", "known_limits")
+    __slots__ = ("_limits", "_session", "at", "host", "is_prefix", "is_sent", "key", "known_limits")
 
-    def __init__(self, session: FetchSession, key: PartitionKey, at: ReplicaPosition) -> None:
+    def __init__(
+        self,
+        session: FetchSession,
+        key: PartitionKey,
+        at: ReplicaPosition,
+        behind: dict[_Copied, None],
+    ) -> None:
         self._session = session
+        self._limits = _LimitsWatcher(self, behind)
         self.key = key
         self.at = at
         self.host: Partition | None = None
@@ -79,9 +99,11 @@ class _Copied:
             return
         if self.host is not None:
             self.host.unwatch_appends(self)
+            self.host.unwatch(self._limits)
         self.host = host
         if host is not None:
             host.watch_appends(self)
+            host.watch(self._limits)
 
 
 class FetchSession:
@@ -114,6 +136,8 @@ class FetchSession:
         self._session = LeaderSession()
         self._copied: dict[PartitionKey, _Copied] = {}
         self._changed: dict[_Copied, None] = {}
+        # Those whose high watermark or log start offset the follower may not know.
+        self._behind: dict[_Copied, None] = {}
         # Epoch and offset of the last batches sent.
         self._sent: dict[PartitionKey, tuple[int, int]] = {}
         self._waits_for_writable = False
@@ -142,6 +166,7 @@ class FetchSession:
             copied = self._copied.pop(key)
             copied.watch(None)
             self._changed.pop(copied, None)
+            self._behind.pop(copied, None)
         for at in request.partitions:
             self._set_position(at)
         self._waiting = reply, request
@@ -160,6 +185,7 @@ class FetchSession:
             is_current = position.leader_epoch == copied.at.leader_epoch
             if is_current and self._differs(copied, hosted.host) is None:
                 self._count(hosted, copied, position.durable_offset, position.log_start)
+                self._behind[copied] = None
 
     def follows(self, topic_id: str, partition: int, leader_epoch: int) -> bool:
         """Whether the follower copies the partition in that epoch, by its last request."""
@@ -191,6 +217,7 @@ class FetchSession:
             copied.watch(None)
         self._copied.clear()
         self._changed.clear()
+        self._behind.clear()
 
     # -- inside
 
@@ -198,7 +225,7 @@ class FetchSession:
         key = at.topic_id, at.partition
         copied = self._copied.get(key)
         if copied is None:
-            copied = self._copied[key] = _Copied(self, key, at)
+            copied = self._copied[key] = _Copied(self, key, at, self._behind)
         if at.leader_epoch != copied.at.leader_epoch or at.fetch_offset <= copied.at.fetch_offset:
             # The follower may have ignored a response while it backed off, or rejected it.
             copied.known_limits = UNKNOWN
@@ -206,7 +233,7 @@ class FetchSession:
         copied.is_sent = copied.is_prefix = False
         hosted = self._find(*key)
         copied.watch(None if hosted is None else hosted.host)
-        self._changed[copied] = None
+        self._changed[copied] = self._behind[copied] = None
         if self._sent.get(key) == (at.leader_epoch, at.fetch_offset):
             self._verify_suspect(copied)
         if hosted is not None and hosted.host is not None:
@@ -288,7 +315,7 @@ class FetchSession:
             self._on_progress(hosted)
 
     def schedule(self, copied: _Copied) -> None:
-        self._changed[copied] = None
+        self._changed[copied] = self._behind[copied] = None
         if self._waiting is not None:
             self._respond_waiting(final=False)
 
@@ -421,14 +448,16 @@ class FetchSession:
 
         Only partitions whose log at the follower is a known prefix of this one, in this epoch.
         Otherwise the follower would apply the high watermark to records that must still be
-        truncated.
+        truncated. Looks only at partitions with an event since they were looked at.
         """
+        behind = [copied for copied in self._behind if copied not in self._changed]
+        for copied in behind:
+            del self._behind[copied]
         return [
             self._response(copied)
-            for copied in self._copied.values()
+            for copied in behind
             if copied.host is not None
             and copied.is_prefix
-            and copied not in self._changed
             and copied.host.leadership is not None
             and copied.host.leader_epoch == copied.at.leader_epoch
             and copied.known_limits != _limits(copied.host)

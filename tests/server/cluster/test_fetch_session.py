@@ -13,6 +13,7 @@ from raftlog.errors import (
     UnknownLeaderEpochError,
     UnknownTopicError,
 )
+from raftlog.server.cluster import fetch_session
 from tests.running import runs
 from tests.server.cluster.leading import WAIT_MS, Leading, at, only, values
 from tests.server.cluster.paper import (
@@ -254,6 +255,23 @@ async def test_the_watermark_is_told_when_there_is_nothing_else_to_say(s: Scene)
     assert quiet.parts == [], "told once"
 
 
+@runs(play)
+async def test_what_an_idle_partition_costs_does_not_grow_with_each_turn(s: Scene) -> None:
+    lead = Leading(s)
+    host = lead.leader()
+    append(host, b"a")
+    await s.come_to_rest()
+    lead.fetch(at(0), full=True)
+    lead.fetch(at(1, last_epoch=5))
+    lead.fetch()
+    looked_at: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fetch_session, "_limits", looked_at.append)
+        for _ in range(3):
+            lead.fetch()
+    assert looked_at == []
+
+
 @pytest.mark.parametrize("epoch", [4, 6])
 @runs(play)
 async def test_who_was_refused_is_told_the_watermark_once_it_may_copy(
@@ -336,8 +354,9 @@ async def test_where_the_log_begins_is_told_too(s: Scene) -> None:
     lead.fetch(at(2, last_epoch=5))
     waiting = lead.fetch()
     host.delete_records(1, lambda _error: None)
+    await s.come_to_rest()
     lead.fetch()
-    assert only(waiting).log_start_offset == 1
+    assert only(waiting).log_start_offset == 1, "once it is durable here"
     quiet = lead.fetch()
     lead.fetch()
     assert quiet.parts == []
