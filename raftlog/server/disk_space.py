@@ -30,11 +30,26 @@ RELEASE_PERCENT: Final = 120
 INODES_KEPT: Final = 1_000
 # Measurements after the last failed write. If the disk then takes a write, the failure is over.
 FAILURE_CHECKS: Final = 30
+FILES_SPARE: Final = 8  # with fewer free descriptors, the broker says so
 NO_WATERMARK: Final = Watermark()
 ADVICE: Final = (
     "Free disk space: lower retention.ms or retention.bytes, delete records or topics, or add "
     "brokers. `raftlog explain disk` shows what uses the space"
 )
+
+
+def _lacking(measure: DiskMeasure) -> str:
+    """Return why no file can be created or opened; "" if one can."""
+    if measure.free_inodes == 0:
+        return "no inode is left (`df -i` shows them). Delete topics, or raise segment.bytes"
+    left = measure.open_files_max - measure.open_files
+    if measure.open_files >= 0 and 0 <= left < FILES_SPARE:
+        return (
+            f"{measure.open_files} of {measure.open_files_max} file descriptors of this process "
+            "are open (RLIMIT_NOFILE). Close connections, or raise LimitNOFILE= of the service "
+            "and restart"
+        )
+    return ""
 
 
 class SpaceLevel(IntEnum):
@@ -80,10 +95,15 @@ class DiskSpace:
         return self.last.size_bytes
 
     def measured(self, measure: DiskMeasure) -> bool:
-        """Record a measurement. Returns whether the level changed, or failing writes ended."""
+        """Record a measurement. Returns whether the level changed, or failing writes began or
+        ended.
+        """
         self.last = measure
         before, self.level = self.level, self._next_level()
-        is_over = False
+        is_over, lacking = False, _lacking(measure)
+        if lacking:
+            is_new, self.failure, self._failure_checks = not self.failure, lacking, 0
+            return self.level is not before or is_new
         if self.failure:
             self._failure_checks = 0 if measure.failure else self._failure_checks + 1
             is_over = self._failure_checks >= FAILURE_CHECKS

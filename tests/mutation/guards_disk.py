@@ -20,6 +20,41 @@ LOG: Final = "tests/storage/test_log.py"
 REPLICATED_APPEND: Final = "tests/storage/test_replicated_append.py"
 STATE_FILE: Final = "tests/storage/test_state_file.py"
 
+POOL: Final = [
+    Guard(
+        name="a file that was written is synced before its descriptor is closed",
+        why="the error of the write is not reported to the descriptor that is opened later",
+        module="raftlog/disk.py",
+        function="FilePool._close_clean",
+        change=never("if is_dirty"),
+        tests=(f"{DISK}::test_a_written_file_is_synced_before_it_is_closed",),
+    ),
+    Guard(
+        name="the error of a sync by the pool reaches the owner of the file",
+        why="records are acknowledged that the disk has lost",
+        module="raftlog/disk.py",
+        function="FilePool._raise_error",
+        change=never("if"),
+        tests=(f"{DISK}::test_the_error_of_a_sync_before_a_close_is_raised_by_the_next_sync",),
+    ),
+    Guard(
+        name="a file that is opened again is the same file",
+        why="records are written into a file that was put in its place",
+        module="raftlog/disk.py",
+        function="PooledFile.reopened",
+        change=never("if st_ino"),
+        tests=(f"{DISK}::test_another_file_at_the_path_of_a_closed_one_is_not_written",),
+    ),
+    Guard(
+        name="a file is written until the end of the write",
+        why="a sync that began before is taken for a sync of it, and the file is closed unsynced",
+        module="raftlog/disk.py",
+        function="FilePool._unpin",
+        change=drop("assign writes"),
+        tests=(f"{DISK}::test_a_write_that_ends_after_a_sync_began_is_not_counted_as_synced",),
+    ),
+]
+
 SYSTEM: Final = [
     Guard(
         name="file sync is fdatasync",
@@ -602,4 +637,4 @@ STATE_FILES: Final = [
     ),
 ]
 
-GUARDS: Final = [*SYSTEM, *BATCHES, *SYNCS, *STATE_FILES]
+GUARDS: Final = [*POOL, *SYSTEM, *BATCHES, *SYNCS, *STATE_FILES]

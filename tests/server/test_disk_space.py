@@ -138,3 +138,22 @@ def test_failing_writes_are_a_problem_until_one_succeeds_or_the_disk_takes_write
     assert found.failure
     assert found.measured(works), "it is over, which is reported"
     assert not found.reason
+
+
+@pytest.mark.parametrize(
+    ("lacks", "text"),
+    [
+        (DiskMeasure(SIZE, SIZE, 0, 100), "no inode is left"),
+        (DiskMeasure(SIZE, SIZE, open_files=193, open_files_max=200), "193 of 200 file desc"),
+    ],
+)
+def test_a_limit_of_files_that_is_reached_is_a_problem_without_watermarks(
+    lacks: DiskMeasure, text: str
+) -> None:
+    found = DiskSpace()
+    assert found.measured(lacks), "it is reported"
+    assert text in found.reason
+    assert not found.measured(lacks), "once"
+    found.measured(DiskMeasure(SIZE, SIZE, 1, 100, open_files=192, open_files_max=200))
+    found.write_succeeded()
+    assert found.reason == ""
