@@ -41,6 +41,9 @@ DIRECTORY_MODE: Final = 0o700
 # File systems whose files keep their inode numbers over a new mount, as others (FUSE) do not.
 KEEP_INODES: Final = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs"))
 
+# Others whose files keep their inode numbers while they are mounted.
+REOPENED: Final = frozenset(("tmpfs", "overlay"))
+
 POOL_SCAN_FILES: Final = 64  # in one search for files that can be closed
 POOL_SYNCS: Final = 16  # in one search for files that can be synced and closed
 
@@ -600,7 +603,7 @@ class OsDisk:
         found = self._keeps_inodes.get(device)
         if found is None:
             name = _file_system(directory)
-            found = name in KEEP_INODES or name == "tmpfs"
+            found = name in KEEP_INODES or name in REOPENED
             if name:  # else the system does not tell, or has no descriptor left for the question
                 self._keeps_inodes[device] = found
         return found

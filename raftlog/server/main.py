@@ -104,7 +104,7 @@ def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
     handler.setFormatter(log_lines.formatter(config.logging_format))
     handler.addFilter(log_lines.RepeatFilter())
     logging.basicConfig(level=config.logging_level.upper(), handlers=[handler])
-    _raise_file_limit()
+    raise_file_limit()
     keep_freed_memory()
     preload(config)
     try:
@@ -254,7 +254,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _raise_file_limit() -> None:
+def raise_file_limit() -> None:
     """Raise the limit of open files: every partition and every connection uses some."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

@@ -19,7 +19,7 @@ import pytest
 
 from raftlog.config import Address, parse_address
 from raftlog.server.listener import address_of, bind
-from raftlog.server.main import reached_here
+from raftlog.server.main import raise_file_limit, reached_here
 from raftlog.testing import fork_server
 from tests.server.harness import TIMEOUT_S, Client, batch_of
 
@@ -364,3 +364,15 @@ def test_memory_of_batches_is_kept_for_the_next_ones() -> None:
         for mode in ("keep", "return")
     }
     assert faults["keep"] < 1_000 < faults["return"], faults
+
+
+def test_the_limit_of_open_files_is_raised_and_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    raised: list[object] = []
+    monkeypatch.setattr("resource.getrlimit", lambda _what: (100, 200))
+    monkeypatch.setattr("resource.setrlimit", lambda _what, pair: raised.append(pair))
+    raise_file_limit()
+    assert raised == [(200, 200)]
+    assert "RLIMIT_NOFILE=200 before=100" in caplog.text
