@@ -150,6 +150,10 @@ class Disk(Protocol):
         """
         ...
 
+    def has_surplus(self) -> bool:
+        """Return whether more pooled files are open than permitted."""
+        ...
+
     def close_surplus(self, path: str) -> None:
         """Sync and close pooled files on the disk of ``path`` that are open above the limit.
         Blocks; any thread may call. A failed sync is raised by its next write or sync.
@@ -423,13 +427,16 @@ class FilePool:
         if fd >= 0:
             os.close(fd)
 
-    def close_surplus(self, device: int) -> None:
-        """See ``Disk.close_surplus``. Files on another device are closed only without a sync."""
+    def close_surplus(self, device: int) -> bool:
+        """Sync and close some files above the limit. Returns whether there may be more.
+
+        Files on another device are closed only without a sync.
+        """
         self._close_clean(self.files_max)
         for _ in range(POOL_SYNCS):
             file = self._surplus(device)
             if file is None:
-                return
+                return False
             try:
                 writes = file.writes
                 sync_data(file.fd)
@@ -438,6 +445,7 @@ class FilePool:
                 file.error = error
             self._unpin(file)
             self._close_clean(self.files_max)
+        return True
 
     def _surplus(self, device: int) -> PooledFile | None:
         """Return a file to sync, pinned; None if no more than the limit are open."""
@@ -608,8 +616,13 @@ class OsDisk:
                 self._keeps_inodes[device] = found
         return found
 
+    def has_surplus(self) -> bool:
+        return len(self._pool) > self._pool.files_max
+
     def close_surplus(self, path: str) -> None:
-        self._pool.close_surplus(os.stat(path).st_dev)
+        device = os.stat(path).st_dev
+        while self._pool.close_surplus(device):
+            pass
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -229,6 +229,9 @@ class FailpointDisk:
     def total_bytes(self, path: str) -> int:
         return self._disk.total_bytes(path)
 
+    def has_surplus(self) -> bool:
+        return self._disk.has_surplus()
+
     def close_surplus(self, path: str) -> None:
         self._disk.close_surplus(path)
 

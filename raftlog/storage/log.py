@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from raftlog.config import TopicConfig
 from raftlog.config.keys import INT64_MAX
-from raftlog.disk import MISSING, NO_ROOM, Disk
+from raftlog.disk import MISSING, NO_DESCRIPTOR, NO_ROOM, Disk
 from raftlog.errors import (
     CorruptBatchError,
     DamagedLogError,
@@ -140,6 +140,13 @@ class Log:
     @property
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def must_sync_soon(self) -> bool:
+        """Whether more files are open than permitted: those that were written are closed after a
+        sync.
+        """
+        return self._disk.has_surplus()
 
     @property
     def segment_count(self) -> int:
@@ -455,7 +462,8 @@ class Log:
         try:
             active.append(buffers, *stored, index_interval_bytes=self.config.index_interval_bytes)
         except OSError as error:
-            self._undo(active, error)
+            if error.errno not in NO_DESCRIPTOR:  # else the file was not opened, nor written
+                self._undo(active, error)
             self.epochs.cut(self.log_end_offset)  # its first batch was not written
             raise self._write_failed(error) from error
         self.log_end_offset = stored[-1].next_offset

@@ -421,6 +421,9 @@ class SimDisk:
     def total_bytes(self, path: str) -> int:  # noqa: ARG002 - one disk, one capacity
         return FREE_BYTES if self.capacity_bytes is None else self.capacity_bytes
 
+    def has_surplus(self) -> bool:
+        return False
+
     def close_surplus(self, path: str) -> None:
         """Do nothing: a simulated process has any number of descriptors."""
 

@@ -6,6 +6,7 @@ test_full_disk, test_bad_disk and test_idempotence.
 
 from __future__ import annotations
 
+import errno
 from itertools import islice
 from pathlib import Path
 
@@ -16,12 +17,14 @@ from raftlog.config import TopicConfig
 from raftlog.disk import Disk, OsDisk
 from raftlog.errors import (
     DamagedLogError,
+    FileLimitError,
     InvalidRequestError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
 )
 from raftlog.record import decode_lists, parse_header, split, verify_chain
 from raftlog.storage import Appended, Log
+from raftlog.testing.disk import Fault
 from raftlog.types import OffsetAndTimestamp
 from tests.storage.logs import (
     DIRECTORY,
@@ -577,3 +580,17 @@ def test_damage_is_told_by_the_error_as_by_the_property() -> None:
     with pytest.raises(DamagedLogError) as raised:
         append(log, b"x")
     assert str(raised.value) == log.damage
+
+
+def test_an_append_without_a_descriptor_is_refused_and_the_log_continues() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 1)
+    log.close()
+    log = open_log(disk)
+    disk.faults.append(Fault({"open"}, errno.EMFILE, path="*.log", times=2))
+    with pytest.raises(FileLimitError, match="RLIMIT_NOFILE"):
+        fill(log, 1)
+    disk.faults.clear()
+    fill(log, 1)
+    assert log.log_end_offset == 2
