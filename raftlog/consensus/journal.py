@@ -141,7 +141,7 @@ class Journal:
             return cls._open(disk, path, create=create, rewrite_bytes=rewrite_bytes)
         except OSError as error:
             if error.errno in NO_ROOM:
-                raise _no_room(f"opening {path}", error) from error
+                raise _no_room(f"open {path}", error) from error
             raise StorageFailedError(f"opening {path} failed: {error}") from error
 
     @classmethod
@@ -337,9 +337,10 @@ class Journal:
         if task.was_refused:
             self._pending = task.records + self._pending
             return _no_room(
-                f"writing {self.path} (this broker does not vote or acknowledge entries until this "
-                "succeeds, and retries automatically)",
+                f"write {self.path}",
                 error,
+                ". This broker does not vote or acknowledge entries until it can; it retries "
+                "automatically",
             )
         self._failure = StorageFailedError(f"syncing {self.path} failed: {error}")
         return self._failure
@@ -405,8 +406,9 @@ def _directory(path: str) -> str:
     return os.path.dirname(path) or "."
 
 
-def _no_room(doing: str, error: OSError) -> DiskFullError:
+def _no_room(what: str, error: OSError, effect: str = "") -> DiskFullError:
     limit = lacking(error)
     if limit:
-        return FileLimitError(f"{doing}: {limit}")
-    return DiskFullError(f"{doing}: disk full ({error.strerror}). Free disk space")
+        return FileLimitError(f"cannot {what}: {limit}{effect}")
+    reason = f"disk full: cannot {what} ({error.strerror})"
+    return DiskFullError(f"{reason}. Free disk space{effect}")
