@@ -351,27 +351,42 @@ class PooledFile(OsFile):
         self._fd = fd
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        with self._pool.using(self, writes=True):
+        self._pool.pin(self, writes=True)
+        try:
             super().append(buffers)
+        finally:
+            self._pool.unpin(self, writes=True)
 
     def pread(self, size: int, position: int) -> bytes:
-        with self._pool.using(self):
+        self._pool.pin(self)
+        try:
             return super().pread(size, position)
+        finally:
+            self._pool.unpin(self)
 
     def pwrite(self, data: Buffer, position: int) -> None:
-        with self._pool.using(self, writes=True):
+        self._pool.pin(self, writes=True)
+        try:
             super().pwrite(data, position)
+        finally:
+            self._pool.unpin(self, writes=True)
 
     def truncate(self, size: int) -> None:
-        with self._pool.using(self, writes=True):
+        self._pool.pin(self, writes=True)
+        try:
             super().truncate(size)
+        finally:
+            self._pool.unpin(self, writes=True)
 
     def sync(self) -> None:
         if not self._pool.is_saved(self):
-            with self._pool.using(self):
+            self._pool.pin(self)
+            try:
                 writes = self.writes
                 super().sync()
                 self.synced = writes
+            finally:
+                self._pool.unpin(self)
         self._pool.close_surplus(self.device)
 
     def close(self) -> None:
@@ -402,15 +417,19 @@ class FilePool:
         self._close_clean(self.files_max)
         return file
 
-    @contextlib.contextmanager
-    def using(self, file: PooledFile, *, writes: bool = False) -> Iterator[None]:
-        """Keep the descriptor of ``file`` open during the block. Raises ``OSError``."""
+    def pin(self, file: PooledFile, *, writes: bool = False) -> None:
+        """Keep the descriptor of ``file`` open until ``unpin``. Raises ``OSError``."""
         if not self._is_pinned(file, writes=writes):
             self._reopen(file)
-        try:
-            yield
-        finally:
-            self._unpin(file, writes=writes)
+
+    def unpin(self, file: PooledFile, *, writes: bool = False) -> None:
+        """End a use of ``file``. ``writes``: it was written, or may have been."""
+        with self._lock:
+            file.pins -= 1
+            file.writes += writes  # a sync that began before the end of a write may not cover it
+            fd = file.take_fd() if file.is_closed and not file.pins else -1
+        if fd >= 0:
+            os.close(fd)
 
     def is_saved(self, file: PooledFile) -> bool:
         """Whether the pool has synced a file before it closed it. Raises the error of that sync."""
@@ -443,7 +462,7 @@ class FilePool:
                 file.synced = writes
             except OSError as error:
                 file.error = error
-            self._unpin(file)
+            self.unpin(file)
             self._close_clean(self.files_max)
         return True
 
@@ -478,14 +497,6 @@ class FilePool:
         error, file.error = file.error, None
         if error is not None:
             raise error
-
-    def _unpin(self, file: PooledFile, *, writes: bool = False) -> None:
-        with self._lock:
-            file.pins -= 1
-            file.writes += writes  # a sync that began before the end of a write may not cover it
-            fd = file.take_fd() if file.is_closed and not file.pins else -1
-        if fd >= 0:
-            os.close(fd)
 
     def _reopen(self, file: PooledFile) -> None:
         """Open a file again, pinned: if all other files need a sync, it would be closed at once."""

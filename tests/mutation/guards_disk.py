@@ -49,7 +49,7 @@ POOL: Final = [
         name="a file is written until the end of the write",
         why="a sync that began before is taken for a sync of it, and the file is closed unsynced",
         module="raftlog/disk.py",
-        function="FilePool._unpin",
+        function="FilePool.unpin",
         change=drop("assign writes"),
         tests=(f"{DISK}::test_a_write_that_ends_after_a_sync_began_is_not_counted_as_synced",),
     ),
