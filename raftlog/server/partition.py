@@ -494,7 +494,7 @@ class Partition:
             self._commit.request()
             return
         # Committed at once; synced when a segment ends, and periodically.
-        if self.log.segment_count != self._segment_count or self.log.must_sync_soon:
+        if self.log.segment_count != self._segment_count or self.log.log_dir.has_surplus():
             self._segment_count = self.log.segment_count
             self._commit.request()
         self._progress()

@@ -142,13 +142,6 @@ class Log:
         return sum(segment.size_bytes for segment in self._segments)
 
     @property
-    def must_sync_soon(self) -> bool:
-        """Whether more files are open than permitted: those that were written are closed after a
-        sync.
-        """
-        return self._disk.has_surplus()
-
-    @property
     def segment_count(self) -> int:
         return len(self._segments)
 

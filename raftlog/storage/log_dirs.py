@@ -124,6 +124,10 @@ class LogDir:
             if error.errno not in NO_ROOM:
                 self.contain(error)
 
+    def has_surplus(self) -> bool:
+        """Return whether more files are open than permitted: a sync lets them be closed."""
+        return self._disk.has_surplus()
+
     def measure(self, *, tries_write: bool = False) -> DiskMeasure:
         """Close files above the limit, and return the state of its disk. ``tries_write``: also
         whether a file can be created and written. Blocks; any thread may call. Raises ``OSError``.

@@ -163,6 +163,21 @@ def test_flush_policy_os_commits_at_once_and_syncs_when_a_segment_ends(
     scene(test, policy="os")
 
 
+def test_flush_policy_os_syncs_at_once_while_too_many_files_are_open(
+    scene: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(s: Scene) -> None:
+        s.append(b"x")
+        await s.until(lambda: s.host.log.durable_end_offset == 1)  # of the first segment
+        s.append(b"x")
+        assert s.host.log.durable_end_offset == 1
+        monkeypatch.setattr(s.disk, "has_surplus", lambda: True)
+        s.append(b"x")
+        await s.until(lambda: s.host.log.durable_end_offset == 3)
+
+    scene(test, policy="os")
+
+
 def test_closing_ends_every_wait_and_refuses_what_comes(scene: Callable[..., None]) -> None:
     async def test(s: Scene) -> None:
         s.disk.faults.sync_gate.clear()
