@@ -25,13 +25,13 @@ import click  # noqa: E402 - the repository has to be importable first
 
 import raftlog  # noqa: E402
 from raftlog import errors, limits  # noqa: E402
-from raftlog.cli.main import root  # noqa: E402
-from raftlog.cli.options import connection_help  # noqa: E402
 from raftlog.config import BROKER_KEYS, TOPIC_KEYS, ConfigKey  # noqa: E402
 from raftlog.server.http.series import METRICS  # noqa: E402
+from raftlog_cli.main import root  # noqa: E402
+from raftlog_cli.options import connection_help  # noqa: E402
 from tests.scenarios.index import SCENARIOS  # noqa: E402
 
-PACKAGES = ("raftlog", "cli", "spark_source", "pyspark_raftlog", "jepsen_like")
+PACKAGES = ("raftlog", "cli", "spark_source", "jepsen_like")
 NOTICE = "<!-- Written by docs/generate.py: run `make docs`, do not edit. -->\n"
 HELP_WIDTH = 96
 

@@ -19,7 +19,7 @@ def main() -> None:
             sys.stdout.write(f"raftlog {__version__}\n")
             sys.stdout.flush()
             return
-    from raftlog.cli import main as command
+    from raftlog_cli import main as command
 
     command.main()
 

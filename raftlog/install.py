@@ -22,5 +22,5 @@ def install_command(extra: str = "") -> str:
     if not extra:
         return f"pip install -e . {IN_CLONE}"
     if find_spec("raftlog.server") is None:
-        return f"pip install './packaging/client[{extra}]' {IN_CLONE}"
+        return f"pip install './deploy/client[{extra}]' {IN_CLONE}"
     return f"pip install -e '.[{extra}]' {IN_CLONE}"

@@ -69,7 +69,7 @@ TOOLS: Final[Mapping[str, Tool]] = {
         ("tests/jepsen_like/", "tests/integration/test_chaos_page.py"),
     ),
     "benchmarks": Tool(
-        ("raftlog/bench", "cli/bench.py"),
+        ("raftlog/bench", "cli/raftlog_cli/bench.py"),
         ("tests/bench/", "tests/cli/test_bench.py", "tests/spark_source/test_bench.py"),
     ),
     "mutation": Tool(

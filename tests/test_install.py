@@ -23,7 +23,7 @@ def test_the_command_names_a_clone() -> None:
 
 def test_a_client_is_told_the_extra_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install, "find_spec", lambda _name: None)
-    expected = "pip install './packaging/client[sasl]' in a clone of the repository"
+    expected = "pip install './deploy/client[sasl]' in a clone of the repository"
     assert install_command("sasl") == expected
 
 
@@ -35,7 +35,7 @@ def test_the_extras_in_texts_exist() -> None:
         for found in CALL.findall(file.read_text())
     }
     extras: set[str] = set()
-    for path in (ROOT, ROOT / "packaging" / "client"):
+    for path in (ROOT, ROOT / "deploy" / "client"):
         project = tomllib.loads((path / "pyproject.toml").read_text())["project"]
         extras |= project["optional-dependencies"].keys()
     assert used

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pyspark_raftlog import register
 from raftlog import Admin, Producer
 from raftlog.bench import spark_sources as sources
 from raftlog.bench.figures import Figure
@@ -27,7 +28,6 @@ from raftlog.bench.spark_session import (
 )
 from raftlog.bench.spark_sources import values_of
 from raftlog.bench.target import new_topic, target
-from raftlog.spark_source import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,9 +113,9 @@ def plan(scene: Scene, *, partitions: int) -> Figure:
     Spark. ``later_s``: median of the others. ``cluster_s``: the part of those for queries of the
     brokers and for planning.
     """
-    from raftlog.spark_source.batch_reader import BatchReader
-    from raftlog.spark_source.options import SourceOptions
-    from raftlog.spark_source.schema import read_schema
+    from pyspark_raftlog.batch_reader import BatchReader
+    from pyspark_raftlog.options import SourceOptions
+    from pyspark_raftlog.schema import read_schema
 
     with new_topic(scene.bootstrap, partitions) as topic:
         with Producer(scene.bootstrap) as producer:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from raftlog.bench.memory import PROC
 from raftlog.errors import UnsupportedFeatureError
 from raftlog.install import install_command
+from raftlog.testing.fork_server import SOURCE, python_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,12 +75,10 @@ def _settings(home: Path) -> dict[str, str]:
 def _worker_environment() -> dict[str, str]:
     """Return the environment of Python workers, which by default run the first ``python3`` with its
     default path."""
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(paths),
+        **python_path(SOURCE),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
 

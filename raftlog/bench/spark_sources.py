@@ -20,9 +20,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from pyspark_raftlog.schema import arrow_columns, arrow_schema, read_schema
 from raftlog import Admin, Consumer, TopicPartition
 from raftlog.record import decode_arrow, encode, seal
-from raftlog.spark_source.schema import arrow_columns, arrow_schema, read_schema
 from raftlog.types import Offset
 
 if TYPE_CHECKING:

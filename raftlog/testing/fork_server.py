@@ -47,9 +47,9 @@ VARIABLE: Final = "RAFTLOG_TESTING_FORK"  # "0": brokers are new interpreters
 READ_AT_START: Final = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "OPENBLAS_", "OMP_")
 # The command of a broker, and the console that it serves.
 COMMAND_MODULES: Final = (
-    "raftlog.cli.main",
-    "raftlog.cli.broker",
-    "raftlog.cli.console.app",
+    "raftlog_cli.main",
+    "raftlog_cli.broker",
+    "raftlog_cli.console.app",
 )
 SOURCE: Final = Path(__file__).resolve().parents[2]
 LENGTH: Final = struct.Struct("!I")
@@ -142,7 +142,8 @@ def can_fork(environment: Mapping[str, str]) -> bool:
 
 def python_path(source: Path) -> dict[str, str]:
     """Return ``PYTHONPATH``, by its name, for a process that imports raftlog from ``source``."""
-    parts = (str(source), os.environ.get("PYTHONPATH"))
+    folders = (source, *(source / name for name in ("cli", "spark_source", "jepsen_like")))
+    parts = (*(str(folder) for folder in folders if folder.is_dir()), os.environ.get("PYTHONPATH"))
     return {"PYTHONPATH": os.pathsep.join(filter(None, parts))}
 
 

@@ -7,8 +7,8 @@ import zlib
 import pyarrow as pa
 import pytest
 
+from pyspark_raftlog.schema import arrow_schema, read_schema
 from raftlog.bench.spark_sources import AsRows, Drain, DrainWriter, FromMemory, values_of
-from raftlog.spark_source.schema import arrow_schema, read_schema
 
 
 @pytest.mark.parametrize("records", [1, 10, 11, 40])

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from raftlog.cli.main import run
 from raftlog.testing import Cluster, cluster
+from raftlog_cli.main import run
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from raftlog.bench import groups as groups_bench
 from raftlog.bench import spark as spark_bench
 from raftlog.bench.figures import Figure
-from raftlog.cli import options
-from raftlog.cli.bench import Scope, bench, scope
+from raftlog_cli import options
+from raftlog_cli.bench import Scope, bench, scope
 
 IMPORTS = """import time: self [us] | cumulative | imported package
 import time:       200 |        200 |   raftlog.limits

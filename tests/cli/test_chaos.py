@@ -15,19 +15,19 @@ from typing import Any
 import click
 import pytest
 
-from raftlog.cli import chaos as chaos_module
-from raftlog.cli.chaos import STATUSES, NothingKnownError, Rate
 from raftlog.errors import UnknownTopicError
-from raftlog.jepsen_like import campaign as module
-from raftlog.jepsen_like import runner
-from raftlog.jepsen_like.campaign import CampaignOptions, Mix, Row
-from raftlog.jepsen_like.control import sandbox
-from raftlog.jepsen_like.run_options import RunOptions, draw_plan
-from raftlog.jepsen_like.runner import ChaosError, Outcome, Progress
 from raftlog.testing.checker import selftest
 from raftlog.testing.checker import verdict as checker
 from raftlog.testing.checker.verdict import Anomaly, Valid, Verdict
 from raftlog.testing.history.entries import Recorder
+from raftlog_cli import chaos as chaos_module
+from raftlog_cli.chaos import STATUSES, NothingKnownError, Rate
+from raftlog_jepsen import campaign as module
+from raftlog_jepsen import runner
+from raftlog_jepsen.campaign import CampaignOptions, Mix, Row
+from raftlog_jepsen.control import sandbox
+from raftlog_jepsen.run_options import RunOptions, draw_plan
+from raftlog_jepsen.runner import ChaosError, Outcome, Progress
 from tests.cli.conftest import Raftlog
 from tests.testing.checker import synthetic
 
@@ -246,7 +246,7 @@ def test_a_judge_that_misses_something_fails_its_test(
 @pytest.mark.integration
 def test_help_loads_nothing_of_the_harness() -> None:
     code = (
-        "import sys; from cli.main import run; run(['chaos', 'run', '--help']); "
+        "import sys; from raftlog_cli.main import run; run(['chaos', 'run', '--help']); "
         "sys.exit(' '.join(m for m in sys.modules if m.startswith('jepsen_like')) or 0)"
     )
     ran = subprocess.run(

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from raftlog.cli import completing
-from raftlog.cli.tail import tail
+from raftlog_cli import completing
+from raftlog_cli.tail import tail
 from tests.cli.conftest import Raftlog
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.cli.demo import page_views
-from raftlog.cli.rehearsal import Ledger, Verdict
 from raftlog.testing import Cluster
+from raftlog_cli.demo import page_views
+from raftlog_cli.rehearsal import Ledger, Verdict
 from tests.cli.conftest import Raftlog
 
 

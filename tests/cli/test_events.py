@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.cli.events import event_line, parse_since
 from raftlog.client.descriptions import EventDescription
 from raftlog.clock import SystemClock
+from raftlog_cli.events import event_line, parse_since
 
 
 def test_an_event_is_a_line() -> None:

@@ -7,13 +7,6 @@ from typing import Any
 
 import pytest
 
-from raftlog.cli.explaining import (
-    explain_broker,
-    explain_disk,
-    explain_lag,
-    explain_partition,
-    explain_rebalance,
-)
 from raftlog.client.describe_cluster import topics_in
 from raftlog.client.descriptions import (
     BrokerDescription,
@@ -28,6 +21,13 @@ from raftlog.client.descriptions import (
 )
 from raftlog.client.group_descriptions import GroupDescription, MemberDescription, PartitionLag
 from raftlog.types import TopicPartition
+from raftlog_cli.explaining import (
+    explain_broker,
+    explain_disk,
+    explain_lag,
+    explain_partition,
+    explain_rebalance,
+)
 
 NONE_DOWN: frozenset[int] = frozenset()
 

@@ -1,4 +1,4 @@
-"""Tests of cli.formats."""
+"""Tests of raftlog_cli.formats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from raftlog.cli.formats import (
+from raftlog.types import ConsumerRecord
+from raftlog_cli.formats import (
     InputRecord,
     bytes_from_json,
     bytes_to_json,
@@ -21,7 +22,6 @@ from raftlog.cli.formats import (
     read_lines,
     split_keys,
 )
-from raftlog.types import ConsumerRecord
 
 RECORD = ConsumerRecord(
     topic="clicks",

@@ -13,7 +13,15 @@ import click
 import pytest
 
 from raftlog import Admin, Consumer, Producer, TopicPartition
-from raftlog.cli.group import (
+from raftlog.client.group_descriptions import GroupDescription, MemberDescription, PartitionLag
+from raftlog.errors import (
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    RaftlogError,
+    UnknownPartitionError,
+)
+from raftlog.types import OFFSETS_TOPIC, OffsetAndTimestamp
+from raftlog_cli.group import (
     MEMBER_COLUMNS,
     PARTITION_COLUMNS,
     Selection,
@@ -31,15 +39,7 @@ from raftlog.cli.group import (
     summary,
     total_lag,
 )
-from raftlog.cli.offsets import EARLIEST, LATEST, Bound, Extent, From
-from raftlog.client.group_descriptions import GroupDescription, MemberDescription, PartitionLag
-from raftlog.errors import (
-    InvalidRequestError,
-    OffsetOutOfRangeError,
-    RaftlogError,
-    UnknownPartitionError,
-)
-from raftlog.types import OFFSETS_TOPIC, OffsetAndTimestamp
+from raftlog_cli.offsets import EARLIEST, LATEST, Bound, Extent, From
 from tests.cli.conftest import Raftlog
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]

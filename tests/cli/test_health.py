@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from raftlog.cli import health
 from raftlog.client.descriptions import (
     BrokerDescription,
     ClusterDescription,
@@ -17,6 +16,7 @@ from raftlog.client.descriptions import (
     PartitionOverview,
     ReplicaDescription,
 )
+from raftlog_cli import health
 
 
 def replica(broker: int, *, behind: int = 0, damage: str = "") -> ReplicaDescription:

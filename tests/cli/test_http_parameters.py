@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.cli.http_parameters import choice, whole
 from raftlog.errors import InvalidRequestError
+from raftlog_cli.http_parameters import choice, whole
 
 
 def test_whole_numbers() -> None:

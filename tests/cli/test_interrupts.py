@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from raftlog.cli.interrupts import (
+from raftlog_cli.interrupts import (
     STOP_SIGNALS,
     HeldInterrupt,
     Terminated,

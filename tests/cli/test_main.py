@@ -1,4 +1,4 @@
-"""Tests of cli.main."""
+"""Tests of raftlog_cli.main."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from collections.abc import Callable
 import click
 import pytest
 
-from raftlog.cli import main
 from raftlog.errors import UnknownTopicError
+from raftlog_cli import main
 from tests.cli.conftest import Raftlog
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
@@ -30,8 +30,8 @@ def test_help_lists_every_command_with_its_line(raftlog: Raftlog) -> None:
 @pytest.mark.integration
 def test_help_loads_neither_numpy_nor_rich_nor_any_command() -> None:
     code = (
-        "import sys; from cli.main import run; run(['--help']); "
-        "heavy = {'numpy', 'msgspec', 'rich', 'asyncio', 'raftlog.cli.tail', 'raftlog.cli.topic'}; "
+        "import sys; from raftlog_cli.main import run; run(['--help']); "
+        "heavy = {'numpy', 'msgspec', 'rich', 'asyncio', 'raftlog_cli.tail', 'raftlog_cli.topic'}; "
         "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
     )
     path = os.pathsep.join(filter(None, sys.path))
@@ -233,7 +233,7 @@ def test_the_shell_completes_commands_and_options(words: str, expected: set[str]
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split()) - 1),
     }
-    code = "from cli.main import main; main()"
+    code = "from raftlog_cli.main import main; main()"
     ran = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.cli import moves
 from raftlog.replication.rebalancing import PlannedMove
+from raftlog_cli import moves
 from tests.cli.conftest import Raftlog
 
 

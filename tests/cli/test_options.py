@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from raftlog.cli.options import (
+from raftlog_cli.options import (
     checked,
     http_url,
     key_and_value,
@@ -18,7 +18,7 @@ from raftlog.cli.options import (
     read_text,
     topic_partition,
 )
-from raftlog.cli.options import (
+from raftlog_cli.options import (
     cluster_secret_file as secret_file_option,
 )
 

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from raftlog.cli import options, output
+from raftlog_cli import options, output
 
 
 def test_json_is_one_line_of_readable_text(capsys: pytest.CaptureFixture[str]) -> None:

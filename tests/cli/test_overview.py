@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.cli import health
-from raftlog.cli import overview as module
-from raftlog.cli.overview import Sample, findings, overview, rates_of, topic_rows
 from raftlog.client.describe_cluster import topics_in
 from raftlog.client.descriptions import ClusterDescription, PartitionOverview
 from raftlog.client.group_descriptions import GroupDescription, PartitionLag
+from raftlog_cli import health
+from raftlog_cli import overview as module
+from raftlog_cli.overview import Sample, findings, overview, rates_of, topic_rows
 from tests.cli.test_health import DOWN, FENCED, GONE, SHORT, UP, WELL, replica
 
 DAMAGED = replace(WELL, partition=3, replica_states=(replica(2, damage="a bad batch"),))

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from raftlog import RangesFuture
-from raftlog.cli import produce as produce_module
-from raftlog.cli.produce import AGAIN_SECONDS, FUTURES_MAX, STALL_SECONDS, Pacer, Receipts, Stall
 from raftlog.client.delivery import Delivery
 from raftlog.errors import KeyRequiredError, RecordTooLargeError
 from raftlog.testing import Cluster
 from raftlog.types import OffsetRange, RecordMetadata
+from raftlog_cli import produce as produce_module
+from raftlog_cli.produce import AGAIN_SECONDS, FUTURES_MAX, STALL_SECONDS, Pacer, Receipts, Stall
 from tests.cli.conftest import Raftlog
 
 

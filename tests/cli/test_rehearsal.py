@@ -1,4 +1,4 @@
-"""Tests of cli.rehearsal."""
+"""Tests of raftlog_cli.rehearsal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 import raftlog
-from raftlog.cli import rehearsal as rehearsal_module
-from raftlog.cli.rehearsal import (
+from raftlog.disk import OsDisk
+from raftlog.errors import BrokerUnavailableError, RaftlogError
+from raftlog.types import OffsetRange
+from raftlog_cli import rehearsal as rehearsal_module
+from raftlog_cli.rehearsal import (
     Comparison,
     Copy,
     Ledger,
@@ -25,9 +28,6 @@ from raftlog.cli.rehearsal import (
     Verdict,
     compare,
 )
-from raftlog.disk import OsDisk
-from raftlog.errors import BrokerUnavailableError, RaftlogError
-from raftlog.types import OffsetRange
 
 GOOD = Result(
     verdict=Verdict(10, 10, 0, 0, in_order=True, identical=True, sha256="ab"),

@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from raftlog import Admin
-from raftlog.cli import removal
 from raftlog.client.descriptions import DecommissionProgress
+from raftlog_cli import removal
 
 
 class Answers:

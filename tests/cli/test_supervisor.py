@@ -1,4 +1,4 @@
-"""Tests of cli.supervisor."""
+"""Tests of raftlog_cli.supervisor."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from typing import Any
 
 import pytest
 
-from raftlog.cli import supervisor as supervisor_module
-from raftlog.cli.supervisor import (
+from raftlog.config import Address
+from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError
+from raftlog.testing import wait_until
+from raftlog.testing.cluster import local_cluster
+from raftlog.testing.probes import answers, members
+from raftlog_cli import supervisor as supervisor_module
+from raftlog_cli.supervisor import (
     Supervisor,
     choose_addresses,
     choose_http,
@@ -22,11 +27,6 @@ from raftlog.cli.supervisor import (
     request_add,
     request_start,
 )
-from raftlog.config import Address
-from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError
-from raftlog.testing import wait_until
-from raftlog.testing.cluster import local_cluster
-from raftlog.testing.probes import answers, members
 
 # -- cluster file ----------------------------------------------------------------------------------
 

@@ -12,13 +12,13 @@ from typing import cast
 import pytest
 
 from raftlog import Consumer, Producer
-from raftlog.cli import output
-from raftlog.cli import tail as tail_module
-from raftlog.cli.formats import format_values
-from raftlog.cli.tail import Span
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing.probes import wait_until
 from raftlog.types import ConsumerRecord, TopicPartition
+from raftlog_cli import output
+from raftlog_cli import tail as tail_module
+from raftlog_cli.formats import format_values
+from raftlog_cli.tail import Span
 from tests.cli.conftest import Raftlog
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]

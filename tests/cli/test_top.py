@@ -17,11 +17,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
-from raftlog.cli.output import printable
-from raftlog.cli.overview import Overview, Sample, overview
-from raftlog.cli.top import number, render, screen, without_internal
 from raftlog.client.descriptions import ClusterDescription
 from raftlog.client.group_descriptions import GroupDescription, PartitionLag
+from raftlog_cli.output import printable
+from raftlog_cli.overview import Overview, Sample, overview
+from raftlog_cli.top import number, render, screen, without_internal
 from tests.cli.conftest import Raftlog
 from tests.cli.test_health import DOWN, GONE, SHORT, UP, WELL
 
@@ -152,7 +152,7 @@ def test_once_prints_what_there_is(raftlog: Raftlog, topic: str) -> None:
 # Opening a terminal without having one makes it the one whose keys send signals.
 TAKES_ITS_TERMINAL = (
     "import os; os.close(os.open(os.ttyname(0), os.O_RDWR)); "
-    "from raftlog.cli.main import main; main()"
+    "from raftlog_cli.main import main; main()"
 )
 
 

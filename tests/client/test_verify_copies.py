@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from raftlog import Admin, NewTopic, Producer
-from raftlog.cli.main import run
 from raftlog.client.aio.admin import AsyncAdmin
 from raftlog.client.descriptions import CopyVerification, PartitionVerification
 from raftlog.client.verify_copies import ChainAt, first_difference
@@ -20,6 +19,7 @@ from raftlog.protocol.cluster import VerifyCopyRequest, VerifyCopyResponse
 from raftlog.protocol.connection import Request
 from raftlog.record import split
 from raftlog.testing import Cluster, cluster, wait_until
+from raftlog_cli.main import run
 from tests.client.test_fetcher import fill as fill_fake
 from tests.client.world import FakeCluster, Peer
 from tests.client.world import run as run_fake

@@ -14,8 +14,8 @@ import click
 import pytest
 import yaml
 
-from raftlog.cli.main import root
 from raftlog.config import BrokerConfig
+from raftlog_cli.main import root
 from tests.tidy.sources import ROOT
 
 DEPLOY = ROOT / "deploy"

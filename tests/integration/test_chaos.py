@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from raftlog.jepsen_like.control import sandbox
+from raftlog_jepsen.control import sandbox
 from tests.secrets_in import files_with
 
 RUN_SECONDS_MAX = 240

@@ -15,12 +15,12 @@ from xml.etree.ElementTree import parse
 import msgspec
 import pytest
 
-from raftlog.jepsen_like.nemesis import registry
 from raftlog.testing import cluster
 from raftlog.testing.checker.judge import judge_file
 from raftlog.testing.checker.verdict import KINDS
 from raftlog.testing.cluster import wait_until
 from raftlog.testing.history.entries import AnyEntry
+from raftlog_jepsen.nemesis import registry
 
 pytestmark = pytest.mark.integration
 

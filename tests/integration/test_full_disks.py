@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from raftlog.disk import OsDisk
-from raftlog.jepsen_like.control.disks import LoopDisk, why_not
 from raftlog.server.cluster.journal_reserve import KEPT_BYTES
 from raftlog.testing import Cluster, wait_until
 from raftlog.testing.cluster import local_cluster
+from raftlog_jepsen.control.disks import LoopDisk, why_not
 from tests.integration.load import (
     PATIENCE_S,
     TOPIC,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from raftlog import TopicPartition
-from raftlog.jepsen_like.control.disks import LoopDisk, why_not
 from raftlog.testing import Cluster, cluster
 from raftlog.testing.cluster import local_cluster
+from raftlog_jepsen.control.disks import LoopDisk, why_not
 from tests.integration.load import (
     TOPIC,
     Load,

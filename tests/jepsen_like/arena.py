@@ -10,22 +10,6 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from raftlog.jepsen_like.final import dump_replicas, final_reads
-from raftlog.jepsen_like.members import Members
-from raftlog.jepsen_like.plan import (
-    ConsumerShape,
-    ProducerShape,
-    RunPlan,
-    Shape,
-    TopicShape,
-    WorkloadShape,
-)
-from raftlog.jepsen_like.workload.base import (
-    Workload,
-    WorkloadContext,
-    existing_partitions,
-    is_internal,
-)
 from raftlog.testing import Cluster, cluster, wait_until
 from raftlog.testing.checker.judge import judge
 from raftlog.testing.history import values
@@ -45,6 +29,22 @@ from raftlog.testing.history.entries import (
     read,
 )
 from raftlog.types import TopicPartition
+from raftlog_jepsen.final import dump_replicas, final_reads
+from raftlog_jepsen.members import Members
+from raftlog_jepsen.plan import (
+    ConsumerShape,
+    ProducerShape,
+    RunPlan,
+    Shape,
+    TopicShape,
+    WorkloadShape,
+)
+from raftlog_jepsen.workload.base import (
+    Workload,
+    WorkloadContext,
+    existing_partitions,
+    is_internal,
+)
 
 POLL_S = 0.05
 PATIENCE_S = 40.0

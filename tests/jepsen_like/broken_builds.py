@@ -124,7 +124,9 @@ def make(build: Build, directory: Path) -> Path:
         ROOT / "raftlog", target, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=False
     )
     # ``python -m raftlog`` is the command line's.
-    shutil.copytree(ROOT / "cli", directory / "cli", ignore=shutil.ignore_patterns("__pycache__"))
+    ignored = shutil.ignore_patterns("__pycache__")
+    for folder in ("cli", "jepsen_like"):
+        shutil.copytree(ROOT / folder, directory / folder, ignore=ignored)
     for guard in guards_of(build):
         path = directory / guard.module
         path.write_text(guard.switched_off(path.read_text()))

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from raftlog import Admin, NewTopic
-from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
-from raftlog.jepsen_like.host import state_of
-from raftlog.jepsen_like.plan import Shape, TopicShape
 from raftlog.testing import wait_until
+from raftlog_jepsen.cluster import ClusterUnderTest, Needs
+from raftlog_jepsen.host import state_of
+from raftlog_jepsen.plan import Shape, TopicShape
 
 PATIENCE_S = 40.0
 NEEDS = Needs(namespaces=True, loop_disks=True, time_namespaces=True)

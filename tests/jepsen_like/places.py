@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.jepsen_like.control.namespaces import why_not
+from raftlog_jepsen.control.namespaces import why_not
 
 CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18

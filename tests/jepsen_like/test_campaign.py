@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.jepsen_like import campaign as campaign_module
-from raftlog.jepsen_like.campaign import MIXES, CampaignOptions, Mix, Row, campaign, run, table
-from raftlog.jepsen_like.nemesis.registry import KINDS, expand
+from raftlog_jepsen import campaign as campaign_module
+from raftlog_jepsen.campaign import MIXES, CampaignOptions, Mix, Row, campaign, run, table
+from raftlog_jepsen.nemesis.registry import KINDS, expand
 
 SUMMARY = {
     "acknowledged": 1_500,

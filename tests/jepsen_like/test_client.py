@@ -15,7 +15,10 @@ from raftlog import errors
 from raftlog.aio import AsyncConsumer, AsyncProducer
 from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture
 from raftlog.errors import RaftlogError
-from raftlog.jepsen_like.client import (
+from raftlog.testing.history import values
+from raftlog.testing.history.entries import AnyEntry, Append, Ends, Poll, Recorder, Type, read
+from raftlog.types import ConsumerRecord, TopicPartition
+from raftlog_jepsen.client import (
     OUTCOMES,
     Clients,
     Process,
@@ -23,9 +26,6 @@ from raftlog.jepsen_like.client import (
     describe,
     outcome_of,
 )
-from raftlog.testing.history import values
-from raftlog.testing.history.entries import AnyEntry, Append, Ends, Poll, Recorder, Type, read
-from raftlog.types import ConsumerRecord, TopicPartition
 
 PARTITION = TopicPartition("t", 1)
 

@@ -17,20 +17,20 @@ import pytest
 from raftlog import Admin, NewTopic
 from raftlog.config import BrokerConfig
 from raftlog.errors import BrokerUnavailableError
-from raftlog.jepsen_like.cluster import SETTINGS, ClusterUnderTest, Needs
-from raftlog.jepsen_like.control import sandbox
-from raftlog.jepsen_like.nemesis.fault_budget import FaultBudget
-from raftlog.jepsen_like.plan import Shape, TopicShape
 from raftlog.testing import wait_until
 from raftlog.testing.probes import answers
 from raftlog.types import TopicPartition
+from raftlog_jepsen.cluster import SETTINGS, ClusterUnderTest, Needs
+from raftlog_jepsen.control import sandbox
+from raftlog_jepsen.nemesis.fault_budget import FaultBudget
+from raftlog_jepsen.plan import Shape, TopicShape
 
 pytestmark = pytest.mark.integration
 
 PATIENCE_S = 40.0
 TRIES_MAX = 3
 NAME = TopicPartition("events", 0)
-ENTER = "import sys; from jepsen_like.control import sandbox; sandbox.enter(sys.argv[1:])"
+ENTER = "import sys; from raftlog_jepsen.control import sandbox; sandbox.enter(sys.argv[1:])"
 IN_SANDBOX = Path(__file__).with_name("in_sandbox.py")
 
 
@@ -222,7 +222,7 @@ def test_one_alone_on_the_loopback_device_with_nothing_special(tmp_path: Path) -
 def test_what_cannot_be_made_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from raftlog.jepsen_like.control import disks
+    from raftlog_jepsen.control import disks
 
     closed: list[str] = []
 

@@ -13,7 +13,9 @@ import pytest
 from raftlog import errors
 from raftlog.aio import AsyncConsumer
 from raftlog.errors import RaftlogError
-from raftlog.jepsen_like.committing import (
+from raftlog.testing.history.entries import AnyEntry, Commit, Committed, Recorder, read
+from raftlog.types import OffsetAndMetadata, TopicPartition
+from raftlog_jepsen.committing import (
     MISMATCH,
     NOTHING,
     commit,
@@ -21,8 +23,6 @@ from raftlog.jepsen_like.committing import (
     offset_of,
     outcome_of,
 )
-from raftlog.testing.history.entries import AnyEntry, Commit, Committed, Recorder, read
-from raftlog.types import OffsetAndMetadata, TopicPartition
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 

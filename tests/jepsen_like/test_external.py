@@ -11,23 +11,23 @@ from pathlib import Path
 
 import pytest
 
-import raftlog
 from raftlog import Admin, NewTopic
 from raftlog.config import Address
 from raftlog.errors import BrokerUnavailableError
-from raftlog.jepsen_like import external
-from raftlog.jepsen_like.external import (
+from raftlog.testing import Cluster, cluster, wait_until
+from raftlog.testing.fork_server import SOURCE, python_path
+from raftlog.testing.probes import free_port
+from raftlog_jepsen import external
+from raftlog_jepsen.external import (
     CannotError,
     ExternalCluster,
     Script,
     ScriptError,
     ScriptNet,
 )
-from raftlog.jepsen_like.nemesis.base import FaultPlan
-from raftlog.jepsen_like.nemesis.process import ProcessNemesis
-from raftlog.jepsen_like.plan import Shape, TopicShape
-from raftlog.testing import Cluster, cluster, wait_until
-from raftlog.testing.probes import free_port
+from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.nemesis.process import ProcessNemesis
+from raftlog_jepsen.plan import Shape, TopicShape
 
 PATIENCE_S = 40.0
 # What a user would write. Brokers' ids of processes are in files beside it.
@@ -161,7 +161,7 @@ class Theirs:
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theirs]:
     directory = tmp_path_factory.mktemp("theirs")
     text = CONTROL.replace("@PYTHON@", sys.executable)
-    script = script_of(directory, text.replace("@SOURCE@", str(Path(raftlog.__file__).parents[1])))
+    script = script_of(directory, text.replace("@SOURCE@", python_path(SOURCE)["PYTHONPATH"]))
     with cluster(3, directory=directory, with_relays=False) as running:
         for broker in running.brokers:
             (directory / f"pid-{broker.id}").write_text(str(broker.pid))

@@ -13,14 +13,14 @@ import pytest
 
 import raftlog
 from raftlog.aio import AsyncProducer
-from raftlog.jepsen_like import final
-from raftlog.jepsen_like.final import _Reader, dump_replicas, final_reads
-from raftlog.jepsen_like.plan import WorkloadShape
-from raftlog.jepsen_like.workload.base import WorkloadContext, create_topics
 from raftlog.testing import Cluster, cluster
 from raftlog.testing.history import keys, values
 from raftlog.testing.history.entries import AnyEntry, Dump, Note, Read, Recorder, Seen, read
 from raftlog.types import TopicPartition
+from raftlog_jepsen import final
+from raftlog_jepsen.final import _Reader, dump_replicas, final_reads
+from raftlog_jepsen.plan import WorkloadShape
+from raftlog_jepsen.workload.base import WorkloadContext, create_topics
 from tests.jepsen_like.arena import TOPICS, context_of, plan
 
 ZERO = TopicPartition("t", 0)

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from raftlog.aio import AsyncConsumer, AsyncProducer
 from raftlog.config.topic import TopicConfig
-from raftlog.jepsen_like import generator
-from raftlog.jepsen_like.generator import (
+from raftlog.testing.checker.judge import RETENTION_MS_MIN
+from raftlog.testing.history.values import PADDING_MAX
+from raftlog_jepsen import generator
+from raftlog_jepsen.generator import (
     FEW_CLIENTS,
     MEMBERS_ALL_MAX,
     RATE_MODES,
@@ -22,10 +24,8 @@ from raftlog.jepsen_like.generator import (
     draw_shape,
     draw_workload,
 )
-from raftlog.jepsen_like.member import Settings, Work
-from raftlog.jepsen_like.plan import WORKLOADS, WorkloadName
-from raftlog.testing.checker.judge import RETENTION_MS_MIN
-from raftlog.testing.history.values import PADDING_MAX
+from raftlog_jepsen.member import Settings, Work
+from raftlog_jepsen.plan import WORKLOADS, WorkloadName
 
 SEEDS = st.integers(0, 2**32)
 MODES = st.sampled_from(RATE_MODES)

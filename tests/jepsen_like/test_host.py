@@ -13,10 +13,10 @@ import pytest
 
 from raftlog.config import Address
 from raftlog.errors import BrokerUnavailableError
-from raftlog.jepsen_like import host as hosts
-from raftlog.jepsen_like.host import Exit, Host, how_it_ended, state_of
 from raftlog.testing import BrokerProcess, wait_until
 from raftlog.testing.probes import free_port
+from raftlog_jepsen import host as hosts
+from raftlog_jepsen.host import Exit, Host, how_it_ended, state_of
 
 pytestmark = pytest.mark.integration
 

@@ -14,9 +14,9 @@ from raftlog.errors import (
     OutcomeUnknownError,
     RaftlogError,
 )
-from raftlog.jepsen_like.kafka_clients import KafkaConsumer, KafkaProducer, delivery, error_of
 from raftlog.testing import Cluster, cluster
 from raftlog.types import OffsetAndMetadata, OffsetRange, TopicPartition
+from raftlog_jepsen.kafka_clients import KafkaConsumer, KafkaProducer, delivery, error_of
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from raftlog import Admin, NewTopic, Producer
-from raftlog.jepsen_like import member
-from raftlog.jepsen_like.member import Settings, Work
-from raftlog.jepsen_like.members import SOURCE
 from raftlog.testing import cluster
+from raftlog.testing.fork_server import SOURCE, python_path
 from raftlog.testing.history import values
 from raftlog.types import ConsumerRecord, TopicPartition
+from raftlog_jepsen import member
+from raftlog_jepsen.member import Settings, Work
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -104,13 +104,13 @@ def lines_of(asked: Settings) -> list[dict[str, Any]]:
             sys.executable,
             "-P",
             "-m",
-            "raftlog.jepsen_like.member",
+            "raftlog_jepsen.member",
             msgspec.json.encode(asked).decode(),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        env={**os.environ, **python_path(SOURCE)},
     )
     events: list[dict[str, Any]] = []
     is_told = False

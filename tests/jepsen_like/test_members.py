@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.jepsen_like import members as module
-from raftlog.jepsen_like.members import Members
-from raftlog.jepsen_like.plan import GroupShape, MemberShape
 from raftlog.testing import wait_until
 from raftlog.testing.history.entries import AnyEntry, Commit, Member, Note, Poll, Recorder, read
+from raftlog_jepsen import members as module
+from raftlog_jepsen.members import Members
+from raftlog_jepsen.plan import GroupShape, MemberShape
 
 # In place of a consumer: it says what a member would, and ends when it is told to.
 ACTOR = """

@@ -15,11 +15,11 @@ from functools import partial
 import pytest
 
 from raftlog.config.address import Address
-from raftlog.jepsen_like.control.namespaces import CONTROL, Namespaces
-from raftlog.jepsen_like.net import NamespaceNet, NoNet, RelayNet
 from raftlog.testing.cluster import wait_until
 from raftlog.testing.probes import free_port
 from raftlog.testing.relays import BACKWARD, FORWARD, RelayLinks
+from raftlog_jepsen.control.namespaces import CONTROL, Namespaces
+from raftlog_jepsen.net import NamespaceNet, NoNet, RelayNet
 from tests.jepsen_like.places import in_its_own_network
 
 SOON_S = 20.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.jepsen_like.plan import Shape, TopicShape
+from raftlog_jepsen.plan import Shape, TopicShape
 
 
 def shape(brokers: int, *factors: int) -> Shape:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from raftlog.jepsen_like.nemesis.registry import KINDS
-from raftlog.jepsen_like.plan import WORKLOADS, WorkloadName
-from raftlog.jepsen_like.run_options import (
+from raftlog_jepsen.nemesis.registry import KINDS
+from raftlog_jepsen.plan import WORKLOADS, WorkloadName
+from raftlog_jepsen.run_options import (
     LOSSY,
     MEMBER_KINDS,
     MEMBERSHIP_KINDS,

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from raftlog.jepsen_like import runner
-from raftlog.jepsen_like.nemesis.registry import KINDS, needs_of
-from raftlog.jepsen_like.run_options import RunOptions
-from raftlog.jepsen_like.runner import (
+from raftlog.testing.checker.judge import judge_file
+from raftlog.testing.history.entries import Append, Fault, Phase, Poll, Start, read
+from raftlog_jepsen import runner
+from raftlog_jepsen.nemesis.registry import KINDS, needs_of
+from raftlog_jepsen.run_options import RunOptions
+from raftlog_jepsen.runner import (
     HISTORY,
     SUMMARY,
     VERDICT,
@@ -22,8 +24,6 @@ from raftlog.jepsen_like.runner import (
     needs,
     run,
 )
-from raftlog.testing.checker.judge import judge_file
-from raftlog.testing.history.entries import Append, Fault, Phase, Poll, Start, read
 
 
 def options(directory: Path, **others: Any) -> RunOptions:

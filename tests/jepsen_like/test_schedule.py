@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.jepsen_like.nemesis.base import FaultPlan
-from raftlog.jepsen_like.schedule import FIRST_S, LAST_S, Step, draw
+from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.schedule import FIRST_S, LAST_S, Step, draw
 
 KINDS = ("kill", "pause", "partition")
 

@@ -11,10 +11,10 @@ import pytest
 from raftlog import Admin, NewTopic
 from raftlog.client import profiles
 from raftlog.errors import AuthenticationError
-from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
-from raftlog.jepsen_like.kafka_clients import KafkaConsumer, KafkaProducer
-from raftlog.jepsen_like.secured import RULES
 from raftlog.types import Offset, TopicPartition
+from raftlog_jepsen.cluster import ClusterUnderTest, Needs
+from raftlog_jepsen.kafka_clients import KafkaConsumer, KafkaProducer
+from raftlog_jepsen.secured import RULES
 from tests.jepsen_like.test_cluster import PATIENCE_S, shape_of
 
 pytestmark = pytest.mark.integration

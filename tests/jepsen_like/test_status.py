@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from raftlog.config import Address
-from raftlog.jepsen_like import status
-from raftlog.jepsen_like.status import (
+from raftlog.protocol.cluster import BrokerStatus, DescribeClusterResponse, ReplicaStatus
+from raftlog.protocol.cluster import PartitionStatus as WireStatus
+from raftlog.protocol.metadata import PartitionInfo
+from raftlog.protocol.topics import DescribeTopicsResponse, PartitionDescription, TopicDescription
+from raftlog.testing import Cluster, cluster
+from raftlog.types import TopicPartition
+from raftlog_jepsen import status
+from raftlog_jepsen.status import (
     Answers,
     Asking,
     PartitionStatus,
@@ -17,12 +23,6 @@ from raftlog.jepsen_like.status import (
     missing,
     until_nothing,
 )
-from raftlog.protocol.cluster import BrokerStatus, DescribeClusterResponse, ReplicaStatus
-from raftlog.protocol.cluster import PartitionStatus as WireStatus
-from raftlog.protocol.metadata import PartitionInfo
-from raftlog.protocol.topics import DescribeTopicsResponse, PartitionDescription, TopicDescription
-from raftlog.testing import Cluster, cluster
-from raftlog.types import TopicPartition
 
 NAME = TopicPartition("t", 0)
 IDS = (1, 2, 3)

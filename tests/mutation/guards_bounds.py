@@ -168,7 +168,7 @@ GUARDS: Final = [
     Guard(
         name="a search of a field parses values of a bounded size",
         why="a value of 64 MiB holds the interpreter of the broker while it is parsed",
-        module="cli/console/records.py",
+        module="cli/raftlog_cli/console/records.py",
         function="_field_matcher.matches",
         change=never("if CONSOLE_TEXT_MAX"),
         tests=(f"{_RECORDS}::test_values_that_are_not_json_or_too_large_have_no_fields",),
@@ -176,7 +176,7 @@ GUARDS: Final = [
     Guard(
         name="one step of a check of copies runs at a time",
         why="each open page of a check makes all brokers read their disks",
-        module="cli/console/checks.py",
+        module="cli/raftlog_cli/console/checks.py",
         function="Check.step",
         change=never("if _turn"),
         tests=("tests/cli/console/test_checks.py::test_one_step_runs_at_a_time",),
@@ -200,7 +200,7 @@ GUARDS: Final = [
     Guard(
         name="items of Avro have bytes",
         why="10 bytes of a record create 2**61 values in the broker",
-        module="cli/console/avro.py",
+        module="cli/raftlog_cli/console/avro.py",
         function="_Check._of_items",
         change=never("if total"),
         tests=(_HOSTILE,),
@@ -208,7 +208,7 @@ GUARDS: Final = [
     Guard(
         name="a record of Avro has few values without bytes",
         why="a schema of 2,000 characters creates a million values without a byte",
-        module="cli/console/avro.py",
+        module="cli/raftlog_cli/console/avro.py",
         function="_Check.cost",
         change=never("if CONSOLE_AVRO_FREE_VALUES_MAX"),
         tests=(_HOSTILE,),
@@ -216,7 +216,7 @@ GUARDS: Final = [
     Guard(
         name="types of Avro do not nest without end",
         why="a chain of named types exhausts the stack of fastavro's C code",
-        module="cli/console/avro.py",
+        module="cli/raftlog_cli/console/avro.py",
         function="_Check.cost",
         change=never("if CONSOLE_AVRO_DEPTH_MAX"),
         tests=(f"{_AVRO}::test_types_nest_by_name_up_to_the_limit",),
@@ -224,7 +224,7 @@ GUARDS: Final = [
     Guard(
         name="types of Avro are not recursive",
         why="a record of 60,000 nested values exhausts the stack of fastavro's C code",
-        module="cli/console/avro.py",
+        module="cli/raftlog_cli/console/avro.py",
         function="_Check._cost_of_name",
         change=never("if NotAvroError"),
         tests=(_HOSTILE,),
@@ -232,7 +232,7 @@ GUARDS: Final = [
     Guard(
         name="fastavro parses no deep schema",
         why="a schema of nested arrays exhausts the stack of fastavro's C code",
-        module="cli/console/avro.py",
+        module="cli/raftlog_cli/console/avro.py",
         function="_prepared",
         change=never("if CONSOLE_AVRO_DEPTH_MAX"),
         tests=(_HOSTILE,),
@@ -240,7 +240,7 @@ GUARDS: Final = [
     Guard(
         name="a container file of Avro does not expand",
         why="a record of 10 kB fills 10 MB of the broker's memory",
-        module="cli/console/avro.py",
+        module="cli/raftlog_cli/console/avro.py",
         function="_inflated",
         change=never("if NotAvroError"),
         tests=(f"{_AVRO}::test_a_container_file_does_not_expand",),
@@ -248,7 +248,7 @@ GUARDS: Final = [
     Guard(
         name="one page decodes a limited number of Avro values",
         why="a page of 200 hostile records keeps a thread of the console busy for a minute",
-        module="cli/console/avro.py",
+        module="cli/raftlog_cli/console/avro.py",
         function="Decoder.decode",
         change=never("if is_exhausted"),
         tests=(f"{_AVRO}::test_the_cost_of_one_request_is_bounded",),
@@ -256,7 +256,7 @@ GUARDS: Final = [
     Guard(
         name="decoded text stops at its limit",
         why="names of a schema are repeated for each record: gigabytes of text",
-        module="cli/console/decoding.py",
+        module="cli/raftlog_cli/console/decoding.py",
         function="_json_text",
         change=never("if 0"),
         tests=(f"{_AVRO}::test_text_and_memory_are_bounded",),

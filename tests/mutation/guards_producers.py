@@ -8,9 +8,9 @@ from tests.mutation.change import argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 _TABLE: Final = "raftlog/storage/producer_state.py"
-_SINK: Final = "spark_source/writer.py"
-_RECALL: Final = "spark_source/recall.py"
-_ROUTING: Final = "spark_source/routing.py"
+_SINK: Final = "spark_source/pyspark_raftlog/writer.py"
+_RECALL: Final = "spark_source/pyspark_raftlog/recall.py"
+_ROUTING: Final = "spark_source/pyspark_raftlog/routing.py"
 _RANGES: Final = "raftlog/client/ranges.py"
 _TEST_TABLE: Final = "tests/storage/test_producer_state.py"
 _TEST_RECALL: Final = "tests/spark_source/test_recall.py"

@@ -75,7 +75,7 @@ GUARDS: Final = [
     Guard(
         name="a read-only console changes nothing",
         why="the setting http.console.read.only has no effect",
-        module="cli/console/guard.py",
+        module="cli/raftlog_cli/console/guard.py",
         function="change_refusal",
         change=never("if #1/4"),
         tests=(
@@ -86,7 +86,7 @@ GUARDS: Final = [
     Guard(
         name="only requests that change nothing are permitted on a read-only console",
         why="every form of the console ignores http.console.read.only",
-        module="cli/console/app.py",
+        module="cli/raftlog_cli/console/app.py",
         function="Console._change.respond",
         change=replace("and _is_read_only", "False"),
         tests=(f"{_PAGES}::test_a_read_only_console_changes_nothing",),
@@ -94,7 +94,7 @@ GUARDS: Final = [
     Guard(
         name="the console deletes the one rule that its form names",
         why="all rules of the principal are deleted with it",
-        module="cli/console/access.py",
+        module="cli/raftlog_cli/console/access.py",
         function="delete_rule",
         change=replace("call AclFilter", "AclFilter(principal=rule.principal)"),
         tests=(
@@ -104,7 +104,7 @@ GUARDS: Final = [
     Guard(
         name="a change needs the token of the console's own pages",
         why="a page of another site changes the cluster through the browser of an operator",
-        module="cli/console/guard.py",
+        module="cli/raftlog_cli/console/guard.py",
         function="change_refusal",
         change=never("if TOKEN_FIELD"),
         tests=(
@@ -115,7 +115,7 @@ GUARDS: Final = [
     Guard(
         name="a loopback console serves only names of the loopback interface",
         why="a site whose name resolves to 127.0.0.1 reads records through an operator's browser",
-        module="cli/console/guard.py",
+        module="cli/raftlog_cli/console/guard.py",
         function="refusal",
         change=always("if Address"),
         tests=(
@@ -126,7 +126,7 @@ GUARDS: Final = [
     Guard(
         name="pages escape every value",
         why="a record, a header or a client id runs code in the browser of an operator",
-        module="cli/console/app.py",
+        module="cli/raftlog_cli/console/app.py",
         function="Console._templates",
         change=argument("call Environment", "autoescape", "False"),
         tests=(f"{_PAGES}::test_records_cannot_add_markup_to_a_page",),
@@ -334,7 +334,7 @@ GUARDS: Final = [
     Guard(
         name="a user of the console has the client of its own password",
         why="a user acts with the rights of another one of the same name",
-        module="cli/console/sessions.py",
+        module="cli/raftlog_cli/console/sessions.py",
         function="_is_same",
         change=value("return password", "True"),
         tests=(f"{_SESSIONS}::test_each_user_has_a_client",),
@@ -342,7 +342,7 @@ GUARDS: Final = [
     Guard(
         name="clients of the console's users are few",
         why="every user leaves a thread and connections behind",
-        module="cli/console/sessions.py",
+        module="cli/raftlog_cli/console/sessions.py",
         function="Sessions.of",
         change=never("if CONSOLE_USERS_MAX"),
         tests=(f"{_SESSIONS}::test_clients_are_few_and_end_when_they_are_idle",),

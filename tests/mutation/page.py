@@ -25,8 +25,8 @@ AREAS: Final[Mapping[str, str]] = {
     "Clients": "raftlog/client/",
     "Mirrors": "raftlog/mirror/",
     "Backups": "raftlog/backup/",
-    "Spark": "spark_source/",
-    "Console": "cli/console/",
+    "Spark": "spark_source/pyspark_raftlog/",
+    "Console": "cli/raftlog_cli/console/",
     "Local clusters": "raftlog/testing/",
 }
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
-PACKAGES: Final = ("raftlog", "cli", "spark_source", "pyspark_raftlog")
+PACKAGES: Final = ("raftlog", "cli", "spark_source")
 # Parts of them that no broker and no client runs.
 FOR_TESTS: Final = ("raftlog/testing/", "raftlog/bench/")
 # Modules whose public functions, and methods of public classes, users and commands call.
@@ -25,9 +25,8 @@ ENTRIES: Final = (
     "raftlog/record/kafka_batch.py",  # for the broker's port for Kafka's clients
     "raftlog/server/main.py",
     "raftlog/types.py",
-    "cli/",
-    "spark_source/__init__.py",
-    "pyspark_raftlog/",
+    "cli/raftlog_cli/",
+    "spark_source/pyspark_raftlog/__init__.py",
 )
 # Bases that call no method of theirs.
 PASSIVE: Final = frozenset(("Protocol", "ABC", "Generic", "NamedTuple", "Struct", "Message"))

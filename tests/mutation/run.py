@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from raftlog.testing.fork_server import python_path
 from tests.mutation import page, reach
 from tests.mutation.address import addresses_on
 from tests.mutation.guard import Guard, StaleGuardError
@@ -38,12 +39,12 @@ COPIED: Final = (
     "raftlog",
     "cli",
     "spark_source",
-    "pyspark_raftlog",
     "jepsen_like",
     "tests",
     "docs",
     "pyproject.toml",
 )
+ROOTS: Final = frozenset(("cli", "spark_source", "jepsen_like"))  # folders of a package each
 TEST_SECONDS_MAX: Final = 60  # of one test: without its guard it may hang
 RUN_SECONDS_MAX: Final = 300
 
@@ -125,9 +126,8 @@ class Workspace:
 
     def imports_its_own(self, module: str) -> bool:
         """Whether Python, started here, imports the copy's module and no other of that name."""
-        linked = f"raftlog/{module}"  # cli and its like are imported from there (ADR 1)
-        below = linked if (self.path / linked).exists() else module
-        dotted = below.removesuffix(".py").replace("/", ".")
+        parts = module.removesuffix(".py").split("/")
+        dotted = ".".join(parts[parts[0] in ROOTS :])
         code = f"import importlib; print(importlib.import_module({dotted!r}).__file__)"
         found = self._python("-c", code).stdout.strip()
         return os.path.realpath(found) == os.path.realpath(self.path / module)
@@ -141,7 +141,7 @@ class Workspace:
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=self.path,
-            env={**environment, "PYTHONPATH": str(self.path)},
+            env={**environment, **python_path(self.path)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -38,7 +38,9 @@ def test_their_addresses_fit_one_place_each() -> None:
 
 
 def address_problem(guard: Guard) -> str:
-    if not guard.module.startswith(("raftlog/", "spark_source/", "cli/")):
+    if not guard.module.startswith(
+        ("raftlog/", "spark_source/pyspark_raftlog/", "cli/raftlog_cli/")
+    ):
         return f"{guard.module} is no product code"
     text = text_of(guard.module)
     try:

@@ -22,7 +22,7 @@ from hatchling.builders.wheel import WheelBuilder
 from raftlog.testing.cluster import cluster
 
 ROOT: Final = Path(__file__).parents[2]
-PACKAGING: Final = ROOT / "packaging" / "client"
+PACKAGING: Final = ROOT / "deploy" / "client"
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def test_it_depends_on_what_its_modules_import() -> None:
 
 
 def test_the_wheel_of_the_source_distribution_contains_all_modules(tmp_path: Path) -> None:
-    """``python -m build packaging/client`` builds one from the other."""
+    """``python -m build deploy/client`` builds one from the other."""
     (source,) = SdistBuilder(str(PACKAGING)).build(directory=str(tmp_path))
     with tarfile.open(source) as archive:
         archive.extractall(tmp_path, filter="data")

@@ -11,18 +11,24 @@ from hatchling.builders.wheel import WheelBuilder
 ROOT: Final = str(Path(__file__).parents[2])
 
 
-def _files(builder: SdistBuilder | WheelBuilder) -> set[str]:
+def _files(builder: SdistBuilder | WheelBuilder, *, installed: bool = False) -> set[str]:
+    """Return the paths of the files in the repository, or where a wheel installs them."""
     return {
-        file.distribution_path
+        file.distribution_path if installed else file.relative_path
         for file in builder.recurse_included_files()
         if "__pycache__" not in file.distribution_path
     }
 
 
 def test_the_wheel_installs_only_names_of_raftlog() -> None:
-    installed = _files(WheelBuilder(ROOT))
-    assert {name.split("/")[0] for name in installed} == {"raftlog", "pyspark_raftlog"}
-    assert "raftlog/cli/main.py" in installed
+    installed = _files(WheelBuilder(ROOT), installed=True)
+    assert {name.split("/")[0] for name in installed} == {
+        "raftlog",
+        "raftlog_cli",
+        "raftlog_jepsen",
+        "pyspark_raftlog",
+    }
+    assert "raftlog_cli/main.py" in installed
 
 
 def test_the_source_distribution_contains_all_that_the_wheel_installs() -> None:

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 from raftlog import Acl, Admin, Consumer, NewTopic, Producer, TopicPartition, limits
-from raftlog.cli.http_api import PATHS as API_PATHS
-from raftlog.cli.main import run
 from raftlog.client.delegation_tokens import NewToken
 from raftlog.clock import SystemClock
 from raftlog.config import BrokerConfig
@@ -35,6 +33,8 @@ from raftlog.server.authentication import Authenticator
 from raftlog.server.requests.delegation_tokens import check_allowed
 from raftlog.testing.certificates import Certificates
 from raftlog.testing.probes import wait_until
+from raftlog_cli.http_api import PATHS as API_PATHS
+from raftlog_cli.main import run
 from tests.secrets_in import found_in
 from tests.server.harness import RunningBroker, running
 from tests.server.http.test_authentication import Secured

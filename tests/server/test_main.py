@@ -67,7 +67,7 @@ class Process:
                 self._process = subprocess.Popen(
                     [*prefix, sys.executable, "-c", program or PROGRAM, *values],
                     stderr=write,
-                    env={**os.environ, "PYTHONPATH": str(ROOT)},
+                    env={**os.environ, **fork_server.python_path(ROOT)},
                 )
             else:
                 options = [word for value in values for word in ("--set", value)]

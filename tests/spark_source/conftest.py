@@ -8,7 +8,6 @@ source by itself, and what is registered by hand has to work all the same.
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from raftlog import Admin, NewTopic, spark_source
+import pyspark_raftlog
+from raftlog import Admin, NewTopic
 from raftlog.testing import Cluster, cluster
+from raftlog.testing.fork_server import python_path
 from tests.spark_source.fixtures import NO_JAVA, LoadFunction, NewTopicFunction, has_java
 
 if TYPE_CHECKING:
@@ -55,11 +56,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # Java keeps what it is started with, so nobody else has to see it.
         environment.setenv("PYSPARK_PYTHON", sys.executable)
         environment.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
-        environment.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(neighbour.parent))))
+        environment.setenv("PYTHONPATH", str(neighbour.parent))
+        environment.setenv("PYTHONPATH", python_path(ROOT)["PYTHONPATH"])
         environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")  # tasks that fail on purpose say much
-    spark_source.register(session)
+    pyspark_raftlog.register(session)
     yield session
     session.stop()
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
+from pyspark_raftlog.catalog import Catalog
 from raftlog import Admin, OffsetAndTimestamp, TopicListing, TopicPartition
-from raftlog.spark_source.catalog import Catalog
 
 
 class FakeClock:

@@ -26,10 +26,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceWriter
 from pyspark.sql.types import StructType
 
+from pyspark_raftlog.options import SinkOptions
+from pyspark_raftlog.source import RaftlogDataSource
+from pyspark_raftlog.writer import BatchWriter, TaskReport
 from raftlog import Admin
-from raftlog.spark_source.options import SinkOptions
-from raftlog.spark_source.source import RaftlogDataSource
-from raftlog.spark_source.writer import BatchWriter, TaskReport
 from raftlog.testing import wait_until
 
 HOSTS = "127.0.0.1", "127.0.0.2"  # of the workers; each has an executor with one core

@@ -11,6 +11,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_raftlog.options import SinkOptions
+from pyspark_raftlog.recall import COLUMNS
+from pyspark_raftlog.source import RaftlogDataSource
+from pyspark_raftlog.stream_writer import StreamWriter
+from pyspark_raftlog.writer import BatchWriter, Extent, TaskReport
 from raftlog import Admin, Consumer, ConsumerRecord, TopicPartition
 from raftlog.client.batch import ProducerIdAndEpoch
 from raftlog.client.delivery import Delivery, DeliveryFuture
@@ -18,11 +23,6 @@ from raftlog.errors import RaftlogError, UnknownTopicError
 from raftlog.protocol.produce import DescribedProducer
 from raftlog.record import BatchBody, decode_records, seal
 from raftlog.record.arrow import schema_of
-from raftlog.spark_source.options import SinkOptions
-from raftlog.spark_source.recall import COLUMNS
-from raftlog.spark_source.source import RaftlogDataSource
-from raftlog.spark_source.stream_writer import StreamWriter
-from raftlog.spark_source.writer import BatchWriter, Extent, TaskReport
 
 Log = dict[TopicPartition, list[ConsumerRecord]]
 

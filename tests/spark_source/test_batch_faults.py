@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_raftlog.batch_reader import BatchReader
+from pyspark_raftlog.options import SourceOptions
+from pyspark_raftlog.source import RaftlogDataSource
 from raftlog import Admin, NewTopic, Producer
-from raftlog.spark_source.batch_reader import BatchReader
-from raftlog.spark_source.options import SourceOptions
-from raftlog.spark_source.source import RaftlogDataSource
 from raftlog.testing import cluster
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_raftlog.batch_reader import BatchReader, plan_ranges
+from pyspark_raftlog.options import SourceOptions
+from pyspark_raftlog.planning import DataLossError, LossKind, PartitionRange
+from pyspark_raftlog.schema import read_schema
+from pyspark_raftlog.source import RaftlogDataSource
 from raftlog import Admin, Producer, TopicPartition
 from raftlog.errors import InvalidRequestError
-from raftlog.spark_source.batch_reader import BatchReader, plan_ranges
-from raftlog.spark_source.options import SourceOptions
-from raftlog.spark_source.planning import DataLossError, LossKind, PartitionRange
-from raftlog.spark_source.schema import read_schema
-from raftlog.spark_source.source import RaftlogDataSource
 from raftlog.testing import Cluster
 from tests.spark_source.fakes import FakeAdmin, FakePartition, catalog_of
 from tests.spark_source.fixtures import LoadFunction, NewTopicFunction

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from pyspark_raftlog.bounds import extent, resolve_end, resolve_start, select
+from pyspark_raftlog.catalog import Catalog
+from pyspark_raftlog.options import SourceOptions
 from raftlog import TopicPartition
 from raftlog.errors import InvalidRequestError, UnknownPartitionError, UnknownTopicError
-from raftlog.spark_source.bounds import extent, resolve_end, resolve_start, select
-from raftlog.spark_source.catalog import Catalog
-from raftlog.spark_source.options import SourceOptions
 from tests.spark_source.fakes import FakeAdmin, FakePartition, catalog_of
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

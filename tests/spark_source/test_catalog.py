@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pyspark_raftlog.catalog import Catalog
+from pyspark_raftlog.planning import NO_OFFSET, PartitionNow
 from raftlog import Admin, Producer, TopicListing, TopicPartition
 from raftlog.errors import (
     BrokerUnavailableError,
@@ -12,8 +14,6 @@ from raftlog.errors import (
     RequestTimedOutError,
     UnknownTopicError,
 )
-from raftlog.spark_source.catalog import Catalog
-from raftlog.spark_source.planning import NO_OFFSET, PartitionNow
 from raftlog.testing import Cluster
 from raftlog.testing.probes import free_port
 from tests.spark_source.fakes import FakeAdmin, FakeClock, FakePartition, catalog_of

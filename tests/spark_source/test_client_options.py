@@ -10,13 +10,8 @@ from typing import Any
 import pytest
 from pyspark.serializers import CPickleSerializer
 
-from raftlog import Admin, Consumer, Producer
-from raftlog.client.range_reader import RangeReader
-from raftlog.client.settings import SecurityArguments
-from raftlog.errors import InvalidRequestError
-from raftlog.record import Codec
-from raftlog.spark_source import client_options
-from raftlog.spark_source.client_options import (
+from pyspark_raftlog import client_options
+from pyspark_raftlog.client_options import (
     CONNECTION_SETTINGS,
     READ_SETTINGS,
     SECURITY_SETTINGS,
@@ -26,8 +21,13 @@ from raftlog.spark_source.client_options import (
     parse_address_list,
     parse_settings,
 )
-from raftlog.spark_source.option_values import Texts
-from raftlog.spark_source.options import SinkOptions, SourceOptions
+from pyspark_raftlog.option_values import Texts
+from pyspark_raftlog.options import SinkOptions, SourceOptions
+from raftlog import Admin, Consumer, Producer
+from raftlog.client.range_reader import RangeReader
+from raftlog.client.settings import SecurityArguments
+from raftlog.errors import InvalidRequestError
+from raftlog.record import Codec
 
 
 def settings(writing: bool = False, **options: str) -> dict[str, Setting]:

@@ -10,10 +10,10 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from pyspark_raftlog import client_pool
+from pyspark_raftlog.client_pool import ClientPool, Connection, connection_of
+from pyspark_raftlog.options import SourceOptions
 from raftlog.errors import RequestTimedOutError
-from raftlog.spark_source import client_pool
-from raftlog.spark_source.client_pool import ClientPool, Connection, connection_of
-from raftlog.spark_source.options import SourceOptions
 
 HERE = Connection("127.0.0.1:1")
 THERE = Connection("127.0.0.1:2")
@@ -108,7 +108,7 @@ def test_a_forked_child_makes_clients_of_its_own(lender: ClientPool[FakeClient])
 def test_every_lender_hears_of_a_fork() -> None:
     script = """
         import os
-        from raftlog.spark_source.client_pool import Connection, ClientPool
+        from pyspark_raftlog.client_pool import Connection, ClientPool
         class Client:
             def __init__(self, connection): pass
             def close(self): print("closed", flush=True)

@@ -22,6 +22,7 @@ import pytest
 
 from raftlog import Admin, NewTopic, Producer
 from raftlog.testing import Cluster, wait_until
+from raftlog.testing.fork_server import python_path
 from tests.spark_source.fixtures import NewTopicFunction
 from tests.spark_source.sinks import stored_records, stored_values
 
@@ -394,7 +395,7 @@ def driver(name: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": " ".join(settings),
-        "PYTHONPATH": str(ROOT),
+        **python_path(ROOT),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     process = subprocess.Popen(

@@ -12,6 +12,7 @@ import pytest
 
 from raftlog import Admin, NewTopic, Producer
 from raftlog.testing import cluster
+from raftlog.testing.fork_server import python_path
 from tests.spark_source.sinks import stored_records
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.nightly]
@@ -24,7 +25,7 @@ def run(program: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
     environment = {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT),
+        **python_path(ROOT),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     return subprocess.run(

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any, cast
 
+from pyspark_raftlog.group_progress import NOTE, PAUSE_S, GroupProgress
+from pyspark_raftlog.offsets import StreamOffset
 from raftlog import Admin, TopicPartition
 from raftlog.errors import CoordinatorLoadingError, RaftlogError
-from raftlog.spark_source.group_progress import NOTE, PAUSE_S, GroupProgress
-from raftlog.spark_source.offsets import StreamOffset
 from raftlog.types import Offset
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from pyspark_raftlog import lag_of
+from pyspark_raftlog.offsets import StreamOffset
 from raftlog import TopicPartition
-from raftlog.spark_source import lag_of
-from raftlog.spark_source.offsets import StreamOffset
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 

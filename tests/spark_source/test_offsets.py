@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog import limits
-from raftlog.errors import InvalidRequestError, InvalidTopicError
-from raftlog.spark_source.offsets import (
+from pyspark_raftlog.offsets import (
     EARLIEST,
     LATEST,
     RESERVED_KEY,
@@ -25,6 +23,8 @@ from raftlog.spark_source.offsets import (
     parse_partitions,
     parse_times,
 )
+from raftlog import limits
+from raftlog.errors import InvalidRequestError, InvalidTopicError
 from raftlog.types import TopicPartition, check_topic_name
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,12}", fullmatch=True).filter(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.errors import InvalidRequestError
-from raftlog.spark_source.option_names import (
+from pyspark_raftlog.option_names import (
     SINK_OPTIONS,
     SOURCE_OPTIONS,
     check_names,
     check_no_secrets,
     notices,
 )
-from raftlog.spark_source.option_values import Texts
+from pyspark_raftlog.option_values import Texts
+from raftlog.errors import InvalidRequestError
 
 MODES = [(False, False), (False, True), (True, False), (True, True)]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pyspark_raftlog.option_values import Texts, choice, flag, integer
 from raftlog import limits
 from raftlog.errors import InvalidRequestError
-from raftlog.spark_source.option_values import Texts, choice, flag, integer
 
 NAME = "maxTriggerDelay"
 

@@ -11,13 +11,13 @@ from pyspark.cloudpickle import dumps
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.datasource import CaseInsensitiveDict
 
+from pyspark_raftlog import options as module
+from pyspark_raftlog.offsets import Offsets, Time, Word
+from pyspark_raftlog.option_names import SINK_OPTIONS, SOURCE_OPTIONS
+from pyspark_raftlog.options import Assigned, Pattern, SinkOptions, SourceOptions, Topics
 from raftlog import limits
 from raftlog.errors import InvalidRequestError
 from raftlog.record import Codec
-from raftlog.spark_source import options as module
-from raftlog.spark_source.offsets import Offsets, Time, Word
-from raftlog.spark_source.option_names import SINK_OPTIONS, SOURCE_OPTIONS
-from raftlog.spark_source.options import Assigned, Pattern, SinkOptions, SourceOptions, Topics
 
 ADDRESS = {"bootstrap.servers": "a:1,b:2"}
 

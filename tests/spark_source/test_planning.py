@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pyspark.cloudpickle import dumps
 from pyspark.serializers import CloudPickleSerializer
 
-from raftlog.errors import InvalidRequestError, RaftlogError
-from raftlog.spark_source.planning import (
+from pyspark_raftlog.planning import (
     NO_OFFSET,
     TASKS_MAX,
     DataLossError,
@@ -29,6 +28,7 @@ from raftlog.spark_source.planning import (
     limit_offsets,
     split,
 )
+from raftlog.errors import InvalidRequestError, RaftlogError
 from raftlog.types import Offset, TopicPartition
 
 TP = TopicPartition("clicks", 3)

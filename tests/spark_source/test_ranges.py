@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from pyspark_raftlog import read_range
+from pyspark_raftlog.ranges import ms_at_or_after
 from raftlog import Producer
 from raftlog.errors import InvalidRequestError
-from raftlog.spark_source import read_range
-from raftlog.spark_source.ranges import ms_at_or_after
 from raftlog.testing import Cluster
 from tests.spark_source.fixtures import NewTopicFunction
 

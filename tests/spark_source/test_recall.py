@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_raftlog.recall import Multiset, Rows, Stored, digests_of
+from pyspark_raftlog.routing import record_schema
 from raftlog import ConsumerRecord
-from raftlog.spark_source.recall import Multiset, Rows, Stored, digests_of
-from raftlog.spark_source.routing import record_schema
 from tests.spark_source.sinks import portion_of
 
 Row = dict[str, Any]

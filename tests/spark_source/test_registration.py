@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import pyspark_raftlog
 from pyspark_raftlog import DefaultSource
-from raftlog import spark_source
-from raftlog.spark_source.batch_reader import BatchReader
-from raftlog.spark_source.schema import read_schema
-from raftlog.spark_source.source import RaftlogDataSource
+from pyspark_raftlog.batch_reader import BatchReader
+from pyspark_raftlog.schema import read_schema
+from pyspark_raftlog.source import RaftlogDataSource
 from tests.spark_source.fixtures import LoadFunction, NewTopicFunction
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def test_the_package_imports_neither_arrow_nor_the_client_before_it_has_to() -> 
     loaded = python(
         """
         import sys
-        from raftlog import spark_source
-        spark_source.register, dir(spark_source)
+        import pyspark_raftlog
+        pyspark_raftlog.register, dir(pyspark_raftlog)
         heavy = {"pyarrow", "msgpack", "numpy", "raftlog.client", "msgspec"}
         print(sorted(heavy & set(sys.modules)))
         """
@@ -97,11 +97,11 @@ def test_what_it_finds_is_the_source() -> None:
 
 
 def test_public_names_are_found_and_others_are_not() -> None:
-    for name in spark_source.__all__:
-        assert getattr(spark_source, name).__name__ == name
-    assert dir(spark_source) == sorted(spark_source.__all__)
-    with pytest.raises(AttributeError, match=r"'raftlog.spark_source' has no attribute 'nothing'"):
-        _ = spark_source.nothing
+    for name in pyspark_raftlog.__all__:
+        assert getattr(pyspark_raftlog, name).__name__ == name
+    assert dir(pyspark_raftlog) == sorted(pyspark_raftlog.__all__)
+    with pytest.raises(AttributeError, match=r"'pyspark_raftlog' has no attribute 'nothing'"):
+        _ = pyspark_raftlog.nothing
 
 
 @pytest.mark.spark

@@ -14,12 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog import TopicPartition, limits
-from raftlog.errors import InvalidRequestError, UnknownPartitionError, UnknownTopicError
-from raftlog.record.arrow_encoder import encode_arrow
-from raftlog.record.key_hash import partition_of_key
-from raftlog.spark_source import routing
-from raftlog.spark_source.routing import (
+from pyspark_raftlog import routing
+from pyspark_raftlog.routing import (
     CHUNK_BYTES,
     HEADER_BYTES,
     PENDING_BYTES_MAX,
@@ -31,7 +27,11 @@ from raftlog.spark_source.routing import (
     TopicShape,
     chunk_bytes,
 )
-from raftlog.spark_source.sink_columns import SinkColumns
+from pyspark_raftlog.sink_columns import SinkColumns
+from raftlog import TopicPartition, limits
+from raftlog.errors import InvalidRequestError, UnknownPartitionError, UnknownTopicError
+from raftlog.record.arrow_encoder import encode_arrow
+from raftlog.record.key_hash import partition_of_key
 
 Row = dict[str, Any]
 

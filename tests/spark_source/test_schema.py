@@ -19,8 +19,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from raftlog.errors import InvalidRequestError, UnsupportedFeatureError
-from raftlog.spark_source.schema import (
+from pyspark_raftlog.schema import (
     ALL_COLUMNS,
     arrow_columns,
     arrow_schema,
@@ -28,6 +27,7 @@ from raftlog.spark_source.schema import (
     check_schema,
     read_schema,
 )
+from raftlog.errors import InvalidRequestError, UnsupportedFeatureError
 
 KAFKAS = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.errors import InvalidRequestError
-from raftlog.spark_source.offsets import Bound, Offsets, Time, Times, Word
-from raftlog.spark_source.option_values import Texts
-from raftlog.spark_source.selection import (
+from pyspark_raftlog.offsets import Bound, Offsets, Time, Times, Word
+from pyspark_raftlog.option_values import Texts
+from pyspark_raftlog.selection import (
     Assigned,
     Bounds,
     Pattern,
@@ -16,6 +15,7 @@ from raftlog.spark_source.selection import (
     parse_selection,
     parse_strategy,
 )
+from raftlog.errors import InvalidRequestError
 
 ANY = Pattern(".")
 

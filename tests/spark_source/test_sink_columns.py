@@ -17,9 +17,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pyspark_raftlog.schema import read_schema
+from pyspark_raftlog.sink_columns import SinkColumns, sink_columns
 from raftlog.errors import InvalidRequestError
-from raftlog.spark_source.schema import read_schema
-from raftlog.spark_source.sink_columns import SinkColumns, sink_columns
 
 HEADERS = StructType().add("key", StringType()).add("value", BinaryType())
 

@@ -15,13 +15,12 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from pyspark_raftlog import DefaultSource
+from pyspark_raftlog import DefaultSource, source
+from pyspark_raftlog.batch_reader import BatchReader
+from pyspark_raftlog.schema import ALL_COLUMNS, read_schema
+from pyspark_raftlog.source import RaftlogDataSource
 from raftlog import Consumer, Producer, TopicPartition
 from raftlog.errors import InvalidRequestError, UnsupportedFeatureError
-from raftlog.spark_source import source
-from raftlog.spark_source.batch_reader import BatchReader
-from raftlog.spark_source.schema import ALL_COLUMNS, read_schema
-from raftlog.spark_source.source import RaftlogDataSource
 from raftlog.testing import Cluster
 from raftlog.testing.probes import free_port
 from tests.spark_source.fixtures import LoadFunction, NewTopicFunction

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.spark_source.offsets import StreamOffset
-from raftlog.spark_source.planning import DataLossError, LossKind
-from raftlog.spark_source.stream_planner import (
+from pyspark_raftlog.offsets import StreamOffset
+from pyspark_raftlog.planning import DataLossError, LossKind
+from pyspark_raftlog.stream_planner import (
     LOSSES_NAMED_MAX,
     UNLIMITED,
     Rate,

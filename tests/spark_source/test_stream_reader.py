@@ -17,15 +17,15 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
+from pyspark_raftlog import stream_reader
+from pyspark_raftlog.catalog import Catalog
+from pyspark_raftlog.options import Selection, SourceOptions
+from pyspark_raftlog.planning import DataLossError, LossKind, PartitionRange
+from pyspark_raftlog.schema import read_schema
+from pyspark_raftlog.stream_planner import View
+from pyspark_raftlog.stream_reader import StreamReader
 from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
 from raftlog.errors import InvalidRequestError, UnknownGroupError, UnknownTopicError
-from raftlog.spark_source import stream_reader
-from raftlog.spark_source.catalog import Catalog
-from raftlog.spark_source.options import Selection, SourceOptions
-from raftlog.spark_source.planning import DataLossError, LossKind, PartitionRange
-from raftlog.spark_source.schema import read_schema
-from raftlog.spark_source.stream_planner import View
-from raftlog.spark_source.stream_reader import StreamReader
 from raftlog.testing import Cluster
 from raftlog.types import Offset
 
@@ -455,8 +455,7 @@ def test_a_group_that_refuses_does_not_stop_the_stream(
         with caplog.at_level(logging.WARNING):
             run = Run(reader_of(brokers.bootstrap, subscribe=topic, **options))
             assert spans(run.batch()) == [(0, 0, 1)]
-    name = "raftlog.spark_source.group_progress"
-    (warning,) = [each for each in caplog.records if each.name == name]
+    (warning,) = [each for each in caplog.records if each.module == "group_progress"]
     assert group in warning.getMessage()
 
 

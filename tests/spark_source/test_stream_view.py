@@ -7,13 +7,13 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
+from pyspark_raftlog.catalog import Catalog
+from pyspark_raftlog.options import Assigned, Pattern, Selection, SourceOptions, Topics
+from pyspark_raftlog.planning import DataLossError
+from pyspark_raftlog.stream_planner import View
+from pyspark_raftlog.stream_view import record_sizes, selects, starting_offset, view_of
 from raftlog import Admin, PartitionDescription, TopicDescription, TopicListing, TopicPartition
 from raftlog.errors import InvalidRequestError, UnknownTopicError
-from raftlog.spark_source.catalog import Catalog
-from raftlog.spark_source.options import Assigned, Pattern, Selection, SourceOptions, Topics
-from raftlog.spark_source.planning import DataLossError
-from raftlog.spark_source.stream_planner import View
-from raftlog.spark_source.stream_view import record_sizes, selects, starting_offset, view_of
 from raftlog.types import Offset
 
 T0, T1, T2, U0 = (TopicPartition(*each) for each in (("t", 0), ("t", 1), ("t", 2), ("u", 0)))

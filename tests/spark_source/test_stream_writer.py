@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructType
 
+from pyspark_raftlog import stream_writer
+from pyspark_raftlog.options import SinkOptions
+from pyspark_raftlog.sink_columns import SinkColumns
+from pyspark_raftlog.stream_writer import StreamWriter, producer_of
+from pyspark_raftlog.writer import TaskReport, WritePlan, plan_write, write_rows
 from raftlog.errors import InvalidRequestError, ProducerFencedError, UnsupportedFeatureError
-from raftlog.spark_source import stream_writer
-from raftlog.spark_source.options import SinkOptions
-from raftlog.spark_source.sink_columns import SinkColumns
-from raftlog.spark_source.stream_writer import StreamWriter, producer_of
-from raftlog.spark_source.writer import TaskReport, WritePlan, plan_write, write_rows
 from raftlog.testing import Cluster
 from tests.spark_source.fixtures import NewTopicFunction
 from tests.spark_source.sinks import FailingSink, stored_values

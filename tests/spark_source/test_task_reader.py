@@ -11,6 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_raftlog import client_pool
+from pyspark_raftlog.catalog import Catalog
+from pyspark_raftlog.client_pool import ClientPool, Connection
+from pyspark_raftlog.options import SourceOptions
+from pyspark_raftlog.planning import DataLossError, LossKind, PartitionRange
+from pyspark_raftlog.schema import arrow_schema, read_schema
+from pyspark_raftlog.task_reader import ReadSettings, read_partition, settings_of
 from raftlog import TopicPartition
 from raftlog.errors import (
     CorruptBatchError,
@@ -20,13 +27,6 @@ from raftlog.errors import (
     RequestTimedOutError,
     UnknownTopicError,
 )
-from raftlog.spark_source import client_pool
-from raftlog.spark_source.catalog import Catalog
-from raftlog.spark_source.client_pool import ClientPool, Connection
-from raftlog.spark_source.options import SourceOptions
-from raftlog.spark_source.planning import DataLossError, LossKind, PartitionRange
-from raftlog.spark_source.schema import arrow_schema, read_schema
-from raftlog.spark_source.task_reader import ReadSettings, read_partition, settings_of
 from tests.spark_source.fakes import FakeAdmin, FakePartition, catalog_of
 
 WANTED = PartitionRange("t", "t-id", 0, 0, 10)

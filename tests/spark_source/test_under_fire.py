@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql.datasource import DataSourceWriter
 from pyspark.sql.types import StructType
 
+from pyspark_raftlog.options import SinkOptions
+from pyspark_raftlog.source import RaftlogDataSource
+from pyspark_raftlog.writer import BatchWriter, TaskReport
 from raftlog import Admin, NewTopic
-from raftlog.spark_source.options import SinkOptions
-from raftlog.spark_source.source import RaftlogDataSource
-from raftlog.spark_source.writer import BatchWriter, TaskReport
 from raftlog.testing import Cluster, cluster, wait_until
 from tests.spark_source.sinks import stored_records
 

@@ -22,22 +22,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.functions import col, udf
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from raftlog import Admin, ConsumerRecord, TopicListing, TopicPartition
-from raftlog.errors import (
-    BrokerUnavailableError,
-    InvalidRequestError,
-    LeaderNotAvailableError,
-    RaftlogError,
-    UnknownTopicError,
-    UnsupportedFeatureError,
-)
-from raftlog.record import Codec
-from raftlog.record.key_hash import partition_of_key
-from raftlog.spark_source import writer
-from raftlog.spark_source.client_pool import ClientPool
-from raftlog.spark_source.options import SinkOptions
-from raftlog.spark_source.sink_columns import SinkColumns
-from raftlog.spark_source.writer import (
+from pyspark_raftlog import writer
+from pyspark_raftlog.client_pool import ClientPool
+from pyspark_raftlog.options import SinkOptions
+from pyspark_raftlog.sink_columns import SinkColumns
+from pyspark_raftlog.writer import (
     Attempt,
     BatchWriter,
     DifferentRowsError,
@@ -51,6 +40,17 @@ from raftlog.spark_source.writer import (
     settle,
     write_rows,
 )
+from raftlog import Admin, ConsumerRecord, TopicListing, TopicPartition
+from raftlog.errors import (
+    BrokerUnavailableError,
+    InvalidRequestError,
+    LeaderNotAvailableError,
+    RaftlogError,
+    UnknownTopicError,
+    UnsupportedFeatureError,
+)
+from raftlog.record import Codec
+from raftlog.record.key_hash import partition_of_key
 from raftlog.testing import Cluster
 from tests.spark_source.fixtures import NewTopicFunction
 from tests.spark_source.sinks import (
@@ -464,7 +464,7 @@ def test_a_writer_travels_and_its_identity_with_it(
     pickler: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = StructType().add("value", BinaryType()).add("topic", StringType())
-    monkeypatch.setattr("raftlog.spark_source.writer.plan_write", lambda *_: plan_of())
+    monkeypatch.setattr("pyspark_raftlog.writer.plan_write", lambda *_: plan_of())
     writer = BatchWriter(options_of(None), schema, False)
     assert pickler.loads(pickler.dumps(writer)).__dict__ == writer.__dict__
     assert BatchWriter(options_of(None), schema, False).__dict__ != writer.__dict__

@@ -9,8 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("raftlog", "cli", "spark_source", "pyspark_raftlog", "jepsen_like")
-TOP_LEVEL = ("raftlog/", "pyspark_raftlog/", "tests/", "docs/")  # the others are in raftlog (ADR 1)
+PACKAGES = ("raftlog", "cli", "spark_source", "jepsen_like")
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,9 @@ class Source:
     @property
     def module(self) -> str:
         """The dotted name, such as ``raftlog.record.batch``; a package's is the package's own."""
-        path = self.path if self.path.startswith(TOP_LEVEL) else f"raftlog/{self.path}"
-        parts = path.removesuffix(".py").split("/")
+        parts = self.path.removesuffix(".py").split("/")
+        if parts[0] in PACKAGES[1:]:  # folders with a package, which is installed
+            parts = parts[1:]
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     @property

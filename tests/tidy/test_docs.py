@@ -8,7 +8,7 @@ import click
 import pytest
 
 from docs import generate
-from raftlog.cli.main import COMMANDS, root
+from raftlog_cli.main import COMMANDS, root
 from tests.tidy import sources
 from tests.tidy.sources import ROOT
 

@@ -18,7 +18,7 @@ UNFINISHED = re.compile(
 
 # Modules without a file of tests that mirrors them, and the tests that cover them.
 COVERED_BY = {
-    "jepsen_like/nemesis/base.py": "tests/jepsen_like/nemesis/test_process.py",
+    "jepsen_like/raftlog_jepsen/nemesis/base.py": "tests/jepsen_like/nemesis/test_process.py",
     "raftlog/aio.py": "tests/test_exported_members.py",
     "raftlog/bench/group_idlers.py": "tests/bench/test_groups.py",
     "raftlog/bench/group_member.py": "tests/bench/test_groups.py",
@@ -30,7 +30,7 @@ COVERED_BY = {
     "raftlog/client/partition_reader.py": "tests/client/test_range_reader.py",
     "raftlog/client/topic_ids.py": "tests/client/aio/test_admin.py",
     "raftlog/client/users.py": "tests/server/test_authentication.py",
-    "cli/token.py": "tests/server/test_delegation_tokens.py",
+    "cli/raftlog_cli/token.py": "tests/server/test_delegation_tokens.py",
     "raftlog/client/bearer_tokens.py": "tests/server/test_tokens.py",
     "raftlog/client/delegation_tokens.py": "tests/server/test_delegation_tokens.py",
     "raftlog/client/topic_changes.py": "tests/client/aio/test_admin.py",
@@ -53,7 +53,7 @@ COVERED_BY = {
     "raftlog/server/requests/lookup.py": "tests/server/handlers/test_list_offsets.py",
     "raftlog/server/requests/read.py": "tests/server/handlers/test_fetch.py",
     "raftlog/server/requests/users.py": "tests/server/test_authentication.py",
-    "cli/user.py": "tests/cli/test_up.py",
+    "cli/raftlog_cli/user.py": "tests/cli/test_up.py",
     "raftlog/testing/administrator.py": "tests/cli/test_security.py",
 }
 
@@ -102,8 +102,13 @@ def test_packages_have_an_init_file() -> None:
 
 
 def mirror(source: Source) -> str:
-    """``raftlog/record/batch.py`` -> ``tests/record/test_batch.py``; others keep their package."""
-    folder, _, name = source.path.removeprefix("raftlog/").rpartition("/")
+    """``raftlog/record/batch.py`` -> ``tests/record/test_batch.py``; others keep their folder,
+    as in ``tests/cli``.
+    """
+    path = source.path.removeprefix("raftlog/")
+    for package in ("raftlog_cli/", "pyspark_raftlog/", "raftlog_jepsen/"):
+        path = path.replace(package, "")
+    folder, _, name = path.rpartition("/")
     return "/".join(part for part in ("tests", folder, f"test_{name}") if part)
 
 
@@ -146,8 +151,12 @@ def dotted_strings(source: Source) -> set[str]:
     return {node.value.partition(":")[0] for node in nodes if isinstance(node.value, str)}
 
 
+FORMER_NAMES = {"raftlog.cli", "raftlog.jepsen_like", "raftlog.spark_source"}
+
+
 def test_no_module_is_dead() -> None:
-    alive = {"raftlog.cli.main", "raftlog.tracing"}  # the console script, and what users import
+    # The console script, and what users import.
+    alive = {"raftlog_cli.main", "raftlog.tracing", *FORMER_NAMES}
     for source in sources.packages():
         alive |= {name for name in source.imported_modules if name != source.module}
         alive |= dotted_strings(source)

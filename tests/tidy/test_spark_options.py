@@ -9,21 +9,21 @@ from dataclasses import fields
 
 import pytest
 
-from raftlog import errors
-from raftlog.client.range_reader import RangeReader
-from raftlog.client.resumable import ResumableProducer
-from raftlog.client.settings import OAUTHBEARER, SASL_MECHANISMS, SECURITY_PROTOCOLS, SOURCES
-from raftlog.record import CODEC_NAMES, Codec
-from raftlog.spark_source import planning, writer
-from raftlog.spark_source.client_options import (
+from pyspark_raftlog import planning, writer
+from pyspark_raftlog.client_options import (
     ADDRESS_NAMES,
     CONNECTION_SETTINGS,
     READ_SETTINGS,
     WRITE_SETTINGS,
     dotted,
 )
-from raftlog.spark_source.option_names import SINK_OPTIONS, SOURCE_OPTIONS
-from raftlog.spark_source.options import SinkOptions, SourceOptions
+from pyspark_raftlog.option_names import SINK_OPTIONS, SOURCE_OPTIONS
+from pyspark_raftlog.options import SinkOptions, SourceOptions
+from raftlog import errors
+from raftlog.client.range_reader import RangeReader
+from raftlog.client.resumable import ResumableProducer
+from raftlog.client.settings import OAUTHBEARER, SASL_MECHANISMS, SECURITY_PROTOCOLS, SOURCES
+from raftlog.record import CODEC_NAMES, Codec
 from tests.tidy.sources import ROOT
 
 PAGE = (ROOT / "docs/reference/spark-options.md").read_text(encoding="utf-8")

@@ -34,7 +34,7 @@ def searched() -> list[Path]:
     pages = [path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts]
     code = [
         path
-        for folder in ("raftlog", "cli", "jepsen_like", "spark_source", "pyspark_raftlog")
+        for folder in ("raftlog", "cli", "jepsen_like", "spark_source")
         for path in (ROOT / folder).rglob("*.py")
     ]
     return [*ROOT.glob("*.md"), *pages, *code]

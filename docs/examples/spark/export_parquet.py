@@ -14,7 +14,7 @@ from datetime import datetime
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from raftlog.spark_source import read_range
+from pyspark_raftlog import read_range
 
 
 def main(

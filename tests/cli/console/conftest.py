@@ -11,9 +11,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from raftlog.cli.console.app import Console
 from raftlog.config import Address, BrokerConfig
 from raftlog.testing import Cluster
+from raftlog_cli.console.app import Console
 
 LOOPBACK = Address("127.0.0.1", 9200)
 

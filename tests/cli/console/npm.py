@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[3] / "cli/console/static/vendor"
+FOLDER = Path(__file__).parents[3] / "cli/raftlog_cli/console/static/vendor"
 
 
 def differences(package: dict[str, Any], folder: Path) -> list[str]:

@@ -16,9 +16,6 @@ from urllib.parse import urlencode
 import pytest
 
 from raftlog import Admin, Consumer, TopicPartition, limits
-from raftlog.cli.console import access, history
-from raftlog.cli.console.pages import Pages
-from raftlog.cli.console.sessions import Sessions
 from raftlog.client.access import AclDecision
 from raftlog.client.users import UserListing
 from raftlog.clock import SystemClock
@@ -31,6 +28,9 @@ from raftlog.server.http.authentication import HttpUser
 from raftlog.testing import Cluster, cluster, wait_until
 from raftlog.testing.probes import free_port
 from raftlog.types import AUDIT_TOPIC
+from raftlog_cli.console import access, history
+from raftlog_cli.console.pages import Pages
+from raftlog_cli.console.sessions import Sessions
 from tests.cli.console.conftest import Browser, Consoles
 from tests.cli.console.test_app import ATTRIBUTE, MARKUP, check
 from tests.cli.console.test_pages import text_of

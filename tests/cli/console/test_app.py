@@ -14,11 +14,11 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from raftlog import Admin, NewTopic, Producer, limits
-from raftlog.cli.console import guard
-from raftlog.cli.console.app import FILES, FOLDER, Console
 from raftlog.config import Address, BrokerConfig
 from raftlog.testing import cluster
 from raftlog.testing.certificates import create
+from raftlog_cli.console import guard
+from raftlog_cli.console.app import FILES, FOLDER, Console
 from tests.cli.console.conftest import LOOPBACK, Browser, Consoles
 
 pytestmark = pytest.mark.integration
@@ -138,7 +138,7 @@ def test_pages_of_errors_have_the_navigation(
         raise ZeroDivisionError
 
     missing = browser.client.get("/no/such/page")
-    monkeypatch.setattr("raftlog.cli.console.decoding.decode", fail)
+    monkeypatch.setattr("raftlog_cli.console.decoding.decode", fail)
     failed = browser.client.get(f"/topics/{topic}/records")
     assert (missing.status_code, failed.status_code) == (404, 500)
     assert "The log of the broker has the reason" in failed.text

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog import limits
-from raftlog.cli.console import avro
-from raftlog.cli.console.avro import Decoder, NotAvroError, Schemas, parse
-from raftlog.cli.console.decoding import decode
+from raftlog_cli.console import avro
+from raftlog_cli.console.avro import Decoder, NotAvroError, Schemas, parse
+from raftlog_cli.console.decoding import decode
 
 USER = {
     "type": "record",

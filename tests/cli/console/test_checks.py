@@ -9,9 +9,6 @@ from typing import Any, cast
 import pytest
 
 from raftlog import Admin, Producer, limits
-from raftlog.cli.console import checks
-from raftlog.cli.console.checks import Check, Checks
-from raftlog.cli.console.pages import Pages
 from raftlog.client.descriptions import (
     ClusterDescription,
     CopyVerification,
@@ -20,6 +17,9 @@ from raftlog.client.descriptions import (
     TopicListing,
 )
 from raftlog.errors import InvalidRequestError, UnknownPartitionError
+from raftlog_cli.console import checks
+from raftlog_cli.console.checks import Check, Checks
+from raftlog_cli.console.pages import Pages
 from tests.cli.console.conftest import Browser, Consoles
 from tests.cli.console.test_app import check as check_markup
 from tests.cli.console.test_pages import text_of

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from raftlog import limits
-from raftlog.cli.console.cluster_view import ClusterView
 from raftlog.client.descriptions import ClusterDescription
+from raftlog_cli.console.cluster_view import ClusterView
 from tests.cli.test_health import UP, WELL
 
 

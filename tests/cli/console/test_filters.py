@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.cli.console import filters
+from raftlog_cli.console import filters
 
 
 def test_values() -> None:

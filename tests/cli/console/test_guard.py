@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.cli.console import guard
+from raftlog_cli.console import guard
 
 OWN = {"host": "127.0.0.1:9200", "origin": "http://127.0.0.1:9200"}
 FORM = {"token": "secret"}

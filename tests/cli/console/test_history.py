@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from raftlog import limits
-from raftlog.cli.console.history import PAUSE_FACTOR, History, Sampler
 from raftlog.client.descriptions import ClusterDescription
 from raftlog.client.group_descriptions import GroupListing
 from raftlog.errors import BrokerUnavailableError, LeaderNotAvailableError, UnknownGroupError
 from raftlog.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from raftlog_cli.console.history import PAUSE_FACTOR, History, Sampler
 from tests.cli.test_health import UP, WELL
 from tests.server.harness import FakeClock
 

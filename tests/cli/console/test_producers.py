@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 
 from raftlog import Admin, Producer
-from raftlog.cli.console.pages import Pages
-from raftlog.cli.console.producers import producers
 from raftlog.client.descriptions import ProducerDescription, ProducerPage
 from raftlog.errors import InvalidRequestError
 from raftlog.testing import Cluster
+from raftlog_cli.console.pages import Pages
+from raftlog_cli.console.producers import producers
 from tests.cli.console.conftest import Browser
 from tests.cli.console.test_app import ATTRIBUTE, check
 from tests.cli.console.test_pages import text_of

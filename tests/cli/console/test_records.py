@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from raftlog import Producer, limits
-from raftlog.cli.console import records
-from raftlog.cli.console.avro import Decoder, Schemas
-from raftlog.cli.console.records import (
+from raftlog.clock import SystemClock
+from raftlog.errors import InvalidRequestError, UnknownPartitionError, UnknownTopicError
+from raftlog.types import ConsumerRecord, TopicPartition
+from raftlog_cli.console import records
+from raftlog_cli.console.avro import Decoder, Schemas
+from raftlog_cli.console.records import (
     FIELD,
     PLACES,
     Query,
@@ -22,10 +25,7 @@ from raftlog.cli.console.records import (
     positions_text,
     row_of,
 )
-from raftlog.cli.offsets import Bound, Extent, From
-from raftlog.clock import SystemClock
-from raftlog.errors import InvalidRequestError, UnknownPartitionError, UnknownTopicError
-from raftlog.types import ConsumerRecord, TopicPartition
+from raftlog_cli.offsets import Bound, Extent, From
 
 
 def query(**parameters: str) -> Query:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from raftlog import limits
-from raftlog.cli.console.sessions import Sessions
 from raftlog.client.settings import SECRET_FILE_VARIABLE
 from raftlog.config import BrokerConfig
 from raftlog.errors import RaftlogError
 from raftlog.security.principal import USER, Principal
 from raftlog.server.http.authentication import HttpUser
+from raftlog_cli.console.sessions import Sessions
 from tests.server.harness import FakeClock
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from raftlog.clock import SystemClock
-from raftlog.jepsen_like.control import clocks
-from raftlog.jepsen_like.control.clocks import FakeClock
+from raftlog_jepsen.control import clocks
+from raftlog_jepsen.control.clocks import FakeClock
 
 # One line of both clocks for each line that comes in; then how long things take that wait.
 CHILD = """

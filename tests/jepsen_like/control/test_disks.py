@@ -14,8 +14,8 @@ from random import Random
 
 import pytest
 
-from raftlog.jepsen_like.control import disks
-from raftlog.jepsen_like.control.disks import (
+from raftlog_jepsen.control import disks
+from raftlog_jepsen.control.disks import (
     WRITEBACK,
     WRITEBACK_DEFAULT,
     LoopDisk,
@@ -28,7 +28,7 @@ SIZE_BYTES = 64 << 20
 HOLD = """
 import sys
 from pathlib import Path
-from raftlog.jepsen_like.control.disks import Writeback
+from raftlog_jepsen.control.disks import Writeback
 with Writeback(value=Path(sys.argv[1]), lock=Path(sys.argv[2])):
     sys.stdout.write("held\\n")
     sys.stdout.flush()

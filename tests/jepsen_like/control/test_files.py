@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from raftlog.jepsen_like.control import files
-from raftlog.jepsen_like.control.files import MODES, REGIONS, Mode, Place, Region
 from raftlog.storage.segment import LOG_SUFFIX
+from raftlog_jepsen.control import files
+from raftlog_jepsen.control.files import MODES, REGIONS, Mode, Place, Region
 from tests.jepsen_like.nemesis.stores import BATCH_BYTES, make_data
 
 

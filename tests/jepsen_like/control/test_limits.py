@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.jepsen_like.control import limits
-from raftlog.jepsen_like.control.limits import Burners, Controller, Group, Hierarchy
 from raftlog.testing import wait_until
+from raftlog_jepsen.control import limits
+from raftlog_jepsen.control.limits import Burners, Controller, Group, Hierarchy
 
 # Does what each line says, and answers with a line.
 CHILD = """

@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from raftlog.config.address import Address
-from raftlog.jepsen_like.control.member_places import COUNT_MAX, MemberPlaces
-from raftlog.jepsen_like.control.namespaces import CONTROL, Namespaces
+from raftlog_jepsen.control.member_places import COUNT_MAX, MemberPlaces
+from raftlog_jepsen.control.namespaces import CONTROL, Namespaces
 from tests.jepsen_like.places import in_its_own_network
 
 PORT = 9100

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.jepsen_like.control import namespaces
-from raftlog.jepsen_like.control.namespaces import BRIDGE, CONTROL, FOLDER, Namespaces, run, run_all
+from raftlog_jepsen.control import namespaces
+from raftlog_jepsen.control.namespaces import BRIDGE, CONTROL, FOLDER, Namespaces, run, run_all
 from tests.jepsen_like.places import in_its_own_network
 
 PLACES = (CONTROL, 1, 2, 3)

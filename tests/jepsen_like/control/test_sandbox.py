@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.jepsen_like.control import sandbox
-from raftlog.jepsen_like.control.disks import LoopDisk, why_not
 from raftlog.testing import wait_until
+from raftlog_jepsen.control import sandbox
+from raftlog_jepsen.control.disks import LoopDisk, why_not
 
-ENTER = "import sys; from jepsen_like.control import sandbox; sandbox.enter(sys.argv[1:])"
+ENTER = "import sys; from raftlog_jepsen.control import sandbox; sandbox.enter(sys.argv[1:])"
 # A run at work: a network, a disk, and a process in that network that is stopped.
 RUN = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from raftlog.jepsen_like.control.disks import LoopDisk
-from raftlog.jepsen_like.control.namespaces import Namespaces
+from raftlog_jepsen.control.disks import LoopDisk
+from raftlog_jepsen.control.namespaces import Namespaces
 with Namespaces(2) as spaces, LoopDisk(Path(sys.argv[1]), "disk", 16 << 20) as disk:
     command = ["cat", str(disk.mount_point / "a"), "-"]
     (disk.mount_point / "a").touch()
@@ -98,7 +98,7 @@ def test_an_interrupt_reaches_the_command() -> None:
 
 @pytest.mark.integration
 def test_the_inside_knows_that_it_is_inside() -> None:
-    look = "from jepsen_like.control import sandbox; print(sandbox.is_inside())"
+    look = "from raftlog_jepsen.control import sandbox; print(sandbox.is_inside())"
     assert popen(sys.executable, "-c", look).communicate()[0] == "True\n"
     # A mark that came from elsewhere is none.
     outside = subprocess.run(

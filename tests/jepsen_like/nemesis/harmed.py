@@ -11,9 +11,9 @@ import pytest
 
 from raftlog import Admin, NewTopic
 from raftlog.errors import BrokerUnavailableError
-from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
-from raftlog.jepsen_like.control.disks import MARK_ROOM, LoopDiskError, why_not
-from raftlog.jepsen_like.plan import Shape, TopicShape
+from raftlog_jepsen.cluster import ClusterUnderTest, Needs
+from raftlog_jepsen.control.disks import MARK_ROOM, LoopDiskError, why_not
+from raftlog_jepsen.plan import Shape, TopicShape
 from tests.integration.load import PATIENCE_S, TOPIC, Load
 
 

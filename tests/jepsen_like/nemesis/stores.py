@@ -12,12 +12,12 @@ from raftlog.config.address import Address
 from raftlog.consensus.journal import Journal
 from raftlog.disk import OsDisk
 from raftlog.errors import BrokerUnavailableError, RaftlogError
-from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
-from raftlog.jepsen_like.nemesis.base import Expectation
-from raftlog.jepsen_like.plan import Shape, TopicShape
-from raftlog.jepsen_like.status import ClusterStatus, PartitionStatus
 from raftlog.storage import Store
 from raftlog.types import TopicPartition
+from raftlog_jepsen.cluster import ClusterUnderTest, Needs
+from raftlog_jepsen.nemesis.base import Expectation
+from raftlog_jepsen.plan import Shape, TopicShape
+from raftlog_jepsen.status import ClusterStatus, PartitionStatus
 from tests.integration.load import PATIENCE_S, TOPIC, Load
 from tests.storage.logs import append, fill
 

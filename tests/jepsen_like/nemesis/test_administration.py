@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from raftlog import Admin, NewTopic
-from raftlog.jepsen_like.nemesis.administration import KINDS, SIDE_TOPIC, AdministrationNemesis
-from raftlog.jepsen_like.nemesis.base import FaultPlan
-from raftlog.jepsen_like.plan import Shape, TopicShape
 from raftlog.testing import Cluster
 from raftlog.testing.cluster import cluster
+from raftlog_jepsen.nemesis.administration import KINDS, SIDE_TOPIC, AdministrationNemesis
+from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.plan import Shape, TopicShape
 
 SHAPE = Shape(
     brokers=3, topics=(TopicShape(name="events", partitions=3, replication_factor=3, min_isr=2),)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from raftlog.jepsen_like.control import files
-from raftlog.jepsen_like.nemesis.aftermath import Start, Words, poll, replace_disk, try_start
+from raftlog_jepsen.control import files
+from raftlog_jepsen.nemesis.aftermath import Start, Words, poll, replace_disk, try_start
 from tests.jepsen_like.nemesis.stores import FakeLedger, fake_cluster
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from raftlog.jepsen_like.cluster import Needs
-from raftlog.jepsen_like.control import clocks
-from raftlog.jepsen_like.control.clocks import FakeClock
-from raftlog.jepsen_like.nemesis.base import FaultPlan
-from raftlog.jepsen_like.nemesis.clocks import KINDS, ClocksNemesis, logged_offset_s
 from raftlog.testing import wait_until
+from raftlog_jepsen.cluster import Needs
+from raftlog_jepsen.control import clocks
+from raftlog_jepsen.control.clocks import FakeClock
+from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.nemesis.clocks import KINDS, ClocksNemesis, logged_offset_s
 from tests.jepsen_like.nemesis.stores import FakeProcess, loaded, shape_of
 
 

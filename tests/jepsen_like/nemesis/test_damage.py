@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from raftlog.jepsen_like.control import files
-from raftlog.jepsen_like.control.files import REGIONS
-from raftlog.jepsen_like.nemesis.base import FaultPlan
-from raftlog.jepsen_like.nemesis.damage import KINDS, OFTEN, REBUILT, DamageNemesis
+from raftlog_jepsen.control import files
+from raftlog_jepsen.control.files import REGIONS
+from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.nemesis.damage import KINDS, OFTEN, REBUILT, DamageNemesis
 from tests.jepsen_like.nemesis.stores import (
     FakeCluster,
     FakeLedger,

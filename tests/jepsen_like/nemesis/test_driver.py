@@ -12,11 +12,11 @@ from random import Random
 import pytest
 
 from raftlog.errors import BrokerUnavailableError
-from raftlog.jepsen_like.nemesis.base import Effect, Expectation, FaultPlan, not_injected
-from raftlog.jepsen_like.nemesis.driver import Driver
-from raftlog.jepsen_like.plan import Shape
-from raftlog.jepsen_like.schedule import Step
 from raftlog.testing.history.entries import Fault, Note, Recorder, read
+from raftlog_jepsen.nemesis.base import Effect, Expectation, FaultPlan, not_injected
+from raftlog_jepsen.nemesis.driver import Driver
+from raftlog_jepsen.plan import Shape
+from raftlog_jepsen.schedule import Step
 
 
 @dataclass

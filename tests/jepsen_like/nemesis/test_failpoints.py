@@ -14,17 +14,17 @@ from raftlog import Admin, NewTopic
 from raftlog.errors import BrokerUnavailableError
 from raftlog.failpoints import SITES, hits_path
 from raftlog.failpoints.rules import parse
-from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
-from raftlog.jepsen_like.nemesis.base import FaultPlan
-from raftlog.jepsen_like.nemesis.failpoints import (
+from raftlog.testing.failpoints import FailpointSwitch
+from raftlog_jepsen.cluster import ClusterUnderTest, Needs
+from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.nemesis.failpoints import (
     KINDS,
     FailpointsNemesis,
     environment,
     failpoint_file,
 )
-from raftlog.jepsen_like.nemesis.fault_budget import FaultBudget
-from raftlog.jepsen_like.status import ClusterStatus
-from raftlog.testing.failpoints import FailpointSwitch
+from raftlog_jepsen.nemesis.fault_budget import FaultBudget
+from raftlog_jepsen.status import ClusterStatus
 from tests.integration.load import PATIENCE_S, TOPIC, Load
 from tests.jepsen_like.nemesis.harmed import FakeLedger, shape_of
 

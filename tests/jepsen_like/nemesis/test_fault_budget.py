@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from raftlog.jepsen_like.nemesis.fault_budget import FaultBudget, availability, why_not_lose
-from raftlog.jepsen_like.plan import Shape, TopicShape
-from raftlog.jepsen_like.status import ClusterStatus, PartitionStatus
 from raftlog.types import TopicPartition
+from raftlog_jepsen.nemesis.fault_budget import FaultBudget, availability, why_not_lose
+from raftlog_jepsen.plan import Shape, TopicShape
+from raftlog_jepsen.status import ClusterStatus, PartitionStatus
 
 
 def part(name: str = "t", **facts: Any) -> PartitionStatus:

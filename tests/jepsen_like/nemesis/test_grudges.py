@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.jepsen_like.nemesis import grudges
-from raftlog.jepsen_like.nemesis.grudges import CLIENTS, LED, LED_ONE_WAY, ONE_WAY, SHAPES, Pairs
-from raftlog.jepsen_like.plan import Shape, TopicShape
+from raftlog_jepsen.nemesis import grudges
+from raftlog_jepsen.nemesis.grudges import CLIENTS, LED, LED_ONE_WAY, ONE_WAY, SHAPES, Pairs
+from raftlog_jepsen.plan import Shape, TopicShape
 
 orders = st.integers(2, 9).flatmap(lambda count: st.permutations(range(1, count + 1)))
 FIVE = (3, 1, 5, 2, 4)

@@ -10,11 +10,11 @@ import pytest
 
 from raftlog import Admin
 from raftlog.disk import OsDisk
-from raftlog.jepsen_like.control import files
-from raftlog.jepsen_like.nemesis.base import FaultPlan
-from raftlog.jepsen_like.nemesis.fault_budget import FaultBudget
-from raftlog.jepsen_like.nemesis.losses import KINDS, LossesNemesis
 from raftlog.storage.checkpoint import CheckpointFile
+from raftlog_jepsen.control import files
+from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.nemesis.fault_budget import FaultBudget
+from raftlog_jepsen.nemesis.losses import KINDS, LossesNemesis
 from tests.integration.load import TOPIC
 from tests.jepsen_like.nemesis.stores import (
     FakeCluster,

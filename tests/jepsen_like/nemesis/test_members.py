@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from raftlog.jepsen_like.nemesis.base import FaultPlan
-from raftlog.jepsen_like.nemesis.members import (
+from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.nemesis.members import (
     KINDS,
     NO_MEMBERS,
     NO_NETWORK,
     MembersNemesis,
     choose,
 )
-from raftlog.jepsen_like.plan import Shape, TopicShape
+from raftlog_jepsen.plan import Shape, TopicShape
 
 SHAPE = Shape(
     brokers=3, topics=(TopicShape(name="t", partitions=1, replication_factor=3, min_isr=2),)

@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from raftlog import Admin, NewTopic
-from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
-from raftlog.jepsen_like.nemesis.base import FaultPlan
-from raftlog.jepsen_like.nemesis.membership import KINDS, MembershipNemesis
-from raftlog.jepsen_like.plan import Shape, TopicShape
 from raftlog.testing import wait_until
+from raftlog_jepsen.cluster import ClusterUnderTest, Needs
+from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.nemesis.membership import KINDS, MembershipNemesis
+from raftlog_jepsen.plan import Shape, TopicShape
 
 SHAPE = Shape(
     brokers=4, topics=(TopicShape(name="events", partitions=2, replication_factor=3, min_isr=2),)

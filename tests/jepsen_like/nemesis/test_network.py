@@ -8,16 +8,16 @@ from random import Random
 
 import pytest
 
-from raftlog.jepsen_like.control.namespaces import CONTROL, Namespaces
-from raftlog.jepsen_like.nemesis import grudges
-from raftlog.jepsen_like.nemesis.base import FaultPlan
-from raftlog.jepsen_like.nemesis.grudges import CLIENTS, Pair
-from raftlog.jepsen_like.nemesis.network import KINDS, SWIZZLE, NetworkNemesis
-from raftlog.jepsen_like.net import Backend, NamespaceNet, Net, NoNet
-from raftlog.jepsen_like.plan import Shape, TopicShape
-from raftlog.jepsen_like.status import ClusterStatus, PartitionStatus
 from raftlog.testing.relays import RelayLinks
 from raftlog.types import LeaderEpoch, TopicPartition
+from raftlog_jepsen.control.namespaces import CONTROL, Namespaces
+from raftlog_jepsen.nemesis import grudges
+from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.nemesis.grudges import CLIENTS, Pair
+from raftlog_jepsen.nemesis.network import KINDS, SWIZZLE, NetworkNemesis
+from raftlog_jepsen.net import Backend, NamespaceNet, Net, NoNet
+from raftlog_jepsen.plan import Shape, TopicShape
+from raftlog_jepsen.status import ClusterStatus, PartitionStatus
 from tests.jepsen_like.places import in_its_own_network
 
 THREE = Shape(

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from raftlog.jepsen_like.nemesis.base import FaultPlan
-from raftlog.jepsen_like.nemesis.power import KINDS, NO_DISKS, PowerNemesis, expectation
+from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.nemesis.power import KINDS, NO_DISKS, PowerNemesis, expectation
 from tests.jepsen_like.nemesis.harmed import FakeCluster, FakeDisk, FakeLedger, loaded, shape_of
 
 

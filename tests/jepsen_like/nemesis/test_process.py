@@ -12,13 +12,13 @@ import pytest
 
 from raftlog import Admin, NewTopic
 from raftlog.errors import BrokerUnavailableError
-from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
-from raftlog.jepsen_like.nemesis.base import FaultPlan
-from raftlog.jepsen_like.nemesis.process import KINDS, STORMS, ProcessNemesis
-from raftlog.jepsen_like.plan import Shape, TopicShape
-from raftlog.jepsen_like.status import ClusterStatus, PartitionStatus
 from raftlog.testing import wait_until
 from raftlog.types import TopicPartition
+from raftlog_jepsen.cluster import ClusterUnderTest, Needs
+from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.nemesis.process import KINDS, STORMS, ProcessNemesis
+from raftlog_jepsen.plan import Shape, TopicShape
+from raftlog_jepsen.status import ClusterStatus, PartitionStatus
 
 PATIENCE_S = 40.0
 TOPIC = "events"

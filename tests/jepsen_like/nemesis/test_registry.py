@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import pytest
 
-from raftlog.jepsen_like.cluster import Needs
-from raftlog.jepsen_like.nemesis.registry import GROUPS, HOMES, KINDS, Home, expand, make, needs_of
+from raftlog_jepsen.cluster import Needs
+from raftlog_jepsen.nemesis.registry import GROUPS, HOMES, KINDS, Home, expand, make, needs_of
 
 
 class Nothing:

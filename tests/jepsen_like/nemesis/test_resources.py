@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from raftlog.jepsen_like.cluster import ClusterUnderTest, Needs
-from raftlog.jepsen_like.control import limits
-from raftlog.jepsen_like.nemesis.base import FaultPlan
-from raftlog.jepsen_like.nemesis.resources import KINDS, MIB, ResourcesNemesis
 from raftlog.testing.probes import answers
+from raftlog_jepsen.cluster import ClusterUnderTest, Needs
+from raftlog_jepsen.control import limits
+from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.nemesis.resources import KINDS, MIB, ResourcesNemesis
 from tests.jepsen_like.nemesis.stores import fake_cluster, shape_of
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from raftlog.jepsen_like.control import files
-from raftlog.jepsen_like.nemesis.base import FaultPlan
-from raftlog.jepsen_like.nemesis.fault_budget import FaultBudget
-from raftlog.jepsen_like.nemesis.vanishing import RECORD, SEGMENT, WAYS, VanishNemesis
+from raftlog_jepsen.control import files
+from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.nemesis.fault_budget import FaultBudget
+from raftlog_jepsen.nemesis.vanishing import RECORD, SEGMENT, WAYS, VanishNemesis
 from tests.jepsen_like.nemesis.stores import (
     FakeCluster,
     FakeLedger,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.jepsen_like.report import canvas
-from raftlog.jepsen_like.report.canvas import BINS_MAX, LEFT, RIGHT, Sheet, Window, bins
-from raftlog.jepsen_like.report.digest import digest
-from raftlog.jepsen_like.report.markup import node
+from raftlog_jepsen.report import canvas
+from raftlog_jepsen.report.canvas import BINS_MAX, LEFT, RIGHT, Sheet, Window, bins
+from raftlog_jepsen.report.digest import digest
+from raftlog_jepsen.report.markup import node
 from tests.jepsen_like.report.histories import append, start
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.jepsen_like.report import digest as module
-from raftlog.jepsen_like.report.digest import digest
 from raftlog.testing.history.entries import Admin, Note, Phase, Poll
+from raftlog_jepsen.report import digest as module
+from raftlog_jepsen.report.digest import digest
 from tests.jepsen_like.report.histories import append, at, fault, phases, sorted_by_time, start
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from raftlog.jepsen_like.report import judgement
-from raftlog.jepsen_like.report.judgement import judgement_of
 from raftlog.testing.checker import verdict as checker
 from raftlog.testing.checker.verdict import Anomaly, Outage, Verdict
+from raftlog_jepsen.report import judgement
+from raftlog_jepsen.report.judgement import judgement_of
 
 NS = 1_000_000_000
 

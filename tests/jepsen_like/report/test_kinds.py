@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from raftlog.jepsen_like.cluster import ClusterUnderTest
-from raftlog.jepsen_like.nemesis import registry
-from raftlog.jepsen_like.report import kinds
-from raftlog.jepsen_like.report.kinds import kinds_here
+from raftlog_jepsen.cluster import ClusterUnderTest
+from raftlog_jepsen.nemesis import registry
+from raftlog_jepsen.report import kinds
+from raftlog_jepsen.report.kinds import kinds_here
 
 
 def test_every_kind_has_a_sentence() -> None:

@@ -6,8 +6,8 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from raftlog.jepsen_like.report import markup
-from raftlog.jepsen_like.report.markup import add, node
+from raftlog_jepsen.report import markup
+from raftlog_jepsen.report.markup import add, node
 from tests.jepsen_like.report.histories import HOSTILE
 
 

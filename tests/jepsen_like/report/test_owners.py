@@ -7,13 +7,13 @@ from xml.etree.ElementTree import Element, fromstring
 
 import pytest
 
-from raftlog.jepsen_like.report import html, markup
-from raftlog.jepsen_like.report.canvas import LEFT, RIGHT
-from raftlog.jepsen_like.report.digest import digest
-from raftlog.jepsen_like.report.judgement import judgement_of
-from raftlog.jepsen_like.report.owners import ROWS_MAX, ownership
 from raftlog.testing.checker.judge import judge
 from raftlog.testing.history.entries import Member
+from raftlog_jepsen.report import html, markup
+from raftlog_jepsen.report.canvas import LEFT, RIGHT
+from raftlog_jepsen.report.digest import digest
+from raftlog_jepsen.report.judgement import judgement_of
+from raftlog_jepsen.report.owners import ROWS_MAX, ownership
 from tests.jepsen_like.report.histories import at, fault, sorted_by_time, start
 from tests.testing.checker import synthetic
 

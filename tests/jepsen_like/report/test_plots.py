@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from xml.etree.ElementTree import Element, fromstring
 
-from raftlog.jepsen_like.report import markup, plots
-from raftlog.jepsen_like.report.canvas import Window
-from raftlog.jepsen_like.report.digest import digest
 from raftlog.testing.history.entries import AnyEntry
+from raftlog_jepsen.report import markup, plots
+from raftlog_jepsen.report.canvas import Window
+from raftlog_jepsen.report.digest import digest
 from tests.jepsen_like.report.histories import append, start
 
 

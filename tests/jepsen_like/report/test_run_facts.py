@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from raftlog.jepsen_like.report import run_facts
-from raftlog.jepsen_like.report.digest import Digest, digest
+from raftlog_jepsen.report import run_facts
+from raftlog_jepsen.report.digest import Digest, digest
 from tests.jepsen_like.report.histories import PLAN, start
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from raftlog.jepsen_like.report import tables
-from raftlog.jepsen_like.report.canvas import Window
-from raftlog.jepsen_like.report.digest import Digest, FaultSpan, digest
 from raftlog.testing.history.entries import Note
+from raftlog_jepsen.report import tables
+from raftlog_jepsen.report.canvas import Window
+from raftlog_jepsen.report.digest import Digest, FaultSpan, digest
 from tests.jepsen_like.report.histories import append, at, sorted_by_time, start
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from raftlog.jepsen_like.report import text
 from raftlog.testing.checker import verdict as checker
 from raftlog.testing.checker.verdict import Anomaly, Outage, Verdict
+from raftlog_jepsen.report import text
 
 
 def verdict(valid: Any = "valid", found: dict[str, int] | None = None, **other: Any) -> Verdict:

@@ -6,12 +6,12 @@ from xml.etree.ElementTree import Element, fromstring
 
 import pytest
 
-from raftlog.jepsen_like.nemesis import registry
-from raftlog.jepsen_like.report import markup
-from raftlog.jepsen_like.report import timeline as module
-from raftlog.jepsen_like.report.canvas import COLOURS, LEFT, RIGHT, Window
-from raftlog.jepsen_like.report.digest import digest
-from raftlog.jepsen_like.report.timeline import timeline
+from raftlog_jepsen.nemesis import registry
+from raftlog_jepsen.report import markup
+from raftlog_jepsen.report import timeline as module
+from raftlog_jepsen.report.canvas import COLOURS, LEFT, RIGHT, Window
+from raftlog_jepsen.report.digest import digest
+from raftlog_jepsen.report.timeline import timeline
 from tests.jepsen_like.report.histories import (
     HOSTILE,
     append,

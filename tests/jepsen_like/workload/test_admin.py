@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.jepsen_like.plan import WorkloadShape
-from raftlog.jepsen_like.workload import admin
-from raftlog.jepsen_like.workload.admin import AdminWorkload
-from raftlog.jepsen_like.workload.base import WorkloadContext
 from raftlog.testing.history.entries import Admin, AnyEntry, Append, Delete
+from raftlog_jepsen.plan import WorkloadShape
+from raftlog_jepsen.workload import admin
+from raftlog_jepsen.workload.admin import AdminWorkload
+from raftlog_jepsen.workload.base import WorkloadContext
 from tests.jepsen_like.arena import CONSUMERS, PRODUCERS, TOPICS, History, Play, plan, until, watch
 
 SHAPE = WorkloadShape(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.jepsen_like.plan import WorkloadShape
-from raftlog.jepsen_like.workload.append import AppendWorkload
 from raftlog.testing.history.entries import Append, Ends, Poll
+from raftlog_jepsen.plan import WorkloadShape
+from raftlog_jepsen.workload.append import AppendWorkload
 from tests.jepsen_like.arena import CONSUMERS, PRODUCERS, TOPICS, Play, plan
 
 SHAPE = WorkloadShape(name="append", producers=PRODUCERS, consumers=CONSUMERS)

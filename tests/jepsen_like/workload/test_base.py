@@ -12,19 +12,19 @@ from random import Random
 import pytest
 
 from raftlog.errors import NotLeaderError
-from raftlog.jepsen_like.plan import WorkloadShape
-from raftlog.jepsen_like.workload import base
-from raftlog.jepsen_like.workload.base import (
+from raftlog.testing import cluster
+from raftlog.testing.cluster import free_port
+from raftlog.testing.history.entries import Admin, AnyEntry, Note, Recorder, read
+from raftlog.types import TopicPartition
+from raftlog_jepsen.plan import WorkloadShape
+from raftlog_jepsen.workload import base
+from raftlog_jepsen.workload.base import (
     WorkloadContext,
     administrate,
     create_topics,
     existing_partitions,
     run_all,
 )
-from raftlog.testing import cluster
-from raftlog.testing.cluster import free_port
-from raftlog.testing.history.entries import Admin, AnyEntry, Note, Recorder, read
-from raftlog.types import TopicPartition
 from tests.jepsen_like.arena import TOPICS, plan
 
 NO_CLIENTS = WorkloadShape(name="append", producers=(), consumers=())

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.jepsen_like.plan import WorkloadShape
-from raftlog.jepsen_like.workload import compact
-from raftlog.jepsen_like.workload.base import WorkloadContext
-from raftlog.jepsen_like.workload.compact import CompactWorkload
 from raftlog.testing.history import keys
 from raftlog.testing.history.entries import STRANGE, Append, Read
+from raftlog_jepsen.plan import WorkloadShape
+from raftlog_jepsen.workload import compact
+from raftlog_jepsen.workload.base import WorkloadContext
+from raftlog_jepsen.workload.compact import CompactWorkload
 from tests.jepsen_like.arena import CONSUMERS, PRODUCERS, TOPICS, Play, plan, until
 
 KEYS = 30

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from raftlog.aio import AsyncProducer
-from raftlog.jepsen_like.plan import ConsumerShape, WorkloadShape
-from raftlog.jepsen_like.workload.base import WorkloadContext, create_topics
-from raftlog.jepsen_like.workload.consuming import consume, observe_ends
 from raftlog.testing import Cluster, cluster
 from raftlog.testing.history import values
 from raftlog.testing.history.entries import Poll, Recorder, read
+from raftlog_jepsen.plan import ConsumerShape, WorkloadShape
+from raftlog_jepsen.workload.base import WorkloadContext, create_topics
+from raftlog_jepsen.workload.consuming import consume, observe_ends
 from tests.jepsen_like.arena import TOPICS, History, context_of, plan, until, watch
 
 RECORDS = 40

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.jepsen_like.plan import GroupShape, MemberShape, WorkloadShape
-from raftlog.jepsen_like.workload.base import WorkloadContext
-from raftlog.jepsen_like.workload.groups import GroupsWorkload
 from raftlog.testing.history.entries import Commit, Committed, Member, Poll
+from raftlog_jepsen.plan import GroupShape, MemberShape, WorkloadShape
+from raftlog_jepsen.workload.base import WorkloadContext
+from raftlog_jepsen.workload.groups import GroupsWorkload
 from tests.jepsen_like.arena import PRODUCERS, TOPICS, Play, plan, until
 
 GROUPS = (

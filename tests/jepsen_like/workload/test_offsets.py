@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.jepsen_like.plan import GroupShape, WorkloadShape
-from raftlog.jepsen_like.workload.base import WorkloadContext
-from raftlog.jepsen_like.workload.offsets import FINAL_READERS, OffsetsWorkload
 from raftlog.testing.history.entries import AnyEntry, Commit, Committed
+from raftlog_jepsen.plan import GroupShape, WorkloadShape
+from raftlog_jepsen.workload.base import WorkloadContext
+from raftlog_jepsen.workload.offsets import FINAL_READERS, OffsetsWorkload
 from tests.jepsen_like.arena import PRODUCERS, TOPICS, Play, plan, until, watch
 
 GROUPS = (GroupShape(name="g1", topics=("three",)), GroupShape(name="g2", topics=("three",)))

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from raftlog.jepsen_like.plan import ProducerShape
-from raftlog.jepsen_like.workload.producing import draw_padding, pause_s
+from raftlog_jepsen.plan import ProducerShape
+from raftlog_jepsen.workload.producing import draw_padding, pause_s
 
 STEADY = ProducerShape()
 BURSTS = ProducerShape(bursts=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.jepsen_like.plan import WorkloadShape
-from raftlog.jepsen_like.workload.base import WorkloadContext
-from raftlog.jepsen_like.workload.replay import ReplayWorkload
 from raftlog.testing.history.entries import AnyEntry, Poll
+from raftlog_jepsen.plan import WorkloadShape
+from raftlog_jepsen.workload.base import WorkloadContext
+from raftlog_jepsen.workload.replay import ReplayWorkload
 from tests.jepsen_like.arena import CONSUMERS, PRODUCERS, TOPICS, History, Play, plan, until, watch
 
 SHAPE = WorkloadShape(name="replay", producers=PRODUCERS[:2], consumers=CONSUMERS[:1])

@@ -17,7 +17,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from raftlog.cli.main import run
+from raftlog_cli.main import run
 from tests.server.harness import TIMEOUT_S, RunningBroker, running
 
 with warnings.catch_warnings():

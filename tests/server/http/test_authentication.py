@@ -19,7 +19,6 @@ import pytest
 from starlette.requests import HTTPConnection
 
 from raftlog import Acl, Admin, Consumer, NewTopic, TopicPartition, limits, tls
-from raftlog.cli.console.app import Console
 from raftlog.clock import SystemClock
 from raftlog.config import Address
 from raftlog.security.failures import FailureLimit
@@ -28,6 +27,7 @@ from raftlog.server.http.server import HttpServer
 from raftlog.server.listener import address_of, bind
 from raftlog.testing.certificates import Certificates
 from raftlog.testing.probes import free_port
+from raftlog_cli.console.app import Console
 from tests.server.harness import TIMEOUT_S, RunningBroker, running
 from tests.server.provider import AUDIENCE, ISSUER, Provider
 from tests.server.test_tls import settings_of

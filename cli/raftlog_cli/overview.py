@@ -1,0 +1,297 @@
+"""Contents of ``raftlog top`` and the console: findings, brokers, topics, groups. Pure.
+
+Rates are differences between two descriptions, divided by the time between them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from raftlog.client.describe_cluster import topics_in
+from raftlog.client.descriptions import (
+    BrokerDescription,
+    ClusterDescription,
+    PartitionOverview,
+    TopicSummary,
+)
+from raftlog.client.group_descriptions import GroupDescription
+from raftlog.types import is_internal_topic
+from raftlog_cli import health
+
+EXAMPLES_MAX: Final = 3  # partitions that a finding names
+SORTS: Final = ("problems", "rate", "lag", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One current problem: ``what``, and ``do``, the next step. ``kind`` is that of
+    ``health.problems``. ``is_critical``: records cannot be written or read, or are at risk.
+    """
+
+    kind: str
+    what: str
+    do: str
+    is_critical: bool
+
+
+def findings(cluster: ClusterDescription) -> list[Finding]:
+    """Return the problems, the worst first. Partitions with the same problem are one finding."""
+    found = []
+    if cluster.controller is None:
+        found.append(
+            Finding(
+                "no-controller",
+                "The cluster has no controller: no majority of its voters is up.",
+                "Start brokers until a majority of the voters is up. If they are lost permanently: "
+                "raftlog cluster recover.",
+                True,
+            )
+        )
+    by_state: dict[str, list[PartitionOverview]] = defaultdict(list)
+    damaged = []
+    for partition in cluster.partitions:
+        by_state[health.partition_state(partition)].append(partition)
+        damaged += [
+            f"{_name(partition)} on broker {replica.broker}"
+            for replica in partition.replica_states
+            if replica.damage
+        ]
+    numbers = health.counts(cluster)
+    unavailable = numbers["unavailable"]
+    found += _of_partitions(by_state["unavailable"], unavailable, UNAVAILABLE)
+    if damaged:
+        found.append(
+            Finding(
+                "damage",
+                f"{_counted(len(damaged), 'replica is', 'replicas are')} corrupt: "
+                f"{_listed(damaged, len(damaged))}.",
+                "Brokers replace corrupt replicas by copies of valid ones. Check the disk of the "
+                "broker (dmesg, SMART), then run raftlog log verify --cluster.",
+                True,
+            )
+        )
+    found += [finding for broker in cluster.brokers for finding in _of_broker(broker)]
+    listed = by_state["under-replicated"]
+    count = len(listed) if cluster.topics is None else numbers["under_replicated"] - unavailable
+    found += _of_partitions(listed, count, UNDER_REPLICATED)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    kind: str
+    one: str
+    many: str
+    do: str
+    is_critical: bool
+
+
+UNAVAILABLE: Final = _Kind(
+    "unavailable",
+    "partition has no leader: no reads, no writes",
+    "partitions have no leader: no reads, no writes",
+    "Start the brokers that have their replicas. raftlog explain partition {first} has the reason.",
+    True,
+)
+UNDER_REPLICATED: Final = _Kind(
+    "under-replicated",
+    "partition has replicas that are not in sync",
+    "partitions have replicas that are not in sync",
+    "Replicas catch up automatically when their broker is up. If this one does not, run "
+    "raftlog explain partition {first}.",
+    False,
+)
+
+
+def _of_partitions(listed: Sequence[PartitionOverview], count: int, kind: _Kind) -> list[Finding]:
+    """Return the finding of ``count`` partitions, some of which are ``listed``. Without one that
+    is, an election has just ended.
+    """
+    if not (listed and count):
+        return []
+    names = [_name(partition) for partition in listed]
+    what = f"{_counted(count, kind.one, kind.many)} ({_listed(names, count)})."
+    return [Finding(kind.kind, what, kind.do.format(first=names[0]), kind.is_critical)]
+
+
+def _of_broker(broker: BrokerDescription) -> list[Finding]:
+    if not broker.live:
+        reason = f": {broker.problem}" if broker.problem else ""
+        what = f"Broker {broker.id} ({broker.host}:{broker.port}) does not respond{reason}."
+        return [Finding("broker", what, "Start it. If it has failed, see its log.", False)]
+    if broker.fenced:
+        what = f"Broker {broker.id} responds and is fenced: it leads no partition."
+        do = "It rejoins when it reaches the controller. See its /readyz, or its log."
+        return [Finding("broker", what, do, False)]
+    if broker.clock_error_ms:
+        what, _, do = health.clock_problem(broker).partition(". ")
+        what = what.replace("broker", "Broker", 1)
+        return [Finding("clock", f"{what}.", f"{do}.", False)]
+    return []
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _listed(names: Sequence[str], count: int) -> str:
+    """Return the first names of ``count``."""
+    shown = names[:EXAMPLES_MAX]
+    return ", ".join(shown) + (", …" if count > len(shown) else "")
+
+
+def _name(partition: PartitionOverview) -> str:
+    return f"{partition.topic}:{partition.partition}"
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """``records``: offsets in use. ``rate``: new records per second; None with one description.
+
+    ``state``: the worst state of its partitions.
+    """
+
+    name: str
+    partitions: int
+    records: int
+    rate: float | None
+    under_replicated: int
+    unavailable: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """``lag``: in offsets; ``lag_seconds``: age of the oldest unread record, None if unknown."""
+
+    name: str
+    state: str
+    members: int
+    lag: int
+    lag_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A description of the cluster, and its time in seconds of a monotonic clock."""
+
+    at_s: float
+    cluster: ClusterDescription
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """``rate``: new records per second of all topics; None with one description."""
+
+    summary: Mapping[str, Any]
+    findings: Sequence[Finding]
+    brokers: Sequence[Mapping[str, Any]]
+    topics: Sequence[TopicRow]
+    groups: Sequence[GroupRow]
+    rate: float | None
+    groups_omitted: int = field(default=0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.summary,
+            "findings": [asdict(finding) for finding in self.findings],
+            "records_per_second": self.rate,
+            "broker_rows": list(self.brokers),
+            "topic_rows": [asdict(topic) for topic in self.topics],
+            "group_rows": [asdict(group) for group in self.groups],
+            "groups_omitted": self.groups_omitted,
+        }
+
+
+def overview(
+    now: Sample,
+    before: Sample | None,
+    groups: Iterable[GroupDescription] = (),
+    *,
+    sort: str = "problems",
+    groups_omitted: int = 0,
+) -> Overview:
+    """Return the complete overview. ``before``: an earlier sample, for rates.
+
+    ``sort``: one of ``SORTS``. Rows of the same rank are sorted by name.
+    """
+    rates = rates_of(now, before)
+    topics = topic_rows(now.cluster, rates)
+    rows = [
+        GroupRow(group.group, group.state, len(group.members), group.lag, group.lag_seconds)
+        for group in groups
+    ]
+    return Overview(
+        summary=health.summary(now.cluster),
+        findings=findings(now.cluster),
+        brokers=health.broker_rows(now.cluster),
+        topics=sorted(topics, key=_rank_of_topics(sort)),
+        groups=sorted(rows, key=lambda row: (0 if sort == "name" else -row.lag, row.name)),
+        rate=None if rates is None else sum(rates.values()),
+        groups_omitted=groups_omitted,
+    )
+
+
+_WORST: Final = ("unavailable", "under-replicated", "at-min-isr", "ok")
+
+
+def _rank_of_topics(sort: str) -> Callable[[TopicRow], tuple[float, float, bool, str]]:
+    def rank(row: TopicRow) -> tuple[float, float, bool, str]:
+        trouble = _WORST.index(row.state) if sort == "problems" else 0
+        rate = 0.0 if sort in {"name", "lag"} else -(row.rate or 0.0)
+        return trouble, rate, is_internal_topic(row.name), row.name
+
+    return rank
+
+
+def rates_of(now: Sample, before: Sample | None) -> dict[str, float] | None:
+    """New records per second of each topic. None if there is no earlier sample.
+
+    0 for a topic that is new, or of whose partitions more or fewer leaders responded before.
+    """
+    if before is None or now.at_s <= before.at_s:
+        return None
+    known = {(topic.id, topic.available): topic.end for topic in topics_of(before.cluster)}
+    seconds = now.at_s - before.at_s
+    return {
+        topic.name: max(topic.end - known.get((topic.id, topic.available), topic.end), 0) / seconds
+        for topic in topics_of(now.cluster)
+    }
+
+
+def topics_of(cluster: ClusterDescription) -> Sequence[TopicSummary]:
+    """Return all topics in numbers."""
+    return topics_in(cluster.partitions) if cluster.topics is None else cluster.topics
+
+
+def topic_rows(
+    cluster: ClusterDescription, rates: Mapping[str, float] | None = None
+) -> list[TopicRow]:
+    """Return one row for each topic, in the order of the description."""
+    return [
+        TopicRow(
+            name=topic.name,
+            partitions=topic.partitions,
+            records=topic.records,
+            rate=None if rates is None else rates.get(topic.name, 0.0),
+            under_replicated=topic.under_replicated + topic.unavailable,
+            unavailable=topic.unavailable,
+            state=_state(topic),
+        )
+        for topic in topics_of(cluster)
+    ]
+
+
+def _state(topic: TopicSummary) -> str:
+    """Return the worst state of its partitions."""
+    if topic.unavailable:
+        return "unavailable"
+    if topic.under_replicated:
+        return "under-replicated"
+    return "at-min-isr" if topic.at_min_isr else "ok"

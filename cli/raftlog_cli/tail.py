@@ -1,0 +1,465 @@
+"""``raftlog tail``: write records to standard output, byte for byte."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Any, Final
+
+import click
+
+from raftlog import Consumer
+from raftlog.clock import SystemClock
+from raftlog.errors import (
+    BrokerUnavailableError,
+    OffsetOutOfRangeError,
+    RaftlogError,
+    UnknownPartitionError,
+)
+from raftlog.types import ConsumerRecord, Offset, TimestampMs, TopicPartition, check_group_id
+from raftlog_cli import completing, options, output
+from raftlog_cli.formats import Formatter, compile_format, format_json, format_values
+from raftlog_cli.interrupts import HeldInterrupt
+from raftlog_cli.offsets import (
+    EARLIEST,
+    LATEST,
+    Bound,
+    Extent,
+    From,
+    Offsets,
+    confine,
+    parse_offsets,
+    resolve_all,
+)
+
+COUNT_DEFAULT: Final = 10  # as in tail(1)
+
+
+@click.command()
+@click.argument("topic", shell_complete=completing.topics)
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Print only this partition.")
+@click.option(
+    "-o",
+    "--offsets",
+    metavar="OFFSETS",
+    callback=options.parsed(lambda text: parse_offsets(text, now_ms=SystemClock().wall_ms())),
+    help="Start offset, and optionally end offset; see above.",
+)
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(min=0),
+    help="Print at most this number of records, of all partitions together.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Wait for new records until interrupted.")
+@click.option(
+    "--group",
+    metavar="G",
+    shell_complete=completing.groups,
+    help="Read as a member of this consumer group, from its committed offsets.",
+)
+@click.option(
+    "--format",
+    "formatter",
+    metavar="FMT",
+    callback=options.parsed(compile_format),
+    help="Output format of a record; see above.  [default: %v]",
+)
+@click.option(
+    "--grep",
+    "pattern",
+    metavar="RE",
+    callback=options.parsed(lambda text: re.compile(os.fsencode(text))),
+    help="Print only records whose value matches this regular expression.",
+)
+@click.option(
+    "--any-replica",
+    is_flag=True,
+    help="Read from any replica, if the leader is unavailable or to reduce its load.",
+)
+@options.as_json
+@options.bootstrap
+def tail(
+    topic: str,
+    partition: int | None,
+    offsets: Offsets | None,
+    count: int | None,
+    follow: bool,
+    group: str | None,
+    formatter: Formatter | None,
+    pattern: re.Pattern[bytes] | None,
+    any_replica: bool,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    """Print records.
+
+    Without -f it stops at the end offsets that the partitions had at the start. With -o it prints
+    the first COUNT records from there. Without -o it prints the last 10 (or COUNT) records of the
+    topic by timestamp; with -f, new records. With --grep, COUNT is the number of records that
+    match. If the leader of a partition is lost, --any-replica prints the records below the high
+    watermark of another replica.
+
+    With --group it prints the records that the group has not read, and commits them. It joins the
+    group as a member; with -p, it reads only that partition. -o then applies only to partitions
+    without a committed offset: earliest (default) or latest.
+
+    \b
+    OFFSETS:  earliest  latest  N  -N (N before the end)  +N (N after the beginning)
+              @TIME  @TIME1:TIME2  N1:N2 (the second is not included)
+    TIME:     ISO 8601 (default: UTC), milliseconds since 1970, or relative: -2h, -1h30m
+    FMT:      %t topic  %p partition  %o offset  %k key  %v value  %T timestamp (ms)
+              %h headers  %e leader epoch  %%  \\n  \\t  \\r  \\0  \\\\  \\xHH;
+              \\c at the end: no newline
+
+    \b
+    Example:
+      raftlog tail clicks -p 0 -o @-2h -n 100 --format '%p:%o %k %v' --grep /cart
+    """
+    if follow and offsets is not None and offsets.stop is not None:
+        raise click.UsageError("-f cannot be combined with a range, which has an end")
+    if as_json and formatter is not None:
+        raise click.UsageError("--json cannot be combined with --format")
+    write = format_json if as_json else formatter or format_values
+    # Retention may delete the next record: continue with the first remaining one.
+    reset = "earliest" if group is None else _group_reset(group, offsets)
+    last = 0
+    if offsets is None and group is None:
+        last = 0 if follow else COUNT_DEFAULT if count is None else count
+        offsets = Offsets(LATEST if follow else Bound(From.END, last))
+        count = count if follow else None
+    interrupt: KeyboardInterrupt | None = None
+    with Consumer(
+        bootstrap,
+        group=group,
+        auto_offset_reset=reset,
+        read_from="replica" if any_replica else "leader",
+    ) as consumer:
+        partitions = partitions_of(consumer, topic, partition)
+        printing: dict[str, Any] = {"write": write, "pattern": pattern, "count": count}
+        if group is not None:
+            printing |= {"is_member": partition is None, "follow": follow}
+            interrupt = copy_as_member(consumer, topic, partitions, **printing)
+        else:
+            assert offsets is not None, "set to a default above"
+            spans = plan(consumer, partitions, offsets, follow=follow)
+            if last:
+                spans = with_last(consumer, spans, last, pattern)
+            copy_spans(consumer, spans, **printing)
+    if interrupt is not None:
+        raise interrupt
+
+
+def _group_reset(group: str, offsets: Offsets | None) -> str:
+    """Return the start position of a group without committed offsets."""
+    check_group_id(group)
+    if offsets not in {None, Offsets(EARLIEST), Offsets(LATEST)}:
+        raise click.UsageError(
+            "with --group, -o must be earliest or latest: for partitions without a committed "
+            "offset. "
+            f"`raftlog group reset {group} --to OFFSETS --execute` sets the offsets of the group"
+        )
+    return "latest" if offsets == Offsets(LATEST) else "earliest"
+
+
+# -- reading records -------------------------------------------------------------------------------
+
+
+POLL_MS: Final = 500
+POLL_RECORDS_MAX: Final = 10_000
+SOUGHT_MAX: Final = 10_000  # largest number of last records of one partition that is searched
+SOUGHT_STEP: Final = 10  # factor of the distance to the end in each next attempt
+SILENCE_S_MAX: Final = 60.0  # without -f the requested records exist: a longer wait is a failure
+
+
+@dataclass(frozen=True)
+class Span:
+    """Range to read of one partition: from ``start`` to before ``stop``; None: no end."""
+
+    start: Offset
+    stop: Offset | None
+
+
+def partitions_of(consumer: Consumer, topic: str, partition: int | None) -> list[TopicPartition]:
+    numbers = sorted(consumer.partitions_for(topic))
+    if partition is None:
+        return [TopicPartition(topic, number) for number in numbers]
+    if partition not in numbers:
+        raise UnknownPartitionError(
+            f"{topic} has no partition {partition}: it has 0 to {numbers[-1]}"
+        )
+    return [TopicPartition(topic, partition)]
+
+
+def plan(
+    consumer: Consumer, partitions: Sequence[TopicPartition], offsets: Offsets, *, follow: bool
+) -> dict[TopicPartition, Span]:
+    """Return the range to read of each partition, by its current start and end offsets."""
+    begin, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    extents = {tp: Extent(begin[tp], end[tp]) for tp in partitions}
+    starts = resolve_all(offsets.start, extents, consumer.offsets_for_times)
+    _check_in_range(offsets.start, extents)
+    stops = resolve_all(offsets.stop, extents, consumer.offsets_for_times) if offsets.stop else end
+    return {
+        tp: Span(
+            start=confine(starts[tp], extent),
+            stop=None if follow else confine(stops[tp], extent),
+        )
+        for tp, extent in extents.items()
+    }
+
+
+def with_last(
+    consumer: Consumer,
+    spans: dict[TopicPartition, Span],
+    count: int,
+    pattern: re.Pattern[bytes] | None = None,
+) -> dict[TopicPartition, Span]:
+    """Return ``spans``, moved so that they contain the last ``count`` records, by timestamp.
+
+    Spans contain records that do not match ``pattern`` in addition. The spans are unchanged if no
+    record can be left out or missing, and for one partition with ``count`` above ``SOUGHT_MAX``.
+    """
+    begin = consumer.beginning_offsets(list(spans))
+    offsets = sum((span.stop or 0) - span.start for span in spans.values())
+    is_all = all(span.start <= begin[tp] for tp, span in spans.items())
+    is_long = len(spans) == 1 and pattern is None and count > SOUGHT_MAX
+    if is_long or (is_all and offsets <= count):
+        return spans
+    starts = newest(_last_of_each(consumer, spans, begin, count, pattern), count)
+    return {tp: Span(starts.get(tp, span.stop or 0), span.stop) for tp, span in spans.items()}
+
+
+Found = tuple[TimestampMs, Offset]  # a record
+
+
+def newest(
+    found: Mapping[TopicPartition, Sequence[Found]], count: int
+) -> dict[TopicPartition, Offset]:
+    """Return the offset of the first of the last ``count`` records, of each partition with one.
+
+    ``found``: the last records of each partition, in the order of their offsets.
+    """
+    left = {tp: len(records) for tp, records in found.items()}
+    heap = [(-records[-1][0], tp) for tp, records in found.items() if records]
+    heapify(heap)
+    starts: dict[TopicPartition, Offset] = {}
+    for _ in range(count):
+        if not heap:
+            break
+        _, tp = heappop(heap)
+        left[tp] -= 1
+        starts[tp] = found[tp][left[tp]][1]
+        if left[tp]:
+            heappush(heap, (-found[tp][left[tp] - 1][0], tp))
+    return starts
+
+
+def _last_of_each(
+    consumer: Consumer,
+    spans: Mapping[TopicPartition, Span],
+    begin: Mapping[TopicPartition, Offset],
+    count: int,
+    pattern: re.Pattern[bytes] | None,
+) -> dict[TopicPartition, Sequence[Found]]:
+    """Return the last ``count`` records of each partition that match.
+
+    A span may contain less, because compaction leaves gaps between offsets: the next attempt starts
+    earlier.
+    """
+    left = {tp: span for tp, span in spans.items() if begin[tp] < (span.stop or 0)}
+    back = count
+    found: dict[TopicPartition, Sequence[Found]] = {}
+    while left:
+        found |= _read_last(consumer, left, count, pattern)
+        back *= SOUGHT_STEP
+        left = {
+            tp: Span(max(begin[tp], (span.stop or 0) - back), span.stop)
+            for tp, span in left.items()
+            if len(found[tp]) < count and span.start > begin[tp]
+        }
+    return found
+
+
+def _read_last(
+    consumer: Consumer,
+    spans: dict[TopicPartition, Span],
+    count: int,
+    pattern: re.Pattern[bytes] | None,
+) -> dict[TopicPartition, deque[Found]]:
+    """Return the last ``count`` records of each span that match. The spans have an end."""
+    found: dict[TopicPartition, deque[Found]] = {tp: deque(maxlen=count) for tp in spans}
+    consumer.assign(sorted(spans))
+    for tp, span in spans.items():
+        consumer.seek(tp, span.start)
+    received_at = time.monotonic()
+    while not all(_is_done(consumer, tp, span) for tp, span in spans.items()):
+        records = consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
+        for record in records:
+            if _wanted(record, spans, pattern):
+                tp = TopicPartition(record.topic, record.partition)
+                found[tp].append((record.timestamp_ms, record.offset))
+        now = time.monotonic()
+        received_at = now if records else received_at
+        if now - received_at > SILENCE_S_MAX:
+            break  # copy_spans() reports the failure
+    return found
+
+
+def _check_in_range(start: Bound, extents: dict[TopicPartition, Extent]) -> None:
+    """Raise ``OffsetOutOfRangeError`` if no partition has the start offset."""
+    if start.kind is From.OFFSET and not any(
+        extent.beginning <= start.number <= extent.end for extent in extents.values()
+    ):
+        ranges = ", ".join(f"{tp}: {at.beginning} to {at.end}" for tp, at in extents.items())
+        raise OffsetOutOfRangeError(f"offset {start.number} is out of range ({ranges})")
+
+
+def copy_spans(
+    consumer: Consumer,
+    spans: dict[TopicPartition, Span],
+    *,
+    write: Formatter,
+    pattern: re.Pattern[bytes] | None,
+    count: int | None,
+) -> None:
+    """Print the records of ``spans``, at most ``count``."""
+    left = {tp for tp, span in spans.items() if span.stop is None or span.start < span.stop}
+    consumer.assign(sorted(left))
+    for tp in left:
+        consumer.seek(tp, spans[tp].start)
+    received_at = time.monotonic()
+    while left and count != 0:
+        records = consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
+        chosen = [record for record in records if _wanted(record, spans, pattern)][:count]
+        if chosen:
+            output.write_bytes(b"".join(map(write, chosen)))
+        if count is not None:
+            count -= len(chosen)
+        for tp in [tp for tp in left if _is_done(consumer, tp, spans[tp])]:
+            left.remove(tp)
+            consumer.pause([tp])
+        now = time.monotonic()
+        received_at = now if records else received_at
+        if now - received_at > SILENCE_S_MAX and all(spans[tp].stop is not None for tp in left):
+            raise BrokerUnavailableError(
+                f"{min(left)} returned no record for {SILENCE_S_MAX:g} s, but has more. "
+                "Check that its broker is up"
+            )
+
+
+def _is_done(consumer: Consumer, tp: TopicPartition, span: Span) -> bool:
+    return span.stop is not None and consumer.position(tp) >= span.stop
+
+
+def _wanted(
+    record: ConsumerRecord,
+    spans: dict[TopicPartition, Span],
+    pattern: re.Pattern[bytes] | None,
+) -> bool:
+    stop = spans[TopicPartition(record.topic, record.partition)].stop
+    return (stop is None or record.offset < stop) and (
+        pattern is None or pattern.search(record.value or b"") is not None
+    )
+
+
+# -- as a member of a group ------------------------------------------------------------------------
+
+
+UNASSIGNED_S_MAX: Final = 15.0  # wait of a member for a partition, without -f
+
+
+def copy_as_member(
+    consumer: Consumer,
+    topic: str,
+    partitions: Sequence[TopicPartition],
+    *,
+    is_member: bool,
+    write: Formatter,
+    pattern: re.Pattern[bytes] | None,
+    count: int | None,
+    follow: bool,
+) -> KeyboardInterrupt | None:
+    """Print the records that the group has not read, at most ``count``, at least once.
+
+    Printed records are committed after the next poll, and when the consumer is closed, also after
+    Ctrl-C and SIGTERM. Records that were fetched but not printed are not committed, so the next
+    member prints them.
+
+    Returns the interrupt if all polled records were printed: closing ``consumer`` as usual then
+    commits them. Otherwise it may have come with a poll, whose records were not returned: what was
+    printed before is committed here, and the interrupt is raised.
+
+    ``is_member``: join the group and read its assignment; otherwise read ``partitions`` and commit
+    for the group. Without ``follow``, stops at the current end offsets.
+    """
+    ends = {} if follow else consumer.end_offsets(partitions)
+    if is_member:
+        consumer.subscribe([topic])
+    else:
+        consumer.assign(partitions)
+    received_at = time.monotonic()
+    is_printed = True
+    printed: dict[TopicPartition, Offset] = {}
+    try:
+        while count != 0:
+            # At most ``count``: records that poll() returns are committed.
+            records_max = POLL_RECORDS_MAX if count is None else min(count, POLL_RECORDS_MAX)
+            is_printed = False
+            records = consumer.poll(timeout_ms=POLL_MS, max_records=records_max)
+            chosen = [rec for rec in records if pattern is None or pattern.search(rec.value or b"")]
+            # A reader of the output may send a signal before write_bytes() returns.
+            with HeldInterrupt() as held:
+                if chosen:
+                    output.write_bytes(b"".join(map(write, chosen)))
+                printed |= {
+                    TopicPartition(rec.topic, rec.partition): rec.offset + 1 for rec in records
+                }
+                is_printed = True
+            if held.has_come is not None:
+                return held.has_come
+            if count is not None:
+                count -= len(chosen)
+            now = time.monotonic()
+            received_at = now if records else received_at
+            if not follow and _is_over(consumer, ends, silent_s=now - received_at):
+                break
+    except KeyboardInterrupt as interrupt:
+        if is_printed:
+            return interrupt
+        if printed:
+            with suppress(RaftlogError):  # another member has the partition, and prints them again
+                consumer.commit(printed)
+        raise
+    return None
+
+
+def _is_over(consumer: Consumer, ends: Mapping[TopicPartition, Offset], *, silent_s: float) -> bool:
+    """Return whether all records up to ``ends`` were read. Raises if no broker responds."""
+    assigned = consumer.assignment()
+    if not assigned:
+        if silent_s > UNASSIGNED_S_MAX:
+            output.note("raftlog: the group's other members read all partitions of the topic")
+        return silent_s > UNASSIGNED_S_MAX
+    left = unread(consumer, assigned, ends)
+    if left and silent_s > SILENCE_S_MAX:
+        raise BrokerUnavailableError(
+            f"{left[0]} returned no record for {SILENCE_S_MAX:g} s, but has more. "
+            "Check that its broker is up"
+        )
+    return not left
+
+
+def unread(
+    consumer: Consumer,
+    assigned: Collection[TopicPartition],
+    ends: Mapping[TopicPartition, Offset],
+) -> list[TopicPartition]:
+    """Return the partitions that are not read to ``ends``. New partitions are not in ``ends``."""
+    return [tp for tp in sorted(assigned) if consumer.position(tp) < ends.get(tp, 0)]

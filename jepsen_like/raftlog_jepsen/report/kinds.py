@@ -1,0 +1,72 @@
+"""The kinds of fault, and which of them this machine can inject.
+
+Tested with a cluster that is created but never started.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from raftlog_jepsen.cluster import ClusterUnderTest, Needs
+from raftlog_jepsen.nemesis import registry
+from raftlog_jepsen.plan import Shape, TopicShape
+
+NEED_ROOT: Final = frozenset({"namespaces", "loop_disks", "time_namespaces"})
+WITHOUT_ROOT: Final = "requires root on Linux"
+SHAPE: Final = Shape(
+    brokers=3, topics=(TopicShape(name="t", partitions=1, replication_factor=3, min_isr=2),)
+)
+
+
+class Kind(NamedTuple):
+    """One kind of fault. ``description``: effect of the fault. ``why_not``: why it cannot be
+    injected on this machine; empty if it can."""
+
+    name: str
+    description: str
+    why_not: str
+
+
+def kinds_here(*, without_root: bool) -> list[Kind]:
+    """Return all kinds. Call it in a sandbox or with ``without_root``, so that the test does not
+    change networks and mounts of the machine."""
+    wanted = registry.needs_of(registry.KINDS)
+    why = dict.fromkeys(NEED_ROOT, WITHOUT_ROOT) if without_root else {}
+    with tempfile.TemporaryDirectory("-raftlog-kinds") as directory:
+        usable = wanted - why.keys()
+        try:
+            cluster = _cluster(usable, directory)
+        except OSError:  # a requirement is not available: test each separately
+            why |= _unusable(usable, directory)
+            cluster = _cluster(usable - why.keys(), directory)
+        counts = why.keys() - {"namespaces"}  # without namespaces, relays inject network partitions
+        with closing(cluster):
+            found = registry.make(registry.KINDS, cluster, None)
+            return [
+                Kind(
+                    name,
+                    found[name].kinds[name],
+                    found[name].why_not(name)
+                    or next((why[need] for need in home.needs if need in counts), ""),
+                )
+                for name, home in registry.KINDS.items()
+            ]
+
+
+def _cluster(needs: Iterable[str], directory: str) -> ClusterUnderTest:
+    return ClusterUnderTest(SHAPE, Needs(**dict.fromkeys(needs, True)), Path(directory))
+
+
+def _unusable(needs: Iterable[str], directory: str) -> dict[str, str]:
+    """Return the requirements that this machine does not provide, each with the reason."""
+    why = {}
+    for need in needs:
+        try:
+            _cluster((need,), directory).close()
+        except OSError as error:
+            why[need] = str(error)
+    return why

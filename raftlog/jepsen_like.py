@@ -1,0 +1,10 @@
+"""Former name of ``raftlog_jepsen``, for one release."""
+
+from __future__ import annotations
+
+import sys
+
+from raftlog_jepsen import run_options, runner
+
+sys.modules[f"{__name__}.runner"] = runner
+sys.modules[f"{__name__}.run_options"] = run_options
