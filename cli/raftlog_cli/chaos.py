@@ -161,7 +161,7 @@ def enter_sandbox() -> str:
 
     if sandbox.is_inside():
         return ""
-    why_not = sandbox.why_not()
+    why_not = sandbox.why_no_sandbox()
     if not why_not:
         sandbox.enter([sys.executable, "-m", "raftlog", *sys.argv[1:]])
     return why_not

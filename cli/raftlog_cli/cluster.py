@@ -416,7 +416,7 @@ def reassign(
     if throttle is not None and (generate or verify or dry_run):
         raise click.UsageError("--throttle cannot be combined with an option that only prints")
     with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
-        moves.throttle(admin, throttle)
+        moves.throttle_moves(admin, throttle)
         if is_throttle_only:
             _end_or_show(admin, None, cancel=False, no_wait=True, as_json=as_json)
             return
@@ -446,7 +446,7 @@ def _planned(admin: Admin, topic: str | None, brokers: list[int] | None) -> list
             if each.partition == partition:
                 return [PlannedMove(name, partition, each.replicas, tuple(brokers))]
         raise Failed(f"topic {name!r} has no partition {partition}")
-    if moving := moves.moving(described):
+    if moving := moves.moving_partitions(described):
         raise Failed(
             f"{counted(len(moving), 'partition has', 'partitions have')} moves in progress. Wait "
             "for them, or cancel them with "
@@ -469,7 +469,7 @@ def _end_or_show(
     names = [name] if name else None
     described = admin.describe_cluster(names)
     if cancel:
-        topics = sorted({each.topic for each in moves.moving(described)})
+        topics = sorted({each.topic for each in moves.moving_partitions(described)})
         for each in topics:
             admin.cancel_reassignment(each)
         if not no_wait:
@@ -518,7 +518,7 @@ def rebalance_cluster(
     with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
         planned = _planned(admin, None, None)
         if not dry_run:
-            moves.throttle(admin, throttle)
+            moves.throttle_moves(admin, throttle)
         _execute(admin, planned, dry_run=dry_run, no_wait=no_wait, as_json=as_json)
 
 
@@ -559,7 +559,7 @@ def decommission(
       raftlog cluster decommission 3 --cancel
     """
     with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
-        moves.throttle(admin, throttle)
+        moves.throttle_moves(admin, throttle)
         if cancel:
             back = admin.cancel_decommission(broker)
             output.report(

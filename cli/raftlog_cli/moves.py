@@ -95,13 +95,13 @@ def start(admin: Admin, moves: Sequence[PlannedMove]) -> None:
         )
 
 
-def throttle(admin: Admin, bytes_per_s: int | None) -> None:
+def throttle_moves(admin: Admin, bytes_per_s: int | None) -> None:
     """Limit the copies of moves. None: keep the limit; 0: remove it."""
     if bytes_per_s is not None:
         admin.throttle_moves(bytes_per_s)
 
 
-def moving(described: ClusterDescription) -> list[PartitionOverview]:
+def moving_partitions(described: ClusterDescription) -> list[PartitionOverview]:
     """Return the partitions with a move in progress."""
     return [partition for partition in described.partitions if partition.target]
 
@@ -111,7 +111,7 @@ def wait(admin: Admin, topics: Iterable[str]) -> None:
     names, shown = sorted(set(topics)), -1
     if not names:
         return
-    while left := len(moving(admin.describe_cluster(names))):
+    while left := len(moving_partitions(admin.describe_cluster(names))):
         if left != shown:
             output.note(f"partitions with moves in progress: {left}")
             shown = left
@@ -120,7 +120,7 @@ def wait(admin: Admin, topics: Iterable[str]) -> None:
 
 def print_moving(described: ClusterDescription, *, as_json: bool) -> None:
     """Print the moves in progress, the lag of copying replicas in records, and the throttle."""
-    partitions, rate = moving(described), described.move_throttle
+    partitions, rate = moving_partitions(described), described.move_throttle
     if as_json:
         found = [
             {

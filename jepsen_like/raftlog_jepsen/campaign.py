@@ -127,8 +127,13 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the run for JSON. The verdict of the row replaces that of the summary."""
-        run = {"mix": self.mix.name, "arguments": self.mix.arguments(), "seed": self.seed}
-        return {**self.summary, **run, "verdict": self.verdict, "seconds": round(self.seconds, 1)}
+        run_campaign = {"mix": self.mix.name, "arguments": self.mix.arguments(), "seed": self.seed}
+        return {
+            **self.summary,
+            **run_campaign,
+            "verdict": self.verdict,
+            "seconds": round(self.seconds, 1),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +164,7 @@ def campaign(options: CampaignOptions) -> list[Row]:
         while time.monotonic() < deadline:
             with lock:
                 seed = next(numbers)
-            row = run(turns[seed % len(turns)], seed, options)
+            row = run_campaign(turns[seed % len(turns)], seed, options)
             with lock:
                 rows.append(row)
                 (options.directory / "campaign.md").write_text(table(rows))
@@ -188,7 +193,7 @@ def mixes_named(
     return [replace(mix, secure=secure, client=client) for mix in found]
 
 
-def run(mix: Mix, seed: int, options: CampaignOptions) -> Row:
+def run_campaign(mix: Mix, seed: int, options: CampaignOptions) -> Row:
     """Execute one run in a separate process. Raises ``ValueError`` for contradictory options."""
     directory = options.directory / f"{seed:05d}-{mix.name.replace(' ', '-')}"
     command = [sys.executable, "-m", "raftlog", "chaos", "run", *mix.arguments()]

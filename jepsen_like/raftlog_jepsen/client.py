@@ -349,7 +349,7 @@ class Clients:
 def _record(value: int, padding: int, count: int) -> tuple[bytes | None, dict[str, Any]]:
     """Return the record to send and its other arguments: key and headers if ``count`` is not 0."""
     if not count:
-        return values.encode(value, padding), {}
+        return values.encode_value(value, padding), {}
     key, record, headers = keys_.encode(value, padding, count)
     return record, {"key": key, "headers": headers}
 
@@ -366,7 +366,7 @@ def by_partition(
 ) -> dict[TopicPartition, list[tuple[int, int, int]]]:
     """Return (offset, value, leader epoch) of each record by partition, in the order of the
     poll."""
-    decode = values.decode
+    decode = values.decode_value
     found: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
     for record in records:
         name = record.topic, record.partition

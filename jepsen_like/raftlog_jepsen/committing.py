@@ -27,7 +27,7 @@ CERTAIN: Final[tuple[type[RaftlogError], ...]] = (
 )
 
 
-def outcome_of(error: RaftlogError) -> Failed:
+def commit_outcome_of(error: RaftlogError) -> Failed:
     """Return the outcome of a commit that ended with this error."""
     return "fail" if isinstance(error, CERTAIN) else "info"
 
@@ -52,7 +52,7 @@ async def commit(
     try:
         await consumer.commit(noted(offsets))
     except RaftlogError as error:
-        done.type, done.error = outcome_of(error), describe(error)
+        done.type, done.error = commit_outcome_of(error), describe(error)
     recorder.record(done)
     return done.type == "ok"
 

@@ -25,7 +25,7 @@ async def describe_features(cluster: Cluster) -> ClusterFeatures:
     """
     request = ApiVersionsRequest(client_id=cluster.settings.client_id)
     answers = await ask_every_broker(cluster, apis.API_VERSIONS, request)
-    brokers = [_broker(broker_id, answers[broker_id]) for broker_id in sorted(answers)]
+    brokers = [_feature_broker(broker_id, answers[broker_id]) for broker_id in sorted(answers)]
     return ClusterFeatures(
         brokers=tuple(brokers),
         features=common([broker.features for broker in brokers if not broker.problem]),
@@ -33,7 +33,7 @@ async def describe_features(cluster: Cluster) -> ClusterFeatures:
     )
 
 
-def _broker(broker_id: int, answer: Message | RaftlogError) -> BrokerFeatures:
+def _feature_broker(broker_id: int, answer: Message | RaftlogError) -> BrokerFeatures:
     if not isinstance(answer, ApiVersionsResponse):
         return BrokerFeatures(id=broker_id, problem=str(answer))
     names = {api.number: api.name for api in apis.APIS.values()}

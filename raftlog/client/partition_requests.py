@@ -226,7 +226,7 @@ async def try_list_producers(
 
 
 _STEP: Final = min(limits.PARTITIONS_PER_REQUEST_MAX, limits.PRODUCERS_PER_REQUEST_MAX)
-_LOOK_AGAIN_S: Final = 0.2  # check interval for a newer leader
+_LEADER_LOOK_AGAIN_S: Final = 0.2  # check interval for a newer leader
 
 
 @dataclass(slots=True)
@@ -353,7 +353,7 @@ class _Asking(Generic[AnswerT]):
         asking = asyncio.ensure_future(ask())
         silent_at = loop.time() + SILENCE_S
         try:
-            while not (await asyncio.wait([asking], timeout=_LOOK_AGAIN_S))[0]:
+            while not (await asyncio.wait([asking], timeout=_LEADER_LOOK_AGAIN_S))[0]:
                 is_silent = loop.time() >= silent_at
                 known = [cluster.view.partition(*tp).leader_epoch for tp in partitions]
                 if known != epochs or (is_silent and self.is_hasty):

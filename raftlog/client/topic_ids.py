@@ -22,7 +22,7 @@ async def topic_ids(
     ids: dict[str, str] = {}
     for start in range(0, len(names), limits.TOPICS_PER_REQUEST_MAX):
         part = names[start : start + limits.TOPICS_PER_REQUEST_MAX]
-        for name, found in await cluster.persist(partial(_ask, cluster, part), repeatable=True):
+        for name, found in await cluster.persist(partial(_ask_ids, cluster, part), repeatable=True):
             if isinstance(found, RaftlogError):
                 missing.append(found)
             else:
@@ -30,7 +30,7 @@ async def topic_ids(
     return ids
 
 
-async def _ask(cluster: Cluster, names: list[str]) -> list[tuple[str, str | RaftlogError]]:
+async def _ask_ids(cluster: Cluster, names: list[str]) -> list[tuple[str, str | RaftlogError]]:
     answer = await cluster.call(apis.METADATA, MetadataRequest(topics=names))
     assert isinstance(answer, MetadataResponse)
     found: list[tuple[str, str | RaftlogError]] = []

@@ -71,7 +71,7 @@ async def _verified(
     broker, offset = copy.broker, copy.end_offset
     while copy.is_partial:
         try:
-            answer = await _ask(cluster, partition, broker, offset, end)
+            answer = await _ask_copies(cluster, partition, broker, offset, end)
         except RaftlogError as error:
             return CopyVerification(broker, copy.start_offset, offset, problem=str(error))
         start, offset = answer.log_start_offset, answer.reached
@@ -86,7 +86,7 @@ async def _verified(
     return copy
 
 
-async def _ask(
+async def _ask_copies(
     cluster: Cluster, partition: PartitionOverview, broker: int, start: Offset, end: Offset
 ) -> VerifyCopyResponse:
     connection = await cluster.connection(broker)
@@ -108,7 +108,7 @@ async def _compared(
 
     def chain_of(broker: int) -> ChainAt:
         async def chain_at(offset: Offset) -> int | None:
-            return (await _ask(cluster, partition, broker, offset, offset)).chain
+            return (await _ask_copies(cluster, partition, broker, offset, offset)).chain
 
         return chain_at
 

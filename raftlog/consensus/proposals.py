@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from raftlog.consensus.outcome import NotProposed, Outcome, Unknown
+from raftlog.consensus.raft_group import NEVER
 
 Done: TypeAlias = Callable[[Outcome], None]
 Finish: TypeAlias = Callable[[Done, Outcome], None]  # the owner calls ``done``
-
-NEVER = float("inf")
 
 
 @dataclass(slots=True)

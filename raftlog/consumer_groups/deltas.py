@@ -20,7 +20,7 @@ from raftlog.consumer_groups.values import (
 from raftlog.errors import InstanceInUseError, InvalidRequestError
 
 
-def complete(group: Group | None, delta: HeartbeatDelta, topics: Topics) -> Heartbeat:
+def complete_heartbeat(group: Group | None, delta: HeartbeatDelta, topics: Topics) -> Heartbeat:
     """Return the complete heartbeat.
 
     Raises ``InvalidRequestError`` (a join without a subscription, or too many topics) or

@@ -221,7 +221,7 @@ class GroupShard:
         Raises ``InvalidRequestError``, ``InstanceInUseError`` or ``CoordinatorLoadingError``.
         """
         self._check_started()
-        return deltas.complete(self._groups.get(delta.group), delta, self._world.topics)
+        return deltas.complete_heartbeat(self._groups.get(delta.group), delta, self._world.topics)
 
     def join_all(
         self, joins: Sequence[Heartbeat], *, now: float, now_ms: int

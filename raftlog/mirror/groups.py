@@ -24,7 +24,7 @@ class Policy(Enum):
     OVERWRITE = "overwrite"
 
 
-def due(
+def commits_due(
     source: Mapping[TopicPartition, OffsetAndMetadata],
     target: Mapping[TopicPartition, OffsetAndMetadata],
     copied: Mapping[TopicPartition, tuple[TopicPartition, Offset]],

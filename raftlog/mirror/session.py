@@ -171,7 +171,7 @@ class Session:
         selected = self._selected()
         self._topics = _known(selected)
         descriptions = self._source.describe_topics(selected) if selected else []
-        plan = topics.plan(
+        plan = topics.planned(
             descriptions,
             self._target.find_topics(),
             prefix=self._settings.prefix,
@@ -494,7 +494,7 @@ class Session:
             try:
                 theirs = self._source.group_offsets(name)
                 ours = self._target.group_offsets(name) if name in there else {}
-                due = groups.due(theirs, ours, copied, policy)
+                due = groups.commits_due(theirs, ours, copied, policy)
                 if due and name in there and policy is Policy.KEEP:
                     refused[name] = EXISTS
                 elif due:

@@ -47,7 +47,7 @@ def settings_due(source: TopicDescription, copy: TopicDescription) -> dict[str, 
     return {key: value for key, value in differing.items() if key not in _OF_CLUSTERS}
 
 
-def plan(
+def planned(
     sources: Iterable[TopicDescription],
     existing: Mapping[str, TopicListing],
     *,

@@ -96,7 +96,7 @@ class Dialling:
         return PeerProveRequest(proof=self._proof(_ROLE_DIALLING, response))
 
     def _proof(self, role: bytes, response: PeerHelloResponse) -> bytes:
-        return _proof(self._secret, role, self._hello, response.identity, response.nonce)
+        return _peer_proof(self._secret, role, self._hello, response.identity, response.nonce)
 
 
 class Answering:
@@ -142,7 +142,7 @@ class Answering:
         return hello.identity
 
     def _proof(self, role: bytes, hello: PeerHelloRequest) -> bytes:
-        return _proof(self._secret, role, hello, self.me, self._nonce)
+        return _peer_proof(self._secret, role, hello, self.me, self._nonce)
 
 
 def check_boot(
@@ -191,7 +191,7 @@ def check_journal(
 # -- proofs and claims -----------------------------------------------------------------------------
 
 
-def _proof(
+def _peer_proof(
     secret: bytes, role: bytes, hello: PeerHelloRequest, answering: PeerIdentity, nonce: bytes
 ) -> bytes:
     """Return the HMAC of all fields. ``answering`` and ``nonce`` are of the answering side."""

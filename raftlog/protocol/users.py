@@ -13,19 +13,19 @@ from raftlog import limits
 from raftlog.protocol.schema import Failure, Message
 from raftlog.security.users import SCRAM_MECHANISMS, Credentials, Mechanism
 
-_Name = Annotated[str, Meta(min_length=1, max_length=limits.PRINCIPAL_NAME_CHARS_MAX)]
+_User = Annotated[str, Meta(min_length=1, max_length=limits.PRINCIPAL_NAME_CHARS_MAX)]
 
 
 class DescribeUsersRequest(Message):
     """Request these users, or all of them. Names that no user has are left out of the response."""
 
-    users: Annotated[list[_Name], Meta(max_length=limits.USERS_PER_REQUEST_MAX)] | None = None
+    users: Annotated[list[_User], Meta(max_length=limits.USERS_PER_REQUEST_MAX)] | None = None
 
 
 class UserDescription(Message):
     """A user. ``iterations``: of its SCRAM credentials, by mechanism."""
 
-    name: _Name
+    name: _User
     iterations: dict[Mechanism, int]
 
 
@@ -41,7 +41,7 @@ class UserAlteration(Message):
     ``expected``: "absent" or "present" to set credentials only of a new or an existing user.
     """
 
-    name: _Name
+    name: _User
     credentials: Credentials = {}
     delete: Annotated[list[Mechanism], Meta(max_length=len(SCRAM_MECHANISMS))] = []
     expected: Literal["any", "absent", "present"] = "any"
@@ -56,7 +56,7 @@ class AlterUsersRequest(Message):
 class UserResult(Message):
     """Result for one user. ``failure``: None if the change is committed."""
 
-    name: _Name
+    name: _User
     failure: Failure | None = None
 
 

@@ -467,7 +467,7 @@ def stamp(
         leader_epoch,
         header.crc32c,
     )
-    chain = checksum.chain(previous_chain, link)
+    chain = checksum.chain_link(previous_chain, link)
     leader = _LEADER.pack(
         MAGIC,
         header.layout,
@@ -517,4 +517,4 @@ def verify_chain(header: BatchHeader, *, previous_chain: int) -> bool:
         header.leader_epoch,
         header.crc32c,
     )
-    return header.chain == checksum.chain(previous_chain, link)
+    return header.chain == checksum.chain_link(previous_chain, link)

@@ -10,16 +10,15 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from fastcrc.crc32 import iscsi as crc32c
+from fastcrc.crc32 import iscsi
 from xxhash import xxh3_64_intdigest
 
-__all__ = ["CHAIN_START", "chain", "crc32c"]
-
+crc32c: Final = iscsi
 CHAIN_START: Final = 0  # the value before the first batch of a log
 
 _PREVIOUS: Final = struct.Struct("<Q")
 
 
-def chain(previous: int, link: bytes) -> int:
+def chain_link(previous: int, link: bytes) -> int:
     """The value of a batch whose chained fields are ``link``, after a batch with ``previous``."""
     return xxh3_64_intdigest(_PREVIOUS.pack(previous) + link)

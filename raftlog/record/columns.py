@@ -94,7 +94,7 @@ def are_zero_at(column: Buffer, indexes: Buffer) -> bool:
     return not u32_array(column)[u32_array(indexes)].any()
 
 
-def highest(column: Buffer) -> int:
+def highest_of(column: Buffer) -> int:
     """Return the highest of at least one unsigned 64-bit integer."""
     if len(column) < NUMPY_FROM * U64_BYTES:
         return max(u64(column))

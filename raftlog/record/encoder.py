@@ -48,8 +48,8 @@ def encode(
     compression.check_level(codec, level)
     count = count_of(values, keys, headers)
     timestamps, first_timestamp_ms, max_timestamp_ms = timestamps_of(timestamps_ms, count)
-    offsets, range_end = _offsets(offset_deltas, count, last_offset_delta)
-    header_columns = None if headers is None else _headers(headers)
+    offsets, range_end = _checked_offsets(offset_deltas, count, last_offset_delta)
+    header_columns = None if headers is None else _header_rows(headers)
     packed = None if lengths is None else _packed(lengths, count)
 
     def write_with(keys_column: Column, values_column: Column) -> bytes:
@@ -126,7 +126,7 @@ def timestamps_of(timestamps_ms: int | Sequence[int], count: int) -> tuple[bytes
             first = highest = timestamps_ms
         else:
             column = struct.pack(f"<{count}Q", *timestamps_ms)
-            first, highest = int(timestamps_ms[0]), columns.highest(column)
+            first, highest = int(timestamps_ms[0]), columns.highest_of(column)
     except struct.error as error:
         raise no_timestamps(count, error) from error
     check_highest(highest)
@@ -149,7 +149,7 @@ def check_highest(timestamp_ms: int) -> None:
         )
 
 
-def _offsets(
+def _checked_offsets(
     offset_deltas: Sequence[int] | None, count: int, last_offset_delta: int | None
 ) -> tuple[bytes | None, int]:
     """Return the column of offset deltas, or None if they are consecutive; and the last delta."""
@@ -214,7 +214,7 @@ def _octets(entry: Buffer | None, what: str, row: int) -> bytes | None:
         ) from None
 
 
-def _headers(headers: Sequence[Headers | Sequence[Header] | None]) -> HeaderRows | None:
+def _header_rows(headers: Sequence[Headers | Sequence[Header] | None]) -> HeaderRows | None:
     """Return the array of headers, or None if no record has headers."""
     rows = [row or () for row in headers]
     try:

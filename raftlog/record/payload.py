@@ -113,7 +113,7 @@ def _fault_of_rows(payload: Payload, header: BatchHeader) -> str:
         return "" if offsets is None and not len(timestamps) else "rows where there are none"
     if len(timestamps) != count * U64_BYTES:
         return f"{len(timestamps)} bytes of timestamps for {counted(count, 'record')}"
-    (first,), highest = columns.u64(timestamps[:U64_BYTES]), columns.highest(timestamps)
+    (first,), highest = columns.u64(timestamps[:U64_BYTES]), columns.highest_of(timestamps)
     if first != header.first_timestamp or highest != header.max_timestamp:
         return (
             f"first timestamp {first}, highest {highest}, where the header says "

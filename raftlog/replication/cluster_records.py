@@ -293,7 +293,7 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
-_decoder: Final = msgspec.msgpack.Decoder(_Snapshot)
+_snapshot_decoder: Final = msgspec.msgpack.Decoder(_Snapshot)
 
 
 def encode_records(records: ClusterRecords) -> bytes:
@@ -372,7 +372,7 @@ def decode_records(data: bytes) -> ClusterRecords:
     if not data:
         return ClusterRecords()
     try:
-        snapshot = _decoder.decode(data)
+        snapshot = _snapshot_decoder.decode(data)
         if not SNAPSHOT_FORMAT_MIN <= snapshot.format <= SNAPSHOT_FORMAT:
             raise InvalidRequestError(
                 f"cluster snapshot has format {snapshot.format}, but this release reads formats "

@@ -28,7 +28,7 @@ UNSEEN_ELECTIONS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Survivor:
     """Journal state of one group on a broker. Without a vote in the cluster group: the version of
     the state that it has received as ``index``.
 
@@ -84,7 +84,7 @@ class Report:
     broker: BrokerId
     directory_id: DirectoryId
     boot: int
-    standing: Standing | None = None
+    standing: Survivor | None = None
     state: PartitionState | None = None
     copy: Copy | None = None
 
@@ -93,17 +93,17 @@ class Report:
 class GroupLoss:
     """Remaining and lost voters of a group."""
 
-    newest: Standing  # newest journal of the remaining voters; without voters, of all brokers
+    newest: Survivor  # newest journal of the remaining voters; without voters, of all brokers
     lost: Mapping[BrokerId, DirectoryId]  # voters whose data directory is unavailable
     has_majority: bool
-    led: Standing | None  # of a broker that has contact with the group's leader
+    led: Survivor | None  # of a broker that has contact with the group's leader
 
     @property
     def lost_names(self) -> str:
         return ", ".join(map(str, self.lost))
 
 
-def group_loss(standings: Sequence[Standing]) -> GroupLoss:
+def group_loss(standings: Sequence[Survivor]) -> GroupLoss:
     """Compute the loss of a group. ``standings``: one per available broker, at least one."""
     newest = max(standings, key=lambda standing: standing.newness)
     there = {standing.broker: standing.directory_id for standing in standings}
@@ -116,7 +116,7 @@ def group_loss(standings: Sequence[Standing]) -> GroupLoss:
     )
 
 
-def led_text(group: str, led: Standing) -> str:
+def led_text(group: str, led: Survivor) -> str:
     """Return why a group must not be recovered that has a leader."""
     return (
         f"broker {led.broker} has contact with broker {led.leader}, the leader of {group}: a "
@@ -297,9 +297,9 @@ def _is_complete(report: Report) -> bool:
     return report.copy is None or not (report.copy.damage or report.copy.is_unsure)
 
 
-def _nowhere(birth: PartitionState) -> Standing:
+def _nowhere(birth: PartitionState) -> Survivor:
     """Return the standing of a group that no journal contains: its initial voters."""
-    return Standing(
+    return Survivor(
         broker=-1,
         directory_id="",
         generation=0,

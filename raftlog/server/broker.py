@@ -662,7 +662,7 @@ def _open_files(
     """
     given = config
     if not (config.has_peers or any_id):
-        saved = brokers_file.read(disk, config.data_dir)
+        saved = brokers_file.read_brokers(disk, config.data_dir)
         others = tuple(at for broker, at in sorted(saved.items()) if broker != config.id)
         if others:
             config = config.joining(others)

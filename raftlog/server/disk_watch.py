@@ -18,7 +18,7 @@ from raftlog.server.workers import Workers
 
 logger = logging.getLogger(__name__)
 
-CHECK_SECONDS: Final = 0.25
+WATCH_SECONDS: Final = 0.25
 # Seconds. If other work takes longer, the broker tests whether the disk still completes a sync.
 SUSPECT_SECONDS: Final = 1.0
 # Seconds. If logs hang already, a journal that has waited for this time is on the same disk.
@@ -91,9 +91,9 @@ class DiskWatch:
         """
 
         def check() -> None:
-            self._timer = self._loop.call_later(CHECK_SECONDS, check)
+            self._timer = self._loop.call_later(WATCH_SECONDS, check)
             now = self._loop.time()
-            passed_s, self._checked_at = min(now - self._checked_at, 2 * CHECK_SECONDS), now
+            passed_s, self._checked_at = min(now - self._checked_at, 2 * WATCH_SECONDS), now
             for oldest in (self._logs, self._journal, *self._others):
                 if oldest is not None:
                     oldest.check(passed_s)
@@ -113,7 +113,7 @@ class DiskWatch:
                 while_hung()
 
         self._checked_at = self._loop.time()
-        self._timer = self._loop.call_later(CHECK_SECONDS, check)
+        self._timer = self._loop.call_later(WATCH_SECONDS, check)
 
     def stop(self) -> None:
         if self._timer is not None:

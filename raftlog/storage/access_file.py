@@ -13,15 +13,15 @@ from raftlog.errors import DataDirectoryError
 from raftlog.storage import state_file
 
 
-def _path(directory: str) -> str:
+def _access_path(directory: str) -> str:
     return f"{directory}/access"
 
 
-def read(disk: Disk, directory: str) -> bytes:
+def read_access(disk: Disk, directory: str) -> bytes:
     """Return the saved state; empty if there is none. Raises ``DamagedLogError`` if the file is
     corrupt, and ``OSError``.
     """
-    path = _path(directory)
+    path = _access_path(directory)
     state = state_file.read(disk, path)
     if state is None:
         return b""
@@ -31,6 +31,6 @@ def read(disk: Disk, directory: str) -> bytes:
         raise DataDirectoryError(f"{path} contains no access rules") from error
 
 
-def write(disk: Disk, directory: str, state: bytes) -> None:
+def write_access(disk: Disk, directory: str, state: bytes) -> None:
     """Save the state durably. Raises ``OSError``; the older state then stays."""
-    state_file.write(disk, _path(directory), {"state": b64encode(state).decode()})
+    state_file.write(disk, _access_path(directory), {"state": b64encode(state).decode()})

@@ -14,24 +14,24 @@ from raftlog.errors import DamagedLogError
 from raftlog.storage import state_file
 
 
-def _path(directory: str) -> str:
+def _brokers_path(directory: str) -> str:
     return f"{directory}/brokers"
 
 
-def read(disk: Disk, directory: str) -> dict[int, Address]:
+def read_brokers(disk: Disk, directory: str) -> dict[int, Address]:
     """Return the saved addresses by broker ID. Raises ``OSError``."""
     try:
-        state = state_file.read(disk, _path(directory)) or {}
+        state = state_file.read(disk, _brokers_path(directory)) or {}
     except DamagedLogError:
         return {}
     return {int(broker): parse_address(text) for broker, text in state.items()}
 
 
-def write(disk: Disk, directory: str, addresses: Mapping[int, Address]) -> None:
+def write_brokers(disk: Disk, directory: str, addresses: Mapping[int, Address]) -> None:
     """Save the addresses durably. On a full disk, the older ones stay. Raises ``OSError``."""
     state = {str(broker): str(address) for broker, address in addresses.items()}
     try:
-        state_file.write(disk, _path(directory), state)
+        state_file.write(disk, _brokers_path(directory), state)
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise

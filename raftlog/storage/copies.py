@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from raftlog.disk import NO_ROOM, Disk
-from raftlog.record.checksum import CHAIN_START, chain
+from raftlog.record.checksum import CHAIN_START, chain_link
 from raftlog.storage import state_file
 from raftlog.types import Offset
 
@@ -135,7 +135,7 @@ class Copies:
 
     def new_copy_id(self) -> int:
         """See ``Copy.new_id``."""
-        return chain(CHAIN_START, self._new_id().encode()) or 1
+        return chain_link(CHAIN_START, self._new_id().encode()) or 1
 
     def note_end(self, key: str, durable_end_offset: Offset, end_sequence: int) -> None:
         """See ``Copy.note_end``."""

@@ -231,7 +231,7 @@ def _take_index(disk: Disk, directory: str, base: Offset, segment: Segment | Non
     try:
         if segment is None or summary.log_bytes > segment.file.size():
             return summary.next_offset
-        if not _fits(segment, index, summary):
+        if not _index_fits(segment, index, summary):
             return -1  # index of another log
     except (DamagedLogError, OSError) as error:
         if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
@@ -245,7 +245,7 @@ def _take_index(disk: Disk, directory: str, base: Offset, segment: Segment | Non
     return summary.next_offset
 
 
-def _fits(segment: Segment, index: SparseIndex, summary: Summary) -> bool:
+def _index_fits(segment: Segment, index: SparseIndex, summary: Summary) -> bool:
     """Return True if the last batch in the index has the end and the hash-chain value of the index.
 
     A hash-chain value covers all earlier batches, so this check is equivalent to reading them all.

@@ -227,7 +227,7 @@ class Store:
         Any thread may call. Raises ``StorageFailedError``.
         """
         try:
-            clock_file.write(self._disk, self.directory, deletion_ms)
+            clock_file.write_clock(self._disk, self.directory, deletion_ms)
         except OSError as error:
             raise storage_error("saving the deletion time", error) from error
 
@@ -237,7 +237,7 @@ class Store:
         Any thread may call. Raises ``DiskFullError`` and ``StorageFailedError``.
         """
         try:
-            access_file.write(self._disk, self.directory, state)
+            access_file.write_access(self._disk, self.directory, state)
         except OSError as error:
             raise storage_error("saving the access rules", error) from error
 
@@ -247,7 +247,7 @@ class Store:
         Any thread may call. Raises ``StorageFailedError``.
         """
         try:
-            brokers_file.write(self._disk, self.directory, addresses)
+            brokers_file.write_brokers(self._disk, self.directory, addresses)
         except OSError as error:
             raise storage_error("saving the addresses of the brokers", error) from error
 
@@ -619,9 +619,9 @@ class Store:
     def _read_files(self, new_id: Callable[[], str], *, has_peers: bool) -> None:
         """Read the small files of the directory, and note whether it is a copy."""
         disk, directory, directory_id = self._disk, self.directory, self.identity.directory_id
-        self.saved_time_ms = clock_file.read(disk, directory)
-        self.saved_access = access_file.read(disk, directory)
-        self.saved_brokers = brokers_file.read(disk, directory)
+        self.saved_time_ms = clock_file.read_clock(disk, directory)
+        self.saved_access = access_file.read_access(disk, directory)
+        self.saved_brokers = brokers_file.read_brokers(disk, directory)
         self.saved_cluster = cluster_file.read(disk, directory)
         clean = clean_mark.take(disk, directory, directory_id=directory_id)
         self.was_clean |= clean

@@ -103,13 +103,13 @@ def blocks_of(
             row_count >= partition_count() * BLOCK_ROWS_PER_PARTITION
             or size_bytes >= BLOCK_BYTES_MAX
         ):
-            yield _joined(held)
+            yield _joined_rows(held)
             held, row_count, size_bytes = [], 0, 0
     if held:
-        yield _joined(held)
+        yield _joined_rows(held)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _joined_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
@@ -466,7 +466,7 @@ class Chunker:
         self._pending_bytes += size_bytes
 
     def _close(self, partition: TopicPartition, begun: _Begun) -> Chunk:
-        chunk = Chunk(partition, _joined(begun.pieces))
+        chunk = Chunk(partition, _joined_rows(begun.pieces))
         self._pending_bytes -= begun.size_bytes
         begun.pieces, begun.size_bytes = [], 0
         return chunk

@@ -85,7 +85,7 @@ def test_nothing_is_lost(tmp_path: Path, words: tuple[str, ...]) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("words", WITH_ROOT, ids=lambda words: words[0])
 def test_nothing_is_lost_to_what_takes_root(tmp_path: Path, words: tuple[str, ...]) -> None:
-    why_not = sandbox.why_not()
+    why_not = sandbox.why_no_sandbox()
     if why_not:
         pytest.skip(f"not injected: {why_not}")
     kinds, *others = words

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raftlog_jepsen import campaign as campaign_module
-from raftlog_jepsen.campaign import MIXES, CampaignOptions, Mix, Row, campaign, run, table
+from raftlog_jepsen.campaign import MIXES, CampaignOptions, Mix, Row, campaign, run_campaign, table
 from raftlog_jepsen.nemesis.registry import KINDS, expand
 
 SUMMARY = {
@@ -76,7 +76,7 @@ def test_the_exit_status_is_the_verdict_and_only_what_was_right_is_thrown_away(
         program.write_text(f"#!/bin/sh\nkill {status} $$\n")
     monkeypatch.setattr(campaign_module.sys, "executable", str(program))
     made = options(tmp_path)
-    row = run(MIX, 12, made)
+    row = run_campaign(MIX, 12, made)
     assert row.verdict == verdict
     said = made.directory / "00012-two-words.txt"
     assert said.exists() == (status != 0)

@@ -173,7 +173,7 @@ def completion(desk: Desk) -> Append:
 def test_a_group_is_acknowledged_where_its_parts_are(desk: Desk) -> None:
     producer = FakeProducer(many((40, 2), (42, 1), (50, 2)))
     assert asyncio.run(desk.append(producer, 5)) == "ok"
-    assert list(map(values.decode, producer.sent)) == [1, 2, 3, 4, 5]
+    assert list(map(values.decode_value, producer.sent)) == [1, 2, 3, 4, 5]
     done = completion(desk)
     assert (done.type, done.error) == ("ok", "")
     assert done.offsets == [(1, 3, 40), (4, 2, 50)]
@@ -185,7 +185,7 @@ def test_values_are_never_given_out_twice(desk: Desk) -> None:
                  FakeProducer(many((3, 2)))]  # fmt: skip
     for producer, count in zip(producers, (3, 4, 2), strict=True):
         asyncio.run(desk.append(producer, count))
-    assert list(map(values.decode, producers[2].sent)) == [8, 9]
+    assert list(map(values.decode_value, producers[2].sent)) == [8, 9]
 
 
 @pytest.mark.parametrize(
@@ -272,12 +272,12 @@ def record(partition: int, offset: int, value: bytes | None, epoch: int = 3) -> 
 
 
 RECORDS = [
-    record(1, 10, values.encode(5, 3)),
-    record(0, 2, values.encode(9, 0)),
-    record(1, 11, values.encode(6, 2_000)),
+    record(1, 10, values.encode_value(5, 3)),
+    record(0, 2, values.encode_value(9, 0)),
+    record(1, 11, values.encode_value(6, 2_000)),
     record(1, 12, b"nonsense"),
     record(1, 13, None),
-    record(1, 14, values.encode(7, 1), epoch=4),
+    record(1, 14, values.encode_value(7, 1), epoch=4),
 ]
 
 

@@ -246,8 +246,8 @@ def test_what_cannot_be_made_leaves_nothing(
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What was seen in a cluster with all that needs root: in a sandbox, so in another process."""
-    if sandbox.why_not():
-        pytest.skip(f"no sandbox can be made here: {sandbox.why_not()}")
+    if sandbox.why_no_sandbox():
+        pytest.skip(f"no sandbox can be made here: {sandbox.why_no_sandbox()}")
     directory = tmp_path_factory.mktemp("everything")
     command = [sys.executable, str(IN_SANDBOX), str(directory)]
     done = subprocess.run(

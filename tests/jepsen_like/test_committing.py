@@ -19,9 +19,9 @@ from raftlog_jepsen.committing import (
     MISMATCH,
     NOTHING,
     commit,
+    commit_outcome_of,
     committed,
     offset_of,
-    outcome_of,
 )
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -83,7 +83,7 @@ def test_a_commit_and_what_is_read_back(tmp_path: Path) -> None:
 )
 def test_only_what_is_certain_is_a_failure(tmp_path: Path, error: RaftlogError, ended: str) -> None:
     consumer = cast(AsyncConsumer, FakeConsumer(error))
-    assert outcome_of(error) == ended
+    assert commit_outcome_of(error) == ended
 
     async def work(recorder: Recorder) -> Any:
         is_ok = await commit(recorder, consumer, "c", "g", {ONE: 7})

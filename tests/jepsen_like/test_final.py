@@ -33,7 +33,7 @@ def fill(directory: Path, *, first: int = 1, count: int = COUNT, name: str = "t"
         log.create_topic(name, config={"segment.bytes": "16384"}, if_not_exists=True)
         with log.producer(linger_ms=0) as producer:
             for start in range(first, first + count, 10):
-                records = [values.encode(value, 500) for value in range(start, start + 10)]
+                records = [values.encode_value(value, 500) for value in range(start, start + 10)]
                 producer.send_many(name, records).result()
 
 
@@ -184,7 +184,7 @@ async def final_context(
     context = context_of(plan(workload, TOPICS[1]), recorder, running)
     await create_topics(context, TOPICS[1:])
     async with AsyncProducer(running.bootstrap) as producer:
-        group = [values.encode(value, 50) for value in range(1, COUNT + 1)]
+        group = [values.encode_value(value, 50) for value in range(1, COUNT + 1)]
         await (await producer.send_many("one", group))
     context.clients.acked["one:0"] = COUNT + acked_beyond
     is_whole = await final_reads(context, context.targets, timeout_s=3.0 if acked_beyond else 30.0)

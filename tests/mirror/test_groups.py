@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.mirror.groups import Policy, due
+from raftlog.mirror.groups import Policy, commits_due
 from raftlog.types import OffsetAndMetadata, TopicPartition
 
 A, B, C, D = (TopicPartition("t", number) for number in range(4))
@@ -15,7 +15,7 @@ def test_offsets_advance_up_to_the_end_of_the_copy() -> None:
         B: OffsetAndMetadata(150),
         D: OffsetAndMetadata(5),
     }
-    assert due(source, {}, COPIES) == {
+    assert commits_due(source, {}, COPIES) == {
         COPIES[A][0]: OffsetAndMetadata(10, "note"),
         COPIES[B][0]: OffsetAndMetadata(100),
     }
@@ -24,13 +24,13 @@ def test_offsets_advance_up_to_the_end_of_the_copy() -> None:
 def test_offsets_never_move_back() -> None:
     source = {A: OffsetAndMetadata(10), B: OffsetAndMetadata(20), C: OffsetAndMetadata(30)}
     target = {COPIES[tp][0]: OffsetAndMetadata(20) for tp in (A, B, C)}
-    assert due(source, target, COPIES) == {COPIES[C][0]: OffsetAndMetadata(30)}
+    assert commits_due(source, target, COPIES) == {COPIES[C][0]: OffsetAndMetadata(30)}
 
 
 def test_offsets_are_overwritten_if_they_differ() -> None:
     source = {A: OffsetAndMetadata(10), B: OffsetAndMetadata(20), C: OffsetAndMetadata(30)}
     target = {COPIES[tp][0]: OffsetAndMetadata(20) for tp in (A, B, C)}
-    assert due(source, target, COPIES, Policy.OVERWRITE) == {
+    assert commits_due(source, target, COPIES, Policy.OVERWRITE) == {
         COPIES[A][0]: OffsetAndMetadata(10),
         COPIES[C][0]: OffsetAndMetadata(30),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from raftlog.client.descriptions import PartitionDescription, TopicDescription, TopicListing
-from raftlog.mirror.topics import plan, selected, settings_due
+from raftlog.mirror.topics import planned, selected, settings_due
 from raftlog.types import NewTopic, TopicPartition
 
 
@@ -24,7 +24,7 @@ def test_whole_names_of_public_topics_match() -> None:
 
 
 def test_new_topics_have_the_settings_partitions_and_replicas_of_the_source() -> None:
-    made = plan([described("t", 2, 3)], {}, prefix="p-", broker_count=5)
+    made = planned([described("t", 2, 3)], {}, prefix="p-", broker_count=5)
     assert made.create == [NewTopic("p-t", 2, 3, {"retention.ms": "5"})]
     assert made.copies == {
         TopicPartition("t", number): TopicPartition("p-t", number) for number in range(2)
@@ -32,14 +32,14 @@ def test_new_topics_have_the_settings_partitions_and_replicas_of_the_source() ->
 
 
 def test_a_small_target_cluster_has_fewer_replicas() -> None:
-    (new,) = plan([described("t", 1, 3)], {}, prefix="", broker_count=1).create
+    (new,) = planned([described("t", 1, 3)], {}, prefix="", broker_count=1).create
     assert new.replication_factor == 1
 
 
 def test_existing_topics_get_missing_partitions() -> None:
     existing = {"t": TopicListing("t", "id", 2), "u": TopicListing("u", "id", 9)}
     sources = [described("t", 4, 1), described("u", 4, 1)]
-    made = plan(sources, existing, prefix="", broker_count=1)
+    made = planned(sources, existing, prefix="", broker_count=1)
     assert (made.create, made.extend) == ([], {"t": 4})
     assert len(made.copies) == 8
 

@@ -185,7 +185,7 @@ GUARDS: Final = [
         name="a request lists a bounded number of producers",
         why="a response with the producers of 10,000 partitions blocks the event loop",
         module="raftlog/server/handlers/list_producers.py",
-        function="handle",
+        function="handle_list_producers",
         change=never("if LISTED_PRODUCERS_MAX"),
         tests=(f"{_PRODUCERS}::test_the_number_of_producers_of_a_request_is_limited",),
     ),

@@ -90,7 +90,7 @@ OPENING: Final = [
         why="the index of another log locates the batches",
         module="raftlog/storage/recovery.py",
         function="_take_index",
-        change=value("if _fits", "_.operand.args[1] is None"),
+        change=value("if _index_fits", "_.operand.args[1] is None"),
         tests=("tests/storage/test_rebuilding.py::test_the_index_of_another_log_is_not_believed",),
     ),
     Guard(

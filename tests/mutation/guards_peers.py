@@ -119,7 +119,7 @@ PEERS: Final = [
         name="a proof is of fresh nonces",
         why="any process can replay a recorded handshake",
         module="raftlog/protocol/peer_auth.py",
-        function="_proof",
+        function="_peer_proof",
         change=replace("tuple _fields", "(_.elts[0], _.elts[1], _.elts[2], _.elts[3])"),
         tests=(
             (
@@ -132,7 +132,7 @@ PEERS: Final = [
         name="fields of a proof have their lengths",
         why="one identity's proof is valid for another with the same concatenation",
         module="raftlog/protocol/peer_auth.py",
-        function="_proof",
+        function="_peer_proof",
         change=drop("call update to_bytes"),
         tests=(
             (

@@ -25,11 +25,13 @@ def test_crc32c_goes_on_from_a_crc() -> None:
 
 
 def test_chain_is_xxh3_of_the_value_before_and_the_link() -> None:
-    assert checksum.chain(checksum.CHAIN_START, b"") == 0xC77B3ABB6F87ACD9  # XXH3-64 of 8 zeros
+    assert (
+        checksum.chain_link(checksum.CHAIN_START, b"") == 0xC77B3ABB6F87ACD9
+    )  # XXH3-64 of 8 zeros
 
 
 def test_chain_depends_on_all_that_precedes() -> None:
-    first, other = checksum.chain(0, b"a"), checksum.chain(0, b"b")
+    first, other = checksum.chain_link(0, b"a"), checksum.chain_link(0, b"b")
     assert first != other
-    assert checksum.chain(first, b"c") != checksum.chain(other, b"c")
-    assert checksum.chain(first, b"c") != checksum.chain(first, b"d")
+    assert checksum.chain_link(first, b"c") != checksum.chain_link(other, b"c")
+    assert checksum.chain_link(first, b"c") != checksum.chain_link(first, b"d")

@@ -43,7 +43,7 @@ def test_are_zero_at(indexes: tuple[int, ...], expected: bool) -> None:
 
 
 def test_highest_is_unsigned() -> None:
-    assert columns.highest(u64(3, U64_MAX, 5)) == U64_MAX
+    assert columns.highest_of(u64(3, U64_MAX, 5)) == U64_MAX
 
 
 @pytest.mark.parametrize(("bound", "index"), [(0, 0), (4, 1), (9, 1), (10, 3), (11, 4)])

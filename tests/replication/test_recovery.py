@@ -15,7 +15,7 @@ from raftlog.replication.recovery import (
     GoOn,
     Nothing,
     Report,
-    Standing,
+    Survivor,
     group_loss,
     plan,
 )
@@ -42,9 +42,9 @@ def standing(
     voters: tuple[int, ...] = (1, 2, 3),
     rank: tuple[int, int, int] = (1, 2, 9),
     leader: int | None = None,
-) -> Standing:
+) -> Survivor:
     generation, term, index = rank
-    return Standing(
+    return Survivor(
         broker=broker,
         directory_id=disk or DISKS[broker],
         generation=generation,
@@ -56,7 +56,7 @@ def standing(
 
 
 def report(
-    at: Standing, knows: PartitionState | None, end: int = -1, *, epoch: int = 4, damage: str = ""
+    at: Survivor, knows: PartitionState | None, end: int = -1, *, epoch: int = 4, damage: str = ""
 ) -> Report:
     copy = Copy(end=end, last_epoch=epoch, high_watermark=end, damage=damage) if end >= 0 else None
     return Report(

@@ -30,7 +30,7 @@ from raftlog.security.delegation import HMAC_BYTES, make_token, password_of
 from raftlog.security.principal import ANONYMOUS, Principal
 from raftlog.security.sasl import ScramClientExchange
 from raftlog.server.authentication import Authenticator
-from raftlog.server.requests.delegation_tokens import check_allowed
+from raftlog.server.requests.delegation_tokens import check_token_allowed
 from raftlog.testing.certificates import Certificates
 from raftlog.testing.probes import wait_until
 from raftlog_cli.http_api import PATHS as API_PATHS
@@ -291,9 +291,9 @@ def test_tokens_require_tls_and_a_user(fields: dict[str, Any], text: str) -> Non
     held = {"used": None, "is_encrypted": True, "principal": Principal("User", "alice")}
     context: Any = SimpleNamespace(clustered=lambda: None)
     connection: Any = SimpleNamespace(**held)
-    check_allowed(context, connection)
+    check_token_allowed(context, connection)
     with pytest.raises(TokenRequestNotAllowedError, match=text):
-        check_allowed(context, SimpleNamespace(**(held | fields)))  # type: ignore[arg-type]
+        check_token_allowed(context, SimpleNamespace(**(held | fields)))  # type: ignore[arg-type]
 
 
 def test_owners_renewers_and_administrators_manage_a_token(served: Delegating) -> None:

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from raftlog.server.disk_watch import CHECK_SECONDS, JOURNAL_SECONDS, SUSPECT_SECONDS, DiskWatch
+from raftlog.server.disk_watch import JOURNAL_SECONDS, SUSPECT_SECONDS, WATCH_SECONDS, DiskWatch
 from raftlog.server.workers import Unfinished, Workers
 from tests.client.virtual import VirtualLoop
 
 TIMEOUT_S = 5.0
-LATE_S = 2 * CHECK_SECONDS  # than the timeout, at most
+LATE_S = 2 * WATCH_SECONDS  # than the timeout, at most
 
 
 class Threads:

@@ -45,7 +45,7 @@ def library() -> Path | None:
 
 
 @functools.cache
-def why_not() -> str:
+def why_no_clocks() -> str:
     """Return why processes cannot have separate wall clocks on this machine; empty if they can.
 
     Starts two processes to test it.
@@ -107,7 +107,7 @@ class FakeClock:
         """
         found = library()
         if found is None:
-            raise OSError(why_not())
+            raise OSError(why_no_clocks())
         if not self.path.exists():
             self.set(0.0)
         return {

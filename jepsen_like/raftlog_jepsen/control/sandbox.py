@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 MARK: Final = "RAFTLOG_CHAOS_SANDBOX"  # environment variable: network namespace of the sandbox
-COMMANDS: Final = ("unshare", "sh", "ip", "mount", "mkdir", "readlink")
+SANDBOX_COMMANDS: Final = ("unshare", "sh", "ip", "mount", "mkdir", "readlink")
 TRIAL_TIMEOUT_S: Final = 20.0
 # `ip netns` creates mounts: they are in a private file system.
 _SETUP: Final = (
@@ -28,13 +28,13 @@ _UNSHARE: Final = ("unshare", "--net", "--mount", "--propagation", "private", "-
 
 
 @functools.cache
-def why_not() -> str:
+def why_no_sandbox() -> str:
     """Return why a sandbox cannot be created on this machine; empty if it can. Tests it once."""
     if sys.platform != "linux":
         return "requires Linux"
     if os.geteuid() != 0:
         return "requires root, to create namespaces"
-    missing = [command for command in COMMANDS if shutil.which(command) is None]
+    missing = [command for command in SANDBOX_COMMANDS if shutil.which(command) is None]
     if missing:
         return f"no {', '.join(missing)}"
     try:

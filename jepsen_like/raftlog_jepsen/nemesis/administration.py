@@ -18,7 +18,7 @@ from raftlog_jepsen.plan import Shape
 TIMEOUT_MS: Final = 5_000
 SIDE_TOPIC: Final = "side-show"
 SEGMENT_BYTES: Final = ("32768", "65536", "262144", "1048576")
-KINDS: Final[Mapping[str, str]] = {
+ADMINISTRATION_KINDS: Final[Mapping[str, str]] = {
     "transfer": "Move the leaders of some partitions to other in-sync replicas.",
     "topics": "Create a topic, add partitions to it, delete it, and recreate it with its name.",
     "settings": "Change the segment size of a topic in use.",
@@ -35,7 +35,7 @@ class Reachable(Protocol):
 class AdministrationNemesis(OwnKinds):
     """Uses the ordinary admin client, with short timeouts, because other faults can be active."""
 
-    kinds = KINDS
+    kinds = ADMINISTRATION_KINDS
 
     def __init__(self, cluster: Reachable, _ledger: object = None) -> None:
         self._cluster = cluster

@@ -29,14 +29,14 @@ STROBE_PERIODS_S: Final = (0.01, 0.05, 0.2)
 RESOLUTION_S: Final = 0.002  # the harness reads the wall clock in milliseconds
 JOIN_TIMEOUT_S: Final = 5.0
 LOG_TAIL_BYTES: Final = 4_096
-KINDS: Final[Mapping[str, str]] = {
+CLOCKS_KINDS: Final[Mapping[str, str]] = {
     "clock-jump": "The wall clocks of some brokers, or of all, jump by 0.1 s to ten days.",
     "clock-strobe": "The wall clock of some brokers flips between two times every 10 to 200 ms.",
     "clock-bases": "Brokers have different bases of the monotonic clock.",
 }
 
 
-class Process(Protocol):
+class ClockProcess(Protocol):
     @property
     def log_path(self) -> Path: ...
 
@@ -45,7 +45,7 @@ class Clocked(Protocol):
     """Interface of one broker's host."""
 
     @property
-    def process(self) -> Process: ...
+    def process(self) -> ClockProcess: ...
 
     @property
     def broker_pid(self) -> int | None: ...
@@ -67,7 +67,7 @@ class Cluster(Protocol):
 class ClocksNemesis(OwnKinds):
     """Sets the clocks with which the brokers of the cluster were started."""
 
-    kinds = KINDS
+    kinds = CLOCKS_KINDS
 
     def __init__(self, cluster: Cluster, _ledger: object = None) -> None:
         self._cluster = cluster
@@ -78,7 +78,7 @@ class ClocksNemesis(OwnKinds):
         self._log_bytes: dict[int, int] = {}  # log size by broker when its clock was changed
 
     def _why_not(self, kind: str) -> str:
-        return "" if kind == "clock-bases" else clocks.why_not()
+        return "" if kind == "clock-bases" else clocks.why_no_clocks()
 
     # -- drawing
 

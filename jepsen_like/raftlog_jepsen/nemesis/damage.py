@@ -48,7 +48,7 @@ REGIONS: Final[Mapping[str, tuple[Region, ...]]] = {
 REBUILT: Final[frozenset[Region]] = frozenset({"index", "epochs", "producers"})
 # Drawn twice as often, because they are most of the data.
 OFTEN: Final[tuple[Region, ...]] = ("closed", "active")
-KINDS: Final[Mapping[str, str]] = {
+DAMAGE_KINDS: Final[Mapping[str, str]] = {
     "corrupt": "Flip bits in files of some brokers, or replace chunks by zeros or other chunks.",
     "truncate": "Truncate files of some brokers, or append a torn write.",
     "rollback": "Restore the version of a file that one broker had before its last start.",
@@ -74,7 +74,7 @@ class _Harm:
 class DamageNemesis(OwnKinds):
     """Changes files of brokers, and checks the reaction."""
 
-    kinds = KINDS
+    kinds = DAMAGE_KINDS
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ class _Kind:
     is_fatal: bool
 
 
-KINDS: Final[Mapping[str, _Kind]] = {
+DISKS_KINDS: Final[Mapping[str, _Kind]] = {
     "disk-full": _Kind(
         "Fill disks in use, except for 0 to 64 KiB; release the space.", "ENOSPC", False
     ),
@@ -68,7 +68,7 @@ class DisksNemesis(OwnKinds):
     broker started.
     """
 
-    kinds: ClassVar = {kind: about.summary for kind, about in KINDS.items()}
+    kinds: ClassVar = {kind: about.summary for kind, about in DISKS_KINDS.items()}
 
     def __init__(self, cluster: Harmable, ledger: Losses) -> None:
         self._cluster = cluster
@@ -86,7 +86,7 @@ class DisksNemesis(OwnKinds):
         args: dict[str, Any] = {"who": who}
         if kind == "disk-full":
             args["leave_bytes"] = random.choice(LEAVE_BYTES)
-        is_fatal = KINDS[kind].is_fatal
+        is_fatal = DISKS_KINDS[kind].is_fatal
         return FaultPlan(
             kind=kind,
             targets=targets,
@@ -98,7 +98,7 @@ class DisksNemesis(OwnKinds):
 
     def begin(self, fault: FaultPlan) -> Effect:
         disks = disks_of(self._cluster, fault.targets)
-        about = KINDS[fault.kind]
+        about = DISKS_KINDS[fault.kind]
         for target, disk in disks.items():
             self._harmed.setdefault(target, set()).add(fault.kind)
             if self._cluster.hosts[target].process.running:
@@ -122,7 +122,7 @@ class DisksNemesis(OwnKinds):
 
     def heal(self) -> None:
         """Repair all disks, and start the brokers that ended because of them."""
-        self._restore(tuple(self._harmed), set(KINDS))
+        self._restore(tuple(self._harmed), set(DISKS_KINDS))
 
     def _restore(self, targets: Collection[int], kinds: set[str]) -> Effect:
         """Undo these kinds. Another kind on the same disk stays active."""
@@ -154,7 +154,9 @@ class DisksNemesis(OwnKinds):
     def _repair(self, target: int, disk: LoopDisk, kinds: set[str]) -> None:
         before = self._harmed[target]
         after = before - kinds
-        was_broken, is_broken = (any(KINDS[k].is_fatal for k in each) for each in (before, after))
+        was_broken, is_broken = (
+            any(DISKS_KINDS[k].is_fatal for k in each) for each in (before, after)
+        )
         if was_broken and not is_broken:
             self._cluster.kill((target,))  # its open files are invalid after the remount
             disk.remount()

@@ -44,7 +44,7 @@ from raftlog_jepsen.plan import Shape
 
 Pair: TypeAlias = tuple[int, int]
 
-KINDS: Final[Mapping[str, str]] = {
+LINKS_KINDS: Final[Mapping[str, str]] = {
     "link-delay": "Some connections are delayed, with jitter, small slices, or slow closing.",
     "link-stall": "Some connections stay open but transfer no bytes in one or both directions.",
     "link-reset": "Some connections are reset, once or after a number of bytes each.",
@@ -55,7 +55,7 @@ TOXICS: Final[Mapping[str, type[Toxic]]] = {
     kind.__name__: kind
     for kind in (Latency, Bandwidth, Slicer, SlowClose, Stall, Reset, Garble, Duplicate, Late)
 }
-HOLD_S: Final = (1.0, 12.0)
+LINK_HOLD_S: Final = (1.0, 12.0)
 EFFECT_TIMEOUT_S: Final = 2.5  # time limit for a toxic to have an effect
 POLL_S: Final = 0.02
 CLIENTS: Final = 0
@@ -63,7 +63,7 @@ IS_ONCE: Final = Reset()  # resets open connections once
 SHORT_S: Final = 0.1  # maximum delay that must not interrupt writes
 
 
-class Cluster(Protocol):
+class LinkCluster(Protocol):
     """Interface of the cluster."""
 
     @property
@@ -77,9 +77,9 @@ class LinksNemesis(OwnKinds):
     """Injects faults into links. A later fault on the same link replaces an earlier one and ends
     both."""
 
-    kinds = KINDS
+    kinds = LINKS_KINDS
 
-    def __init__(self, cluster: Cluster, _ledger: object = None) -> None:
+    def __init__(self, cluster: LinkCluster, _ledger: object = None) -> None:
         self._cluster = cluster
         self._begun: list[tuple[FaultPlan, dict[tuple[Pair, Direction], Counts]]] = []
 
@@ -100,7 +100,7 @@ class LinksNemesis(OwnKinds):
             kind=kind,
             targets=tuple(sorted({broker for pair in pairs for broker in pair} - {CLIENTS})),
             args={"pairs": [list(pair) for pair in pairs], "toxics": listed},
-            hold_s=random.uniform(*HOLD_S),
+            hold_s=random.uniform(*LINK_HOLD_S),
             expects=expects,
         )
 

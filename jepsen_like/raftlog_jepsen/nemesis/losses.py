@@ -41,7 +41,7 @@ WHOLE_S: Final = 20.0  # time limit for replicas to be in sync, before settings 
 REFUSAL_S: Final = 6.0  # time limit for the other brokers to reject an old copy
 MORE_S: Final = 3.0  # time limit for a broker to write more than the restored copy contains
 POLL_S: Final = 0.2
-KINDS: Final[Mapping[str, str]] = {
+LOSSES_KINDS: Final[Mapping[str, str]] = {
     "wipe": "Brokers are killed and lose their disks: up to n-1 of n copies at once.",
     "swap-disks": "Two brokers are started with each other's disk.",
     "old-backup": "A broker is started with an old copy of its disk.",
@@ -64,7 +64,7 @@ class _State:
 class LossesNemesis(OwnKinds):
     """Empties, exchanges and restores data directories."""
 
-    kinds = KINDS
+    kinds = LOSSES_KINDS
 
     def __init__(
         self, cluster: Cluster, ledger: Losses, *, patience_s: float | None = None

@@ -25,7 +25,7 @@ REMOVED_S: Final = 5.0  # additional time for a removal, before it is cancelled
 POLL_S: Final = 0.5
 CANCELLED: Final = 0.3  # share of moves that are cancelled
 THROTTLES: Final = (0, 0, 20_000, 500_000)  # bytes per second; 0 for none
-KINDS: Final[Mapping[str, str]] = {
+MEMBERSHIP_KINDS: Final[Mapping[str, str]] = {
     "decommission": "Remove a broker, or cancel a long removal; it rejoins with an empty disk.",
     "reassign": "Move replicas of some partitions, sometimes throttled; cancel some moves.",
     "replication-factor": "Add a replica to each partition of a topic, then remove it.",
@@ -65,7 +65,7 @@ class _State:
 class MembershipNemesis(OwnKinds):
     """Uses the ordinary admin client, with short timeouts, because other faults can be active."""
 
-    kinds = KINDS
+    kinds = MEMBERSHIP_KINDS
 
     def __init__(self, cluster: Cluster, _ledger: object = None) -> None:
         self._cluster = cluster

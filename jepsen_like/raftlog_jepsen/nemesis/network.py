@@ -20,7 +20,7 @@ from raftlog_jepsen.net import NamespaceNet, Net
 from raftlog_jepsen.plan import Shape
 from raftlog_jepsen.status import ClusterStatus
 
-KINDS: Final[Mapping[str, str]] = {
+NETWORK_KINDS: Final[Mapping[str, str]] = {
     "partition": "A network partition between brokers, or between clients and brokers.",
     "one-way": "A network partition in one direction: messages arrive in the other direction.",
     "slow-link": "The bandwidth of a broker is limited to 64 kbit/s to 10 Mbit/s.",
@@ -49,7 +49,7 @@ class NetworkNemesis(OwnKinds):
     """Injects network faults. They can overlap: a pair is reconnected when the last fault that
     blocks it ends."""
 
-    kinds = KINDS
+    kinds = NETWORK_KINDS
 
     def __init__(self, cluster: Cluster, _ledger: object = None) -> None:
         self._cluster = cluster

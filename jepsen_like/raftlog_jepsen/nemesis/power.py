@@ -18,7 +18,7 @@ from raftlog_jepsen.nemesis.base import Effect, Expectation, FaultPlan, OwnKinds
 from raftlog_jepsen.plan import Shape
 
 HOLD_S: Final = (0.0, 5.0)
-KINDS: Final[Mapping[str, str]] = {
+POWER_KINDS: Final[Mapping[str, str]] = {
     "power": "Kill brokers and discard all data that was not synced; restart them."
 }
 WHO: Final = ("all", "all", "one", "minority", "majority")
@@ -68,7 +68,7 @@ class PowerNemesis(OwnKinds):
     ``args["journal"]``: effect on the file systems' journals, see ``LoopDisk.cut_power``.
     """
 
-    kinds = KINDS
+    kinds = POWER_KINDS
 
     def __init__(self, cluster: Powered, ledger: Losses) -> None:
         self._cluster = cluster

@@ -18,7 +18,7 @@ from raftlog_jepsen.nemesis.power import by_name, expectation
 from raftlog_jepsen.plan import Shape
 from raftlog_jepsen.status import ClusterStatus
 
-KINDS: Final[Mapping[str, str]] = {
+PROCESS_KINDS: Final[Mapping[str, str]] = {
     "kill": "SIGKILL to one broker, to the leader of a partition, or to a minority; restart them.",
     "pause": "SIGSTOP to brokers for 0.1 s to 60 s, some longer than every timeout; SIGCONT.",
     "storm": "Kill all brokers at once or in turn, a leader and its successor, or brokers "
@@ -72,7 +72,7 @@ class Control(Protocol):
 class ProcessNemesis(OwnKinds):
     """Kills and pauses brokers. ``sleep``: implements the pauses within a storm."""
 
-    kinds = KINDS
+    kinds = PROCESS_KINDS
 
     def __init__(
         self,

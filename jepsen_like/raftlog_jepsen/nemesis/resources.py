@@ -37,16 +37,16 @@ CLIENT_ID: Final = "raftlog_jepsen"
 CONNECTIONS: Final = 64  # connections that are opened to use up free descriptors
 CONNECT_TIMEOUT_S: Final = 0.5
 EFFECT_S: Final = 3.0  # time limit for a limit to have an effect
-POLL_S: Final = 0.1
+RESOURCES_POLL_S: Final = 0.1
 NO_FILES: Final = "Too many open files"
-KINDS: Final[Mapping[str, str]] = {
+RESOURCES_KINDS: Final[Mapping[str, str]] = {
     "fds": "A broker gets almost no new file descriptors, for connections or segments.",
     "memory": "A broker gets almost no additional memory, and is killed if it exceeds the limit.",
     "cpu": "A broker gets a small share of one CPU.",
 }
 
 
-class Process(Protocol):
+class ResourceProcess(Protocol):
     @property
     def log_path(self) -> Path: ...
 
@@ -61,7 +61,7 @@ class HostLike(Protocol):
     """Interface of one broker's host."""
 
     @property
-    def process(self) -> Process: ...
+    def process(self) -> ResourceProcess: ...
 
     @property
     def broker_pid(self) -> int | None: ...
@@ -93,7 +93,7 @@ class _Squeeze:
 class ResourcesNemesis(OwnKinds):
     """Limits the resources of a running broker process."""
 
-    kinds = KINDS
+    kinds = RESOURCES_KINDS
 
     def __init__(self, cluster: Cluster, _ledger: object = None) -> None:
         self._cluster = cluster
@@ -205,7 +205,9 @@ class ResourcesNemesis(OwnKinds):
         for _ in range(squeeze.fault.args["requests"]):
             with contextlib.suppress(OSError):  # the broker may have ended
                 self._send_half(squeeze)
-        is_felt = poll(lambda: any(group.pressure().values()), EFFECT_S, interval_s=POLL_S)
+        is_felt = poll(
+            lambda: any(group.pressure().values()), EFFECT_S, interval_s=RESOURCES_POLL_S
+        )
         seen = self._pressure(squeeze)
         # A later effect is reported at the end of the fault.
         return Effect(
@@ -249,7 +251,7 @@ class ResourcesNemesis(OwnKinds):
         else:
             burners = Burners(squeeze.pid, args["neighbours"])
             squeeze.undo.callback(burners.close)
-        is_felt = poll(lambda: self._waits(squeeze), EFFECT_S, interval_s=POLL_S)
+        is_felt = poll(lambda: self._waits(squeeze), EFFECT_S, interval_s=RESOURCES_POLL_S)
         seen = self._pressure(squeeze)
         return Effect(is_felt, seen if is_felt else {"why": "it was not throttled", **seen})
 

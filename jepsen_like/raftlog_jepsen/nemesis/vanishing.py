@@ -31,7 +31,7 @@ from raftlog_jepsen.plan import Shape
 
 NOTICE_S: Final = 10.0  # time limit for a broker to quarantine the remaining files
 POLL_S: Final = 0.2
-KINDS: Final[Mapping[str, str]] = {
+VANISHING_KINDS: Final[Mapping[str, str]] = {
     "vanish": "Remove partition files of brokers that are down or running.",
 }
 SEGMENT: Final = "segment"
@@ -64,7 +64,7 @@ class _Loss:
 class VanishNemesis(OwnKinds):
     """Removes files of brokers, and checks that the brokers restore them."""
 
-    kinds = KINDS
+    kinds = VANISHING_KINDS
 
     def __init__(self, cluster: Cluster, ledger: Losses, *, notice_s: float = NOTICE_S) -> None:
         self._cluster = cluster

@@ -135,7 +135,7 @@ def _facts(found: Digest, source: str) -> Element:
     ]
     commands = [
         part
-        for name, command in run_facts.commands(found, source)
+        for name, command in run_facts.repeat_commands(found, source)
         for part in (node("p", f"To {name}:", class_="hint"), node("pre", markup.cut(command)))
     ]
     title = node("h2", "Parameters of the run", id="run")

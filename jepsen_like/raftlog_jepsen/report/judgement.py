@@ -14,7 +14,7 @@ from raftlog_jepsen.report.canvas import Window
 
 NS: Final = 1_000_000_000
 EVIDENCE_CHARS_MAX: Final = 1_500  # of one finding
-Row: TypeAlias = tuple[str, str]
+JudgementRow: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Judgement:
     sentence: str
     anomalies: tuple[Anomaly, ...]
     windows: tuple[Window, ...] = ()
-    stats: tuple[Row, ...] = ()
+    stats: tuple[JudgementRow, ...] = ()
     troubles: tuple[str, ...] = ()
 
 
@@ -102,7 +102,7 @@ def _window(outage: Outage, base_ns: int) -> Window:
     return Window(begin, begin + length, description)
 
 
-def stat_rows(verdict: Verdict, without: Collection[str] = ()) -> tuple[Row, ...]:
+def stat_rows(verdict: Verdict, without: Collection[str] = ()) -> tuple[JudgementRow, ...]:
     """Return name and value of each statistic that is not empty."""
     rows = ((name, amount(name, value)) for name, value in verdict.stats.items())
     return tuple((words(name), text) for name, text in rows if text and name not in without)

@@ -27,7 +27,7 @@ def rows(digest: Digest) -> list[Row]:
     return [*_asked(digest), *((str(name), str(value)) for name, value in facts.items() if value)]
 
 
-def commands(digest: Digest, history: str) -> list[Row]:
+def repeat_commands(digest: Digest, history: str) -> list[Row]:
     """Return the commands that check the history and, if it contains the options of the run, repeat
     the run."""
     found = [("check this history again", f"raftlog chaos check {shlex.quote(history)}")]

@@ -64,7 +64,7 @@ from raftlog.replication.recovery import (
     Nothing,
     Plan,
     Report,
-    Standing,
+    Survivor,
     group_loss,
     led_text,
     plan,
@@ -595,8 +595,8 @@ class Recovery:
 
     # -- from the wire -----------------------------------------------------------------------------
 
-    def _as_standing(self, broker: int, report: GroupReport) -> Standing:
-        return Standing(
+    def _as_standing(self, broker: int, report: GroupReport) -> Survivor:
+        return Survivor(
             broker=broker,
             directory_id=self._incarnation(broker).directory_id,
             generation=report.generation or 0,

@@ -276,7 +276,9 @@ class RoleManager:
         leads = host.leadership is not None
         if not host.must_yield() or hosted.stage is Stage.YIELDING:
             return
-        command: Command | None = step_down.next_step(hosted.state, self._broker_id, self._liveness)
+        command: Command | None = step_down.next_step_down(
+            hosted.state, self._broker_id, self._liveness
+        )
         is_late = host.hindrance.seconds >= self._replacement_delay_seconds
         if command is None and is_late and not self._is_moving(hosted):
             command = step_down.successor(

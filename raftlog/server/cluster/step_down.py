@@ -14,7 +14,7 @@ from raftlog.replication.election import BrokerView, choose_replacement, transfe
 from raftlog.replication.partition_state import PartitionState
 
 
-def next_step(
+def next_step_down(
     state: PartitionState,
     broker_id: int,
     view: BrokerView,

@@ -44,7 +44,7 @@ WAIT_SECONDS: Final = 1.0  # of a request for changes
 ANSWER_SECONDS_MAX: Final = 3.0
 # Seconds: the outcome of a forwarded command is unknown after that.
 OUTCOME_SECONDS_MAX: Final = 10.0
-RETRY_SECONDS: Final = 0.05
+SUBSCRIPTION_RETRY_SECONDS: Final = 0.05
 ATTEMPTS_MAX: Final = 20  # to have a command proposed
 
 
@@ -205,7 +205,7 @@ class ClusterSubscription:
             while not self.has_vote:
                 peer = self._choose()
                 if peer is None or not await self._ask(peer):
-                    await asyncio.sleep(RETRY_SECONDS)
+                    await asyncio.sleep(SUBSCRIPTION_RETRY_SECONDS)
         finally:
             self._task = None
 
@@ -275,7 +275,7 @@ class ClusterSubscription:
                     outcome = await self._propose_at(self._choose(), command)
                     if not isinstance(outcome, NotProposed):
                         break
-                    await asyncio.sleep(RETRY_SECONDS)
+                    await asyncio.sleep(SUBSCRIPTION_RETRY_SECONDS)
         except TimeoutError:
             outcome = Unknown("no outcome in time")
         done(outcome)

@@ -28,7 +28,7 @@ def _software() -> str:
 _SOFTWARE: Final = _software()
 
 
-def handle(context: BrokerContext, request: Request, reply: Reply) -> None:
+def handle_api_versions(context: BrokerContext, request: Request, reply: Reply) -> None:
     reply.connection.client_id = cast(ApiVersionsRequest, request.message).client_id
     reply.send(
         ApiVersionsResponse(

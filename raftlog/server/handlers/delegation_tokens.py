@@ -16,10 +16,10 @@ from raftlog.server.requests import delegation_tokens as requests
 
 def handle_create(context: BrokerContext, request: Request, reply: Reply) -> None:
     message, connection = cast(wire.CreateTokenRequest, request.message), reply.connection
-    requests.check_allowed(context, connection)
+    requests.check_token_allowed(context, connection)
 
     async def create() -> wire.CreateTokenResponse:
-        token, hmac = await requests.create(
+        token, hmac = await requests.create_token(
             context, connection, message.renewers, message.lifetime_ms
         )
         return wire.CreateTokenResponse(token=_described(token), hmac=hmac)
@@ -27,21 +27,21 @@ def handle_create(context: BrokerContext, request: Request, reply: Reply) -> Non
     context.administration.submit(create, reply)
 
 
-def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> None:
+def handle_describe_tokens(context: BrokerContext, request: Request, reply: Reply) -> None:
     owners = cast(wire.DescribeTokensRequest, request.message).owners
-    requests.check_allowed(context, reply.connection)
-    found = requests.find(context, reply.connection, owners)
+    requests.check_token_allowed(context, reply.connection)
+    found = requests.find_tokens(context, reply.connection, owners)
     reply.send(wire.DescribeTokensResponse(tokens=[_described(token) for token in found]))
 
 
 def handle_renew(context: BrokerContext, request: Request, reply: Reply) -> None:
     message = cast(wire.RenewTokenRequest, request.message)
-    _change(context, message.token_id, message.period_ms, reply, requests.renew)
+    _change(context, message.token_id, message.period_ms, reply, requests.renew_token)
 
 
 def handle_expire(context: BrokerContext, request: Request, reply: Reply) -> None:
     message = cast(wire.ExpireTokenRequest, request.message)
-    _change(context, message.token_id, message.period_ms, reply, requests.expire)
+    _change(context, message.token_id, message.period_ms, reply, requests.expire_token)
 
 
 def _change(
@@ -51,7 +51,7 @@ def _change(
     reply: Reply,
     change: Callable[[BrokerContext, Connection, DelegationToken, int], Awaitable[int]],
 ) -> None:
-    requests.check_allowed(context, reply.connection)
+    requests.check_token_allowed(context, reply.connection)
     token = requests.by_id(context, token_id)
 
     async def set_expiry() -> wire.TokenExpiryResponse:

@@ -9,6 +9,6 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.reply import Reply
 
 
-def handle(context: BrokerContext, request: Request, reply: Reply) -> None:  # noqa: ARG001
+def handle_init_producer_id(context: BrokerContext, request: Request, reply: Reply) -> None:  # noqa: ARG001
     producer_id = producer_ids.draw(context.entropy, context.owner(reply.connection))
     reply.send(InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))

@@ -27,7 +27,7 @@ from raftlog.server.turns import Steps
 PARTITIONS_PER_STEP: Final = 256  # without a list of producers
 
 
-def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
+def handle_list_producers(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     queries = cast(ListProducersRequest, request.message).partitions
     count = sum(query.limit for query in queries)
     if count > limits.LISTED_PRODUCERS_MAX:

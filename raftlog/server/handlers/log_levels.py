@@ -17,7 +17,7 @@ from raftlog.server.once import check_once
 from raftlog.server.reply import Reply
 
 
-def handle_describe(_context: BrokerContext, _request: Request, reply: Reply) -> None:
+def handle_describe_log_levels(_context: BrokerContext, _request: Request, reply: Reply) -> None:
     found = [
         LogLevel(logger=each.name, level=each.level, is_own=each.is_own)
         for each in log_levels.describe()

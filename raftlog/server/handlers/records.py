@@ -20,7 +20,7 @@ from raftlog.server.requests.deletion import Deleted, Deletion
 from raftlog.server.turns import Steps, in_steps
 
 
-def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> Steps:
+def handle_delete_records(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     parts = cast(DeleteRecordsRequest, request.message).partitions
     check_once("delete_records", [(part.topic, part.partition) for part in parts])
 

@@ -46,7 +46,7 @@ def handle_create(context: BrokerContext, request: Request, reply: Reply) -> Non
     message = cast(CreateTopicsRequest, request.message)
 
     async def create(topic: TopicToCreate) -> NamedTopic:
-        return await requests.create(
+        return await requests.create_topic(
             context,
             topic.name,
             partitions=topic.partitions,
@@ -62,14 +62,14 @@ def handle_delete(context: BrokerContext, request: Request, reply: Reply) -> Non
     message = cast(DeleteTopicsRequest, request.message)
 
     async def delete(name: str) -> NamedTopic:
-        return await requests.delete(context, name, message.ids.get(name))
+        return await requests.delete_topic(context, name, message.ids.get(name))
 
     _change_each(context, reply, message.topics, delete, name=str)
 
 
 def handle_alter(context: BrokerContext, request: Request, reply: Reply) -> None:
     async def alter(topic: TopicToAlter) -> NamedTopic:
-        return await requests.alter(context, topic.name, topic.config)
+        return await requests.alter_topic(context, topic.name, topic.config)
 
     topics = cast(AlterTopicsRequest, request.message).topics
     _change_each(context, reply, topics, alter, name=lambda topic: topic.name)
@@ -77,7 +77,7 @@ def handle_alter(context: BrokerContext, request: Request, reply: Reply) -> None
 
 def handle_add_partitions(context: BrokerContext, request: Request, reply: Reply) -> None:
     async def extend(topic: TopicToExtend) -> NamedTopic:
-        return await requests.extend(context, topic.name, topic.partitions)
+        return await requests.extend_topic(context, topic.name, topic.partitions)
 
     topics = cast(AddPartitionsRequest, request.message).topics
     _change_each(context, reply, topics, extend, name=lambda topic: topic.name)

@@ -424,7 +424,9 @@ RULES: Final[dict[int, Rule[KafkaRequest]]] = {
     api.OFFSET_FOR_LEADER_EPOCH.key: _Each(
         "topics", "topics", offsets.refuse_epochs, _topic("DESCRIBE")
     ),
-    api.DESCRIBE_PRODUCERS.key: _Each("topics", "topics", producers.refuse, _topic("READ")),
+    api.DESCRIBE_PRODUCERS.key: _Each(
+        "topics", "topics", producers.refuse_describe_producers, _topic("READ")
+    ),
     api.INIT_PRODUCER_ID.key: _init_producer_id,
     api.CREATE_TOPICS.key: _Each("topics", "topics", topics.refuse_create, _create_denial),
     api.DELETE_TOPICS.key: _by_version(

@@ -65,7 +65,9 @@ HANDLERS: Final[dict[int, Served]] = {
     api.FETCH.key: Served(fetch.handle, fetch.refuse),
     api.LIST_OFFSETS.key: Served(offsets.handle_list, offsets.refuse_list),
     api.OFFSET_FOR_LEADER_EPOCH.key: Served(offsets.handle_epochs, offsets.refuse_epochs),
-    api.DESCRIBE_PRODUCERS.key: Served(producers.handle, producers.refuse),
+    api.DESCRIBE_PRODUCERS.key: Served(
+        producers.handle_describe_producers, producers.refuse_describe_producers
+    ),
     api.CREATE_TOPICS.key: Served(topics.handle_create, topics.refuse_create),
     api.DELETE_TOPICS.key: Served(topics.handle_delete, topics.refuse_delete),
     api.CREATE_PARTITIONS.key: Served(topics.handle_extend, topics.refuse_extend),
@@ -93,18 +95,24 @@ HANDLERS: Final[dict[int, Served]] = {
     api.DELETE_GROUPS.key: Served(group_admin.handle_delete, group_admin.refuse_delete),
     api.SASL_HANDSHAKE.key: Served(sasl.handle_handshake, refused_by_code(Place.ADMIN)),
     api.SASL_AUTHENTICATE.key: Served(sasl.handle_authenticate, sasl.refuse),
-    api.DESCRIBE_USER_SCRAM_CREDENTIALS.key: Served(users.handle_describe, users.refuse_describe),
-    api.ALTER_USER_SCRAM_CREDENTIALS.key: Served(users.handle_alter, users.refuse_alter),
-    api.CREATE_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_create, _admin),
+    api.DESCRIBE_USER_SCRAM_CREDENTIALS.key: Served(
+        users.handle_describe_users, users.refuse_describe_users
+    ),
+    api.ALTER_USER_SCRAM_CREDENTIALS.key: Served(
+        users.handle_alter_users, users.refuse_alter_users
+    ),
+    api.CREATE_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_create_token, _admin),
     api.RENEW_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_renew, _admin),
     api.EXPIRE_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_expire, _admin),
-    api.DESCRIBE_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_describe, _admin),
+    api.DESCRIBE_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_describe_tokens, _admin),
     api.DESCRIBE_ACLS.key: Served(acls.handle_describe, acls.refuse_describe),
     api.CREATE_ACLS.key: Served(acls.handle_create, acls.refuse_create),
     api.DELETE_ACLS.key: Served(acls.handle_delete, acls.refuse_delete),
-    api.DESCRIBE_CLIENT_QUOTAS.key: Served(quotas.handle_describe, quotas.refuse_describe),
+    api.DESCRIBE_CLIENT_QUOTAS.key: Served(
+        quotas.handle_describe_quotas, quotas.refuse_describe_quotas
+    ),
     api.ALTER_CLIENT_QUOTAS.key: Served(quotas.handle_alter, quotas.refuse_alter),
-    api.INIT_PRODUCER_ID.key: Served(producer_ids.handle, refused_by_code(Place.DATA)),
+    api.INIT_PRODUCER_ID.key: Served(producer_ids.handle_producer_ids, refused_by_code(Place.DATA)),
 }
 
 

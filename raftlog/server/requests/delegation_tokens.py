@@ -33,7 +33,7 @@ from raftlog.server.context import BrokerContext
 logger = logging.getLogger(__name__)
 
 
-def check_allowed(context: BrokerContext, connection: Connection) -> None:
+def check_token_allowed(context: BrokerContext, connection: Connection) -> None:
     """Raise ``TokenRequestNotAllowedError`` unless the client may manage tokens.
 
     It needs TLS and a user, and must not have authenticated with a token: the limits of a token
@@ -51,7 +51,7 @@ def check_allowed(context: BrokerContext, connection: Connection) -> None:
     raise TokenRequestNotAllowedError(f"delegation tokens cannot be managed: {why}")
 
 
-async def create(
+async def create_token(
     context: BrokerContext, connection: Connection, renewers: Iterable[str], lifetime_ms: int
 ) -> tuple[DelegationToken, bytes]:
     """Create a token of the client. Return it and its HMAC.
@@ -80,7 +80,7 @@ async def create(
     return token, hmac
 
 
-def find(
+def find_tokens(
     context: BrokerContext, connection: Connection, owners: Collection[str] | None
 ) -> list[DelegationToken]:
     """Return the tokens of these owners, or all, that have not expired and the client may see."""
@@ -113,7 +113,7 @@ def by_hmac(context: BrokerContext, hmac: bytes) -> DelegationToken:
     raise UnknownTokenError("there is no delegation token with this HMAC, or it was removed")
 
 
-async def renew(
+async def renew_token(
     context: BrokerContext, connection: Connection, token: DelegationToken, period_ms: int
 ) -> int:
     """Let a token expire in ``period_ms`` from now; negative: ``delegation.token.expiry.time.ms``.
@@ -124,7 +124,7 @@ async def renew(
     return await _set_expiry(context, connection, token, period_ms)
 
 
-async def expire(
+async def expire_token(
     context: BrokerContext, connection: Connection, token: DelegationToken, period_ms: int
 ) -> int:
     """Let a token expire in ``period_ms`` from now; negative: at once.

@@ -35,7 +35,7 @@ def list_groups(shards: Sequence[ActiveShard], send: Callable[[list[Listed]], No
         try:
             groups = shard.loaded
             names = () if groups is None else groups.names()
-            found = yield from in_steps(names, partial(_listing, groups))
+            found = yield from in_steps(names, partial(_group_listing, groups))
             listed = [one for one in found if one is not None]
             shard.ask(partial(_as_listed, listed), partial(outcomes.resolve, index), failed)
         except RaftlogError as error:
@@ -43,7 +43,7 @@ def list_groups(shards: Sequence[ActiveShard], send: Callable[[list[Listed]], No
         yield None
 
 
-def _listing(groups: GroupShard | None, name: str) -> GroupListing | None:
+def _group_listing(groups: GroupShard | None, name: str) -> GroupListing | None:
     return None if groups is None else groups.listing(name)
 
 

@@ -20,7 +20,7 @@ Changed: TypeAlias = NamedTopic | RaftlogError
 INTERNAL_SETTINGS: Final = frozenset(("min.insync.replicas",))
 
 
-async def create(
+async def create_topic(
     context: BrokerContext,
     name: str,
     *,
@@ -39,20 +39,22 @@ async def create(
     )
 
 
-async def delete(context: BrokerContext, name: str, topic_id: str | None) -> NamedTopic:
+async def delete_topic(context: BrokerContext, name: str, topic_id: str | None) -> NamedTopic:
     """Delete a topic. ``topic_id``: only the topic with this ID; None: the current one."""
     check_not_internal(name)
     return await context.authority.delete(name, topic_id)
 
 
-async def alter(context: BrokerContext, name: str, changes: Mapping[str, str | None]) -> NamedTopic:
+async def alter_topic(
+    context: BrokerContext, name: str, changes: Mapping[str, str | None]
+) -> NamedTopic:
     """Change settings of a topic; None resets one to its default."""
     if not changes.keys() <= INTERNAL_SETTINGS:
         check_not_internal(name)
     return await context.authority.alter(name, changes)
 
 
-async def extend(context: BrokerContext, name: str, total: int) -> NamedTopic:
+async def extend_topic(context: BrokerContext, name: str, total: int) -> NamedTopic:
     """Add partitions, up to ``total``."""
     check_not_internal(name)
     return await context.authority.add_partitions(name, total)

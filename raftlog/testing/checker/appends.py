@@ -19,7 +19,7 @@ from raftlog.testing.checker.values import evidence
 from raftlog.testing.checker.verdict import Findings, Found
 
 
-def check(partition: Partition, findings: Findings) -> None:
+def check_appends(partition: Partition, findings: Findings) -> None:
     promised = partition.promised
     _kept(partition, promised, findings)
     if partition.beyond_since < NEVER:  # offsets of lost records can have been reused

@@ -98,7 +98,7 @@ def not_superseded(partition: Partition, missing: Runs) -> Runs:
     return records.take(~may_be_gone(partition, records, state, Deletions(partition)))
 
 
-def check(partition: Partition, findings: Findings) -> None:
+def check_compaction(partition: Partition, findings: Findings) -> None:
     """Report COMPACT-LOST-KEY, COMPACT-RESURRECTED and COMPACT-MOVED, in every copy that should be
     complete: of readers and of replicas."""
     readers = [copy for copy in partition.gathered.readers.values() if copy.is_complete]

@@ -31,7 +31,7 @@ QUIET_KINDS = frozenset(("member-kill", "member-churn", "transfer", "topics", "s
 SLACK_NS = 5 * SECOND
 
 
-def check(
+def check_groups(
     run: GroupsGatherer,
     partitions: Mapping[str, Partition],
     findings: Findings,

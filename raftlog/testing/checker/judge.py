@@ -122,17 +122,19 @@ def _judge(run: Gatherer, limits: Limits) -> Verdict:
     partitions = list(_partitions(run, beyond_since, limits.durable_acks))
     for partition in partitions:
         logs.take_log(partition, findings)
-        values.check(partition, findings)
-        appends.check(partition, findings)
-        observed.check(partition, findings)
-        polls.check(partition, findings, lag_ns=limits.lag_ns)
-        watermarks.check(partition, findings)
-        replicas.check(partition, findings)
-        compaction.check(partition, findings)
+        values.check_stored_values(partition, findings)
+        appends.check_appends(partition, findings)
+        observed.check_observed(partition, findings)
+        polls.check_polls(partition, findings, lag_ns=limits.lag_ns)
+        watermarks.check_watermarks(partition, findings)
+        replicas.check_replicas(partition, findings)
+        compaction.check_compaction(partition, findings)
     named = {partition.name: partition for partition in partitions}
     is_exact = limits.drift_ns >= 0
-    late = offsets.check(run.groups, named, findings, beyond_since=beyond_since, is_exact=is_exact)
-    groups.check(
+    late = offsets.check_offsets(
+        run.groups, named, findings, beyond_since=beyond_since, is_exact=is_exact
+    )
+    groups.check_groups(
         run.groups,
         named,
         findings,

@@ -12,7 +12,7 @@ from raftlog.testing.checker.values import evidence
 from raftlog.testing.checker.verdict import Findings, Found
 
 
-def check(partition: Partition, findings: Findings) -> None:
+def check_observed(partition: Partition, findings: Findings) -> None:
     """Report OBSERVED-THEN-LOST, INCONSISTENT-OFFSET and EPOCH-ORDER of poll results."""
     odd = partition.odd()
     log, promised = partition.log, partition.promised

@@ -91,7 +91,7 @@ class Fetched:
         return int(self.offset[int(np.argmax(self.invoked))])
 
 
-def check(
+def check_offsets(
     run: GroupsGatherer,
     partitions: Mapping[str, Partition],
     findings: Findings,

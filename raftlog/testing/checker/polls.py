@@ -23,7 +23,7 @@ class _Sequence(NamedTuple):
     is_former: Bools  # received from a topic that was deleted
 
 
-def check(partition: Partition, findings: Findings, *, lag_ns: int = 10 * SECOND) -> None:
+def check_polls(partition: Partition, findings: Findings, *, lag_ns: int = 10 * SECOND) -> None:
     """Check that polls of one consumer are consecutive, and return existing records after
     ``lag_ns``."""
     _continuity(partition, findings)

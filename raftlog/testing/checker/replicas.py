@@ -24,7 +24,7 @@ from raftlog.testing.checker.verdict import Findings
 INTERNAL = "__"  # name prefix of internal topics
 
 
-def check(partition: Partition, findings: Findings) -> None:
+def check_replicas(partition: Partition, findings: Findings) -> None:
     if partition.name.startswith(INTERNAL):
         _internal(partition, findings)
         return

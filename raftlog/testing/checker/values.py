@@ -9,7 +9,7 @@ from raftlog.testing.checker.runs import Cover, Runs, agree, distinct
 from raftlog.testing.checker.verdict import Findings, Found
 
 
-def check(partition: Partition, findings: Findings) -> None:
+def check_stored_values(partition: Partition, findings: Findings) -> None:
     """Report PHANTOM, G1A, DUPLICATE and RESURRECTED in the final log and in all poll results."""
     log = partition.log.runs if partition.log is not None else None
     odd = partition.odd()

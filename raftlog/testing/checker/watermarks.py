@@ -9,7 +9,7 @@ from raftlog.testing.checker.runs import Ints
 from raftlog.testing.checker.verdict import Findings, Found
 
 
-def check(partition: Partition, findings: Findings) -> None:
+def check_watermarks(partition: Partition, findings: Findings) -> None:
     """Report HW-REGRESSION, in each life of the topic separately."""
     end, invoked, completed, line = partition.gathered.ends.columns()
     life = partition.lifetimes.seen_at(invoked, completed)

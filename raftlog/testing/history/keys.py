@@ -85,7 +85,7 @@ def encode(value: int, padding: int, keys: int) -> tuple[bytes, bytes | None, li
     key = b"%d/%d" % (key_of(value, keys), keys)
     if is_tombstone(value):
         return key, None, [(HEADER, b"%d" % value)]
-    return key, values.encode(value, padding), []
+    return key, values.encode_value(value, padding), []
 
 
 def decode(key: bytes | None, record: bytes | None, headers: Headers) -> int:
@@ -94,15 +94,15 @@ def decode(key: bytes | None, record: bytes | None, headers: Headers) -> int:
     A record without a key is one of ``values``.
     """
     if key is None:
-        return values.decode(record)
+        return values.decode_value(record)
     number, _, count = key.partition(b"/")
     if not (number.isdigit() and count.isdigit() and len(count) <= _DIGITS_MAX and int(count)):
         return STRANGE
     if record is None:
         said = dict(headers).get(HEADER) or b""
-        value = values.decode(said + b" ")
+        value = values.decode_value(said + b" ")
     else:
-        value = values.decode(record)
+        value = values.decode_value(record)
     if value == STRANGE or is_tombstone(value) != (record is None):
         return STRANGE
     return value if key == b"%d/%d" % (key_of(value, int(count)), int(count)) else STRANGE

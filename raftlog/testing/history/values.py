@@ -14,7 +14,7 @@ from typing import Final
 from raftlog.testing.history.entries import STRANGE, Seen, Where
 
 PADDING_MAX: Final = 1 << 20  # bytes
-_DIGITS_MAX: Final = 18  # more than any run can use
+_VALUE_DIGITS_MAX: Final = 18  # more than any run can use
 # Start positions of padding in the pool. A prime, so the padding of consecutive values differs.
 _PLACES: Final = 4_093
 _STEP: Final = 31
@@ -32,16 +32,16 @@ def _pool(size: int) -> bytes:
 _POOL: Final = _pool(PADDING_MAX + _PLACES)
 
 
-def encode(value: int, padding: int) -> bytes:
+def encode_value(value: int, padding: int) -> bytes:
     """Return the record for ``value`` (from 1) with ``padding`` bytes, up to ``PADDING_MAX``."""
     start = value * _STEP % _PLACES
     return b"%d " % value + _POOL[start : start + padding]
 
 
-def decode(data: bytes | None) -> int:
+def decode_value(data: bytes | None) -> int:
     """Return the value that ``encode`` created this record for; ``STRANGE`` for other records."""
     head, space, padding = (data or b"").partition(b" ")
-    if not space or not head.isdigit() or head.startswith(b"0") or len(head) > _DIGITS_MAX:
+    if not space or not head.isdigit() or head.startswith(b"0") or len(head) > _VALUE_DIGITS_MAX:
         return STRANGE
     value = int(head)
     return value if _POOL.startswith(padding, value * _STEP % _PLACES) else STRANGE

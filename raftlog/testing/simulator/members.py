@@ -33,7 +33,7 @@ GROUP: Final = "readers"
 JOINING_S_MAX: Final = 10.0
 PREFIX: Final = "member-"  # of names of machines and processes
 CLOSE_TIMEOUT_MS: Final = 2_000
-QUESTIONS_MAX: Final = 8  # requests about the group, to one broker
+MEMBER_QUESTIONS_MAX: Final = 8  # requests about the group, to one broker
 CATCHING_UP_RECORDS: Final = 500  # maximum of a poll after permanent healing
 LEFT_PAUSED_SHARE: Final = 0.3
 
@@ -64,7 +64,7 @@ class Members:
             self._workload,
             connect=lambda machine, broker: self._workload.admin(machine, str(broker)),
             ask=ask_committed,
-            questions_max=QUESTIONS_MAX,
+            questions_max=MEMBER_QUESTIONS_MAX,
             pause_s=(0.1, 0.6),
         )
         self._workload.add("group-asker", asker)

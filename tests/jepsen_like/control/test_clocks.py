@@ -38,8 +38,8 @@ for line in sys.stdin:
 
 @pytest.fixture
 def clock(tmp_path: Path) -> FakeClock:
-    if clocks.why_not():
-        pytest.skip(f"not injected: clocks cannot be changed here: {clocks.why_not()}")
+    if clocks.why_no_clocks():
+        pytest.skip(f"not injected: clocks cannot be changed here: {clocks.why_no_clocks()}")
     return FakeClock(tmp_path, 1)
 
 
@@ -124,13 +124,13 @@ def test_where_the_library_is_missing_it_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(clocks, "LIBRARY_PLACES", (str(tmp_path),))
-    clocks.why_not.cache_clear()
+    clocks.why_no_clocks.cache_clear()
     try:
-        assert clocks.why_not()
+        assert clocks.why_no_clocks()
         with pytest.raises(OSError, match=r"Linux|faketime"):
             FakeClock(tmp_path, 1).environment()
     finally:
-        clocks.why_not.cache_clear()
+        clocks.why_no_clocks.cache_clear()
 
 
 def test_the_base_of_a_process_is_read() -> None:

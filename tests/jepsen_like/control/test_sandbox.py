@@ -36,8 +36,8 @@ with Namespaces(2) as spaces, LoopDisk(Path(sys.argv[1]), "disk", 16 << 20) as d
 
 
 def popen(*command: str) -> subprocess.Popen[str]:
-    if sandbox.why_not():
-        pytest.skip(f"no sandbox can be made here: {sandbox.why_not()}")
+    if sandbox.why_no_sandbox():
+        pytest.skip(f"no sandbox can be made here: {sandbox.why_no_sandbox()}")
     return subprocess.Popen(
         [sys.executable, "-c", ENTER, *command],
         stdin=subprocess.PIPE,
@@ -149,7 +149,7 @@ def test_nothing_is_left_when_the_run_is_killed(
 
 @pytest.mark.integration
 def test_a_machine_without_the_means_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    why_not = sandbox.why_not.__wrapped__
+    why_not = sandbox.why_no_sandbox.__wrapped__
     monkeypatch.setattr(sandbox, "_UNSHARE", ("sh", "-c", "echo not permitted >&2; exit 1"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(sandbox, "COMMANDS", ("sh",))

@@ -10,7 +10,11 @@ import pytest
 from raftlog import Admin, NewTopic
 from raftlog.testing import Cluster
 from raftlog.testing.cluster import cluster
-from raftlog_jepsen.nemesis.administration import KINDS, SIDE_TOPIC, AdministrationNemesis
+from raftlog_jepsen.nemesis.administration import (
+    ADMINISTRATION_KINDS,
+    SIDE_TOPIC,
+    AdministrationNemesis,
+)
 from raftlog_jepsen.nemesis.base import FaultPlan
 from raftlog_jepsen.plan import Shape, TopicShape
 
@@ -27,7 +31,7 @@ def running() -> Iterator[Cluster]:
         yield made
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ADMINISTRATION_KINDS)
 def test_the_same_chance_draws_the_same_fault(kind: str) -> None:
     nemesis = AdministrationNemesis(Cluster([]))
     one, other = (nemesis.draw(kind, Random(4), SHAPE) for _ in range(2))

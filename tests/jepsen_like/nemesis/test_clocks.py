@@ -15,7 +15,7 @@ from raftlog_jepsen.cluster import Needs
 from raftlog_jepsen.control import clocks
 from raftlog_jepsen.control.clocks import FakeClock
 from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.clocks import KINDS, ClocksNemesis, logged_offset_s
+from raftlog_jepsen.nemesis.clocks import CLOCKS_KINDS, ClocksNemesis, logged_offset_s
 from tests.jepsen_like.nemesis.stores import FakeProcess, loaded, shape_of
 
 
@@ -35,8 +35,8 @@ class FakeCluster:
 
 
 def cluster_of(directory: Path, *, with_clocks: bool = True) -> FakeCluster:
-    if clocks.why_not():
-        pytest.skip(f"not injected: clocks cannot be changed here: {clocks.why_not()}")
+    if clocks.why_no_clocks():
+        pytest.skip(f"not injected: clocks cannot be changed here: {clocks.why_no_clocks()}")
     hosts = {
         number: FakeHost(
             FakeProcess(directory / f"broker-{number}.log", running=False),
@@ -60,7 +60,7 @@ def strobe(*targets: int) -> FaultPlan:
 # -- drawing
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CLOCKS_KINDS)
 def test_the_same_chance_draws_the_same_fault(tmp_path: Path, kind: str) -> None:
     nemesis = ClocksNemesis(FakeCluster(tmp_path, {}))
     shape = shape_of(5, 3)
@@ -160,8 +160,8 @@ def test_the_time_in_a_log_is_compared_with_that_of_its_writing(tmp_path: Path) 
 
 @pytest.mark.integration
 def test_brokers_whose_clocks_jump_and_flip_go_on(tmp_path: Path) -> None:
-    if clocks.why_not():
-        pytest.skip(f"not injected: clocks cannot be changed here: {clocks.why_not()}")
+    if clocks.why_no_clocks():
+        pytest.skip(f"not injected: clocks cannot be changed here: {clocks.why_no_clocks()}")
     with loaded(tmp_path, shape_of(3, 3, min_isr=2), Needs(fake_time=True)) as (running, load):
         nemesis = ClocksNemesis(running)
         assert nemesis.why_not("clock-jump") == ""

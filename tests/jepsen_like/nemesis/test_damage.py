@@ -11,7 +11,7 @@ import pytest
 from raftlog_jepsen.control import files
 from raftlog_jepsen.control.files import REGIONS
 from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.damage import KINDS, OFTEN, REBUILT, DamageNemesis
+from raftlog_jepsen.nemesis.damage import DAMAGE_KINDS, OFTEN, REBUILT, DamageNemesis
 from tests.jepsen_like.nemesis.stores import (
     FakeCluster,
     FakeLedger,
@@ -47,7 +47,7 @@ def contents(cluster: FakeCluster) -> dict[Path, bytes]:
 # -- drawing
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DAMAGE_KINDS)
 def test_the_same_chance_draws_the_same_fault(tmp_path: Path, kind: str) -> None:
     nemesis = DamageNemesis(FakeCluster(tmp_path, shape_of(5, 3)), FakeLedger())
     plans = [nemesis.draw(kind, Random(seed), shape_of(5, 3)) for seed in range(300)]

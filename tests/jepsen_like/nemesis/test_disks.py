@@ -9,7 +9,7 @@ import pytest
 
 from raftlog.testing import wait_until
 from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.disks import KINDS, DisksNemesis
+from raftlog_jepsen.nemesis.disks import DISKS_KINDS, DisksNemesis
 from raftlog_jepsen.nemesis.power import NO_DISKS
 from tests.integration.load import PATIENCE_S, TOPIC
 from tests.jepsen_like.nemesis.harmed import FakeCluster, FakeDisk, FakeLedger, loaded, shape_of
@@ -29,7 +29,7 @@ def nemesis_of(*disks: FakeDisk | None) -> tuple[DisksNemesis, FakeCluster, Fake
 # -- drawing
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DISKS_KINDS)
 def test_one_or_a_minority_is_drawn(kind: str) -> None:
     nemesis, _, _ = nemesis_of()
     shape = shape_of(5, 3)
@@ -40,7 +40,7 @@ def test_one_or_a_minority_is_drawn(kind: str) -> None:
     assert {plan.expects for plan in plans} == {"available"}, "others lead in its place"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DISKS_KINDS)
 def test_what_was_not_synced_is_lost_with_a_broken_disk(kind: str) -> None:
     nemesis, _, _ = nemesis_of()
     plan = nemesis.draw(kind, Random(1), shape_of(3, 3, flush_policy="os"))
@@ -170,7 +170,7 @@ def test_brokers_refuse_or_end_and_others_lead_and_nothing_acknowledged_is_lost(
 ) -> None:
     with loaded(tmp_path, shape_of(3, 3, min_isr=2)) as (running, load):
         nemesis = DisksNemesis(running, FakeLedger())
-        for kind in KINDS:
+        for kind in DISKS_KINDS:
             load.goes_on(count=50)
             leader = next(part.leader for part in running.status().values() if part.leader)
             fault = fault_of(kind, leader)

@@ -17,7 +17,7 @@ from raftlog.testing.cluster import wait_until
 from raftlog.testing.relays import RelayLinks
 from raftlog.testing.toxics import BACKWARD, Hold
 from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.links import DRAWS, KINDS, LinksNemesis
+from raftlog_jepsen.nemesis.links import DRAWS, LINKS_KINDS, LinksNemesis
 from raftlog_jepsen.net import Net, NoNet, RelayNet
 from raftlog_jepsen.plan import Shape, TopicShape
 
@@ -194,7 +194,7 @@ def test_healing_takes_all_toxics_away_but_no_netsplit(
     assert not links.carries((2, 3), timeout_s=0.05)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LINKS_KINDS)
 def test_what_is_drawn_can_be_done(
     nemesis: LinksNemesis, links: RelayLinks, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +220,7 @@ def test_only_what_is_sealed_is_garbled() -> None:
 
 
 def test_why_not(nemesis: LinksNemesis) -> None:
-    assert all(nemesis.why_not(kind) == "" for kind in KINDS)
+    assert all(nemesis.why_not(kind) == "" for kind in LINKS_KINDS)
     assert "not a kind of this nemesis" in nemesis.why_not("kill")
     without = LinksNemesis(FakeCluster(NoNet({})))
     assert "no relays" in without.why_not("link-delay")

@@ -14,7 +14,7 @@ from raftlog.storage.checkpoint import CheckpointFile
 from raftlog_jepsen.control import files
 from raftlog_jepsen.nemesis.base import FaultPlan
 from raftlog_jepsen.nemesis.fault_budget import FaultBudget
-from raftlog_jepsen.nemesis.losses import KINDS, LossesNemesis
+from raftlog_jepsen.nemesis.losses import LOSSES_KINDS, LossesNemesis
 from tests.integration.load import TOPIC
 from tests.jepsen_like.nemesis.stores import (
     FakeCluster,
@@ -53,7 +53,7 @@ def ids(cluster: FakeCluster) -> dict[int, str]:
 # -- drawing
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOSSES_KINDS)
 def test_the_same_chance_draws_the_same_fault(tmp_path: Path, kind: str) -> None:
     nemesis = LossesNemesis(FakeCluster(tmp_path, shape_of(5, 3)), FakeLedger())
     plans = [nemesis.draw(kind, Random(seed), shape_of(5, 3)) for seed in range(100)]

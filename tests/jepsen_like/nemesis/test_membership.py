@@ -11,7 +11,7 @@ from raftlog import Admin, NewTopic
 from raftlog.testing import wait_until
 from raftlog_jepsen.cluster import ClusterUnderTest, Needs
 from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.membership import KINDS, MembershipNemesis
+from raftlog_jepsen.nemesis.membership import MEMBERSHIP_KINDS, MembershipNemesis
 from raftlog_jepsen.plan import Shape, TopicShape
 
 SHAPE = Shape(
@@ -37,7 +37,7 @@ def until_quiet(running: ClusterUnderTest) -> None:
     assert running.wait_quiet(SOON_S) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MEMBERSHIP_KINDS)
 def test_the_same_chance_draws_the_same_fault(running: ClusterUnderTest, kind: str) -> None:
     nemesis = MembershipNemesis(running)
     one, other = (nemesis.draw(kind, Random(4), SHAPE) for _ in range(2))

@@ -14,7 +14,7 @@ from raftlog_jepsen.control.namespaces import CONTROL, Namespaces
 from raftlog_jepsen.nemesis import grudges
 from raftlog_jepsen.nemesis.base import FaultPlan
 from raftlog_jepsen.nemesis.grudges import CLIENTS, Pair
-from raftlog_jepsen.nemesis.network import KINDS, SWIZZLE, NetworkNemesis
+from raftlog_jepsen.nemesis.network import NETWORK_KINDS, SWIZZLE, NetworkNemesis
 from raftlog_jepsen.net import Backend, NamespaceNet, Net, NoNet
 from raftlog_jepsen.plan import Shape, TopicShape
 from raftlog_jepsen.status import ClusterStatus, PartitionStatus
@@ -95,7 +95,7 @@ def fault(*cut: Pair, **args: object) -> FaultPlan:
     return FaultPlan(kind="partition", args={"cut": [list(pair) for pair in cut], **args})
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NETWORK_KINDS)
 @pytest.mark.parametrize("brokers", [2, 3, 5, 9])
 def test_what_is_drawn_can_be_done(kind: str, brokers: int) -> None:
     shape = Shape(brokers=brokers, topics=THREE.topics)
@@ -115,7 +115,7 @@ def test_what_is_drawn_can_be_done(kind: str, brokers: int) -> None:
         assert not net.rates
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NETWORK_KINDS)
 def test_the_same_chance_draws_the_same(kind: str) -> None:
     assert draws(kind) == draws(kind)
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.power import KINDS, NO_DISKS, PowerNemesis, expectation
+from raftlog_jepsen.nemesis.power import NO_DISKS, POWER_KINDS, PowerNemesis, expectation
 from tests.jepsen_like.nemesis.harmed import FakeCluster, FakeDisk, FakeLedger, loaded, shape_of
 
 
@@ -152,7 +152,7 @@ def test_disks_are_needed() -> None:
     nemesis = nemesis_of(FakeDisk())[0]
     assert nemesis.why_not("power") == ""
     assert nemesis.why_not("kill") != ""
-    assert nemesis.kinds == KINDS
+    assert nemesis.kinds == POWER_KINDS
 
 
 # -- real

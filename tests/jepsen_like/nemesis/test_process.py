@@ -16,7 +16,7 @@ from raftlog.testing import wait_until
 from raftlog.types import TopicPartition
 from raftlog_jepsen.cluster import ClusterUnderTest, Needs
 from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.process import KINDS, STORMS, ProcessNemesis
+from raftlog_jepsen.nemesis.process import PROCESS_KINDS, STORMS, ProcessNemesis
 from raftlog_jepsen.plan import Shape, TopicShape
 from raftlog_jepsen.status import ClusterStatus, PartitionStatus
 
@@ -110,7 +110,7 @@ def draws(kind: str, shape: Shape, count: int = 300) -> list[FaultPlan]:
     return [nemesis.draw(kind, random, shape) for _ in range(count)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PROCESS_KINDS)
 def test_the_same_chance_draws_the_same_faults(kind: str) -> None:
     assert draws(kind, shape_of(5)) == draws(kind, shape_of(5))
     assert {each.kind for each in draws(kind, shape_of(5))} == {kind}

@@ -15,7 +15,7 @@ from raftlog.testing.probes import answers
 from raftlog_jepsen.cluster import ClusterUnderTest, Needs
 from raftlog_jepsen.control import limits
 from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.resources import KINDS, MIB, ResourcesNemesis
+from raftlog_jepsen.nemesis.resources import MIB, RESOURCES_KINDS, ResourcesNemesis
 from tests.jepsen_like.nemesis.stores import fake_cluster, shape_of
 
 
@@ -73,7 +73,7 @@ def groups() -> list[Path]:
 # -- drawing
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RESOURCES_KINDS)
 def test_the_same_chance_draws_the_same_fault(tmp_path: Path, kind: str) -> None:
     nemesis = ResourcesNemesis(fake_cluster(tmp_path, brokers=1))  # type: ignore[arg-type]
     plans = [nemesis.draw(kind, Random(seed), shape_of(3, 3)) for seed in range(100)]
@@ -138,7 +138,7 @@ def test_a_broker_that_is_down_is_left_alone(
     running: ClusterUnderTest, nemesis: ResourcesNemesis
 ) -> None:
     running.kill([1])
-    for kind in KINDS:
+    for kind in RESOURCES_KINDS:
         assert not nemesis.begin(fault_of(kind)).injected
         assert not nemesis.end(fault_of(kind)).injected
     assert running.up() == set()

@@ -43,7 +43,7 @@ def test_the_run_can_be_made_again() -> None:
 def test_words_for_the_shell_are_quoted() -> None:
     command = run_facts.again_command(of({"seed": 1, "nemeses": ["$(reboot)"]}))
     assert "'$(reboot)'" in command
-    commands = dict(run_facts.commands(of(PLAN), "/a b/history.jsonl"))
+    commands = dict(run_facts.repeat_commands(of(PLAN), "/a b/history.jsonl"))
     assert commands["check this history again"] == "raftlog chaos check '/a b/history.jsonl'"
     assert "run the same plan again" in commands
 
@@ -60,7 +60,7 @@ def test_words_for_the_shell_are_quoted() -> None:
 def test_plans_of_others_are_no_reason_to_fail(plan: dict[str, Any]) -> None:
     found = of(plan)
     assert "complete run" in dict(run_facts.rows(found))
-    assert list(dict(run_facts.commands(found, "h"))) == ["check this history again"]
+    assert list(dict(run_facts.repeat_commands(found, "h"))) == ["check this history again"]
 
 
 def test_without_a_plan_only_the_length_is_known() -> None:

@@ -28,7 +28,7 @@ CONSUMERS = {
 async def read_for_a_while(context: WorkloadContext, running: Cluster) -> None:
     await create_topics(context, TOPICS[1:])
     async with AsyncProducer(running.bootstrap) as producer:
-        records = [values.encode(value, 0) for value in range(1, RECORDS + 1)]
+        records = [values.encode_value(value, 0) for value in range(1, RECORDS + 1)]
         await (await producer.send_many("one", records))
     seen: set[str] = set()
     watch(context, lambda entry: seen.add(entry.process))

@@ -17,7 +17,7 @@ from raftlog.replication.partition_state import Accepted, PartitionState, apply
 from raftlog.server.cluster.hosted_partition import HostedPartition, Stage
 from raftlog.server.cluster.liveness import Incarnation, Liveness
 from raftlog.server.cluster.role_manager import RoleManager
-from raftlog.server.cluster.step_down import next_step, successor
+from raftlog.server.cluster.step_down import next_step_down, successor
 from raftlog.server.hindrance import FULL_SECONDS
 from raftlog.server.partition import Partition
 from raftlog.testing.disk import FOREVER, Fault
@@ -43,7 +43,7 @@ def step(
     live: set[int] = frozenset(DISKS),  # type: ignore[assignment]
     disks: dict[int, str] = DISKS,
 ) -> Elect | ChangeIsr | None:
-    return next_step(
+    return next_step_down(
         state,
         me,
         View(lambda broker: broker in live, disks.get, lambda broker: 10 + broker),

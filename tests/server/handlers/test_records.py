@@ -22,7 +22,7 @@ from raftlog.protocol.topics import (
     RecordsToDelete,
 )
 from raftlog.server.context import BrokerContext
-from raftlog.server.handlers.records import handle_delete
+from raftlog.server.handlers.records import handle_delete_records
 from raftlog.server.requests.deletion import DELETE_SECONDS_MAX
 from tests.running import runs
 from tests.server.cluster.paper import PaperReply, Scene, play, state_of, write
@@ -86,7 +86,7 @@ async def test_a_replica_that_does_not_confirm_is_waited_for_for_a_while(s: Scen
     parts = [RecordsToDelete(topic="t", partition=n, before_offset=n) for n in (2, 9)]
     request = SimpleNamespace(message=DeleteRecordsRequest(partitions=parts))
     reply = PaperReply()
-    for _ in handle_delete(context, cast("Request", request), reply.as_reply):
+    for _ in handle_delete_records(context, cast("Request", request), reply.as_reply):
         pass
     await asyncio.sleep(DELETE_SECONDS_MAX - 1)
     assert reply.answers == []

@@ -32,7 +32,7 @@ def test_a_record_with_anothers_key_or_value_is_strange(value: int, count: int, 
 
 @pytest.mark.parametrize("key", [b"", b"1", b"/", b"x/7", b"1/0", b"1/9999999999", b"-1/7"])
 def test_any_key_has_an_answer(key: bytes) -> None:
-    assert keys.decode(key, values.encode(3, 0), ()) == STRANGE
+    assert keys.decode(key, values.encode_value(3, 0), ()) == STRANGE
 
 
 def test_a_value_that_was_deleted_and_a_tombstone_with_a_value_are_strange() -> None:
@@ -41,12 +41,12 @@ def test_a_value_that_was_deleted_and_a_tombstone_with_a_value_are_strange() -> 
     key, _, _ = keys.encode(live, 0, 10)
     assert keys.decode(key, None, ((keys.HEADER, b"%d" % live),)) == STRANGE
     key, _, headers = keys.encode(dead, 0, 10)
-    assert keys.decode(key, values.encode(dead, 0), tuple(headers)) == STRANGE
+    assert keys.decode(key, values.encode_value(dead, 0), tuple(headers)) == STRANGE
     assert keys.decode(key, None, ()) == STRANGE
 
 
 def test_a_record_without_a_key_is_one_of_values() -> None:
-    assert keys.decode(None, values.encode(12, 5), ()) == 12
+    assert keys.decode(None, values.encode_value(12, 5), ()) == 12
     assert keys.decode(None, b"nonsense", ()) == STRANGE
 
 

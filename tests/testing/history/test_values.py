@@ -22,24 +22,24 @@ ROWS = st.lists(
 
 @given(VALUES, st.integers(0, 5_000))
 def test_a_value_comes_back(value: int, padding: int) -> None:
-    record = values.encode(value, padding)
+    record = values.encode_value(value, padding)
     assert len(record) == len(f"{value} ") + padding
-    assert values.decode(record) == value
+    assert values.decode_value(record) == value
 
 
 @given(VALUES, st.integers(1, 200), st.data())
 def test_a_record_that_was_changed_is_strange_or_another_value(
     value: int, padding: int, data: st.DataObject
 ) -> None:
-    record = bytearray(values.encode(value, padding))
+    record = bytearray(values.encode_value(value, padding))
     bit = data.draw(st.integers(0, 8 * len(record) - 1))
     record[bit // 8] ^= 1 << bit % 8
-    assert values.decode(bytes(record)) != value
+    assert values.decode_value(bytes(record)) != value
 
 
 @given(st.binary(max_size=50))
 def test_any_bytes_at_all_have_an_answer(data: bytes) -> None:
-    assert values.decode(data) >= STRANGE
+    assert values.decode_value(data) >= STRANGE
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def test_any_bytes_at_all_have_an_answer(data: bytes) -> None:
     [None, b"", b"7", b" 7", b"07 ", b"+7 ", b"1_0 ", b"-1 ", b"x ", b"9" * 10_000 + b" ", b"7 x"],
 )
 def test_what_no_send_makes_is_strange(data: bytes | None) -> None:
-    assert values.decode(data) == STRANGE
+    assert values.decode_value(data) == STRANGE
 
 
 def test_the_largest_padding_can_be_had_for_any_value() -> None:
     for value in (1, 4_092, 4_093, 10**12):
-        assert len(values.encode(value, values.PADDING_MAX)) > values.PADDING_MAX
-        assert values.decode(values.encode(value, values.PADDING_MAX)) == value
+        assert len(values.encode_value(value, values.PADDING_MAX)) > values.PADDING_MAX
+        assert values.decode_value(values.encode_value(value, values.PADDING_MAX)) == value
 
 
 @given(ROWS)

@@ -389,7 +389,7 @@ def _alter(
         if message.validate_only:
             _validate(context, topic, changes)
         elif changes:
-            await requests.alter(context, topic.name, changes)
+            await requests.alter_topic(context, topic.name, changes)
         return topic
 
     async def alter_all() -> Message:

@@ -22,22 +22,24 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.reply import KafkaReply
 from raftlog.server.requests import delegation_tokens as requests
 
-_Created = codec.structs("response", api.CREATE_DELEGATION_TOKEN.key)
-_Described = codec.structs("response", api.DESCRIBE_DELEGATION_TOKEN.key)
+_CreatedToken = codec.structs("response", api.CREATE_DELEGATION_TOKEN.key)
+_DescribedTokens = codec.structs("response", api.DESCRIBE_DELEGATION_TOKEN.key)
 
 
-def handle_create(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+def handle_create_token(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
     message, connection = request.message, reply.connection
-    requests.check_allowed(context, connection)
+    requests.check_token_allowed(context, connection)
     if message.owner_principal_name:
         owner = f"{message.owner_principal_type}:{message.owner_principal_name}"
         if owner != str(connection.principal):
             raise TokenOwnerError(f"{connection.principal} cannot create a token of {owner}")
-    renewers = _names(message.renewers, limits.DELEGATION_TOKEN_RENEWERS_MAX)
+    renewers = _token_names(message.renewers, limits.DELEGATION_TOKEN_RENEWERS_MAX)
 
     async def create() -> Message:
-        token, hmac = await requests.create(context, connection, renewers, message.max_lifetime_ms)
-        made = _Created.root(
+        token, hmac = await requests.create_token(
+            context, connection, renewers, message.max_lifetime_ms
+        )
+        made = _CreatedToken.root(
             issue_timestamp_ms=token.issued_ms,
             expiry_timestamp_ms=token.expires_ms,
             max_timestamp_ms=token.max_ms,
@@ -50,21 +52,23 @@ def handle_create(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
 
 
 def handle_renew(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
-    _change(context, request, reply, request.message.renew_period_ms, requests.renew)
+    _change_token(context, request, reply, request.message.renew_period_ms, requests.renew_token)
 
 
 def handle_expire(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
-    _change(context, request, reply, request.message.expiry_time_period_ms, requests.expire)
+    _change_token(
+        context, request, reply, request.message.expiry_time_period_ms, requests.expire_token
+    )
 
 
-def _change(
+def _change_token(
     context: BrokerContext,
     request: KafkaRequest,
     reply: KafkaReply,
     period_ms: int,
     change: Callable[[BrokerContext, Connection, DelegationToken, int], Awaitable[int]],
 ) -> None:
-    requests.check_allowed(context, reply.connection)
+    requests.check_token_allowed(context, reply.connection)
     token = requests.by_hmac(context, bytes(request.message.hmac))
     answer = codec.structs("response", request.api.key)
 
@@ -76,24 +80,26 @@ def _change(
     context.administration.submit(set_expiry, reply)
 
 
-def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+def handle_describe_tokens(
+    context: BrokerContext, request: KafkaRequest, reply: KafkaReply
+) -> None:
     """Return the tokens of the owners, or all tokens, that the client may see."""
-    requests.check_allowed(context, reply.connection)
+    requests.check_token_allowed(context, reply.connection)
     wanted = request.message.owners
-    owners = None if wanted is None else _names(wanted, limits.DELEGATION_TOKEN_OWNERS_MAX)
-    found = requests.find(context, reply.connection, owners)
-    reply.send(_Described.root(tokens=[_description(token) for token in found]))
+    owners = None if wanted is None else _token_names(wanted, limits.DELEGATION_TOKEN_OWNERS_MAX)
+    found = requests.find_tokens(context, reply.connection, owners)
+    reply.send(_DescribedTokens.root(tokens=[_description(token) for token in found]))
 
 
 def _description(token: DelegationToken) -> Message:
-    described = _Described.DescribedDelegationToken(
+    described = _DescribedTokens.DescribedDelegationToken(
         issue_timestamp=token.issued_ms,
         expiry_timestamp=token.expires_ms,
         max_timestamp=token.max_ms,
         token_id=token.id,
         hmac=b"",
         renewers=[
-            _Described.DescribedDelegationTokenRenewer(
+            _DescribedTokens.DescribedDelegationTokenRenewer(
                 principal_type=each.kind, principal_name=each.name
             )
             for each in map(Principal.parse, token.renewers)
@@ -109,7 +115,7 @@ def _with_owner(message: Any, token: DelegationToken) -> Message:
     return message
 
 
-def _names(principals: Sequence[Any], most: int) -> list[str]:
+def _token_names(principals: Sequence[Any], most: int) -> list[str]:
     if len(principals) > most:
         raise InvalidRequestError(
             f"the request has {len(principals)} principals; the limit is {most}"

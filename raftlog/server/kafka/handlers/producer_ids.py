@@ -10,7 +10,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.reply import KafkaReply
 
 
-def handle(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+def handle_producer_ids(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
     """Return a new id in epoch 0, also to a client that has one: its state is then new in every
     partition.
     """

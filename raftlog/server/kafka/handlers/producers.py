@@ -18,7 +18,9 @@ from raftlog.storage.producer_state import ActiveProducer
 _Producers = codec.structs("response", api.DESCRIBE_PRODUCERS.key)
 
 
-def handle(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
+def handle_describe_producers(
+    context: BrokerContext, request: KafkaRequest, reply: KafkaReply
+) -> Steps:
     """Return the producers of each partition, the one that wrote last first.
 
     The API has no pages: the response has ``PRODUCERS_PER_REQUEST_MAX`` producers at most.
@@ -58,7 +60,7 @@ def _state(producer: ActiveProducer) -> Message:
     )
 
 
-def refuse(request: KafkaRequest, error: RaftlogError) -> Message:
+def refuse_describe_producers(request: KafkaRequest, error: RaftlogError) -> Message:
     return _Producers.root(
         topics=[
             _whole(topic, [_failed(number, error) for number in topic.partition_indexes])

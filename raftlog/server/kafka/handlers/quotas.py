@@ -23,32 +23,36 @@ EXACT: Final = 0
 OF_DEFAULT: Final = 1
 ANY_NAME: Final = 2
 
-_Described = codec.structs("response", api.DESCRIBE_CLIENT_QUOTAS.key)
+_DescribedQuotas = codec.structs("response", api.DESCRIBE_CLIENT_QUOTAS.key)
 _Altered = codec.structs("response", api.ALTER_CLIENT_QUOTAS.key)
 
 
 # -- DescribeClientQuotas --------------------------------------------------------------------------
 
 
-def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+def handle_describe_quotas(
+    context: BrokerContext, request: KafkaRequest, reply: KafkaReply
+) -> None:
     """Return the quotas whose entities match all components of the filter."""
     components, is_strict = request.message.components, request.message.strict
     for component in components:
         _field(component.entity_type)
     entries = [
-        _Described.EntryData(
-            entity=_parts(_Described, entity),
-            values=[_Described.ValueData(key=key, value=value) for key, value in quota.items()],
+        _DescribedQuotas.EntryData(
+            entity=_parts(_DescribedQuotas, entity),
+            values=[
+                _DescribedQuotas.ValueData(key=key, value=value) for key, value in quota.items()
+            ],
         )
         for entity, quota in sorted(context.access.quotas, key=lambda one: str(one[0]))
         if _matches(entity, components, is_strict=is_strict)
     ]
-    reply.send(_Described.root(error_message=None, entries=entries))
+    reply.send(_DescribedQuotas.root(error_message=None, entries=entries))
 
 
-def refuse_describe(_request: KafkaRequest, error: RaftlogError) -> Message:
+def refuse_describe_quotas(_request: KafkaRequest, error: RaftlogError) -> Message:
     code = code_of(error, Place.ADMIN)
-    return _Described.root(error_code=code, error_message=error.wire_text, entries=None)
+    return _DescribedQuotas.root(error_code=code, error_message=error.wire_text, entries=None)
 
 
 def _matches(entity: QuotaEntity, components: Sequence[Message], *, is_strict: bool) -> bool:

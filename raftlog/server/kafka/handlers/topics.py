@@ -152,7 +152,7 @@ def handle_create(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
                 "registered."
             )
         settings = _given(topic)
-        return await requests.create(
+        return await requests.create_topic(
             context,
             topic.name,
             partitions=_partitions(context, topic),
@@ -274,9 +274,9 @@ def handle_delete(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
         if topic.name is not None and topic.topic_id != codec.ZERO_UUID:
             raise InvalidRequestError("You may not specify both topic name and topic id.")
         if topic.name is not None:
-            return await requests.delete(context, topic.name, None)
+            return await requests.delete_topic(context, topic.name, None)
         topic_id = topic.topic_id.hex()
-        return await requests.delete(context, context.topics.by_id(topic_id).name, topic_id)
+        return await requests.delete_topic(context, context.topics.by_id(topic_id).name, topic_id)
 
     def respond(changed: list[Changed]) -> Message:
         pairs = _named_once(doomed, changed, lambda topic: topic)
@@ -336,7 +336,7 @@ def handle_extend(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
             )
         if message.validate_only:
             return known
-        return await requests.extend(context, topic.name, topic.count)
+        return await requests.extend_topic(context, topic.name, topic.count)
 
     def respond(changed: list[Changed]) -> Message:
         pairs = _named_once(message.topics, changed, attrgetter("name"))

@@ -30,12 +30,14 @@ _Describe = codec.structs("response", api.DESCRIBE_USER_SCRAM_CREDENTIALS.key)
 _Alter = codec.structs("response", api.ALTER_USER_SCRAM_CREDENTIALS.key)
 
 
-def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
+def handle_describe_users(
+    context: BrokerContext, request: KafkaRequest, reply: KafkaReply
+) -> Steps:
     """Return the mechanisms and iterations of users; of all if the request names none."""
     requests.check_allowed(context, reply.connection, reply.name)
     names = [each.name for each in request.message.users or ()] or None
     if names is not None:
-        _check_count(len(names))
+        _check_user_count(len(names))
     results = []
     for number, user in enumerate(requests.find(context, names)):
         if number % DESCRIBED_PER_STEP == 0:
@@ -50,7 +52,7 @@ def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaR
     reply.send(_Describe.root(error_message=None, results=results))
 
 
-def refuse_describe(request: KafkaRequest, error: RaftlogError) -> Message:
+def refuse_describe_users(request: KafkaRequest, error: RaftlogError) -> Message:
     """Return the error for each named user, or for the request if it is for all users.
 
     librdkafka ends its process with SIGSEGV if a request as a whole fails.
@@ -78,12 +80,12 @@ def _failed(name: str, code: int, text: str) -> Message:
     return result
 
 
-def handle_alter(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+def handle_alter_users(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
     """Change users, one after the other. Each has a separate result."""
     requests.check_allowed(context, reply.connection, reply.name)
     message = request.message
     changes = [*message.deletions, *message.upsertions]
-    _check_count(len(changes))
+    _check_user_count(len(changes))
     # As in Kafka, a request may contain one change of each credential.
     count = Counter((change.name, change.mechanism) for change in changes)
 
@@ -97,7 +99,7 @@ def handle_alter(context: BrokerContext, request: KafkaRequest, reply: KafkaRepl
                 else:
                     failed = await _alter(context, change)
             failures[change.name] = failed
-        return _Alter.root(results=[_result(name, *found) for name, found in failures.items()])
+        return _Alter.root(results=[_user_result(name, *found) for name, found in failures.items()])
 
     context.administration.submit(alter_all, reply)
 
@@ -129,18 +131,18 @@ async def _alter(context: BrokerContext, change: Message) -> tuple[int, str | No
     return errors.NONE, None
 
 
-def refuse_alter(request: KafkaRequest, error: RaftlogError) -> Message:
+def refuse_alter_users(request: KafkaRequest, error: RaftlogError) -> Message:
     message = request.message
     names = dict.fromkeys(each.name for each in (*message.deletions, *message.upsertions))
     code = code_of(error, Place.ADMIN)
-    return _Alter.root(results=[_result(name, code, error.wire_text) for name in names])
+    return _Alter.root(results=[_user_result(name, code, error.wire_text) for name in names])
 
 
-def _result(name: str, code: int, text: str | None) -> Message:
+def _user_result(name: str, code: int, text: str | None) -> Message:
     return _Alter.AlterUserScramCredentialsResult(user=name, error_code=code, error_message=text)
 
 
-def _check_count(count: int) -> None:
+def _check_user_count(count: int) -> None:
     if count > limits.USERS_PER_REQUEST_MAX:
         raise InvalidRequestError(
             f"the request has {count} users, over the limit of {limits.USERS_PER_REQUEST_MAX}"
